@@ -14,8 +14,8 @@ pub(crate) struct Options {
     /// Number of worker processes.
     #[arg(long, default_value_t = 1)]
     pub(crate) workers: usize,
-    /// Number of samples per batch. Default: 16 for `tokens` and `stragglers`, 4 for `killed`, 256 for `parquet`,
-    /// `json-lines` and `tar`, otherwise 64.
+    /// Number of samples per batch. Default: 16 for `tokens` and `stragglers`, 4 for `killed`, 256 for
+    /// `parquet`, `json-lines` and `tar`, otherwise 64.
     #[arg(long)]
     batch_size: Option<usize>,
     /// Number of batches per epoch. Each workload has its own default.

@@ -64,8 +64,8 @@ where
     time(options, &loader, batches, look, &check)
 }
 
-/// Measures epochs of `batches` batches of `loader` and prints a line with `check`. `look` reads a batch in place of
-/// the training step.
+/// Measures epochs of `batches` batches of `loader` and prints a line with `check`. `look` reads a batch in
+/// place of the training step.
 pub(crate) fn time<B: Batch>(
     options: &Options,
     loader: &DataLoader<B>,

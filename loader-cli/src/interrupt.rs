@@ -1,5 +1,5 @@
-//! SIGINT (Ctrl-C) and SIGTERM end the command between two batches, or after [`GRACE`]. A second signal ends it at
-//! once. Either way, the state of the run is written first if the user asked for it.
+//! SIGINT (Ctrl-C) and SIGTERM end the command between two batches, or after [`GRACE`]. A second signal ends
+//! it at once. Either way, the state of the run is written first if the user asked for it.
 
 use std::{
     io::{self, Write},

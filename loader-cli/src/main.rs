@@ -2,9 +2,9 @@
 //! `loader inspect` prints what is in a dataset; `loader config` prints the settings of a run; `loader index`
 //! makes the stored indexes of data files; `loader pack` packs files into archives.
 //!
-//! `arguments`, `options` and `settings` read the command line and the config, and `layout` finds the data files of
-//! a folder. `dataset` and `run` open and load the dataset, `events` and `reporter` print what happens, `state_file`
-//! reads and writes the state of a run, and `stop` determines the exit status.
+//! `arguments`, `options` and `settings` read the command line and the config, and `layout` finds the data
+//! files of a folder. `dataset` and `run` open and load the dataset, `events` and `reporter` print what
+//! happens, `state_file` reads and writes the state of a run, and `stop` determines the exit status.
 
 mod arguments;
 mod config;

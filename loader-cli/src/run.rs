@@ -137,7 +137,8 @@ impl Run<'_> {
         Ok(self.errors)
     }
 
-    /// Loads the rest of an epoch from `state` on. Returns the state behind it, or where `--stop-after` ended it.
+    /// Loads the rest of an epoch from `state` on. Returns the state behind it, or where `--stop-after` ended
+    /// it.
     fn load_epoch<B: Batch>(&mut self, loader: &DataLoader<B>, state: &State) -> Result<State, Stop> {
         let mut batches = loader.resume(state).map_err(|error| self.refused(error))?;
         let epoch = batches.epoch();

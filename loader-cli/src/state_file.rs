@@ -12,7 +12,8 @@ use loader_core::State;
 
 use crate::stop::{StateProblem, Stop};
 
-/// The state that is to be written, and its file. Ctrl-C can end the process on another thread than that of the run.
+/// The state that is to be written, and its file. Ctrl-C can end the process on another thread than that of
+/// the run.
 static UNSAVED: Mutex<Option<(PathBuf, State)>> = Mutex::new(None);
 
 /// Reads the state in the file `path`.
@@ -27,7 +28,8 @@ pub(crate) fn read(path: &Path) -> Result<State, Stop> {
 pub(crate) struct Saver(PathBuf);
 
 impl Saver {
-    /// Checks that the file `path` can be written, but does not write it: it may have the state of an earlier run.
+    /// Checks that the file `path` can be written, but does not write it: it may have the state of an earlier
+    /// run.
     pub(crate) fn new(path: PathBuf) -> Result<Self, Stop> {
         let temporary = temporary(&path);
         let checked = match path.is_dir() {
@@ -45,8 +47,8 @@ impl Saver {
     }
 }
 
-/// Writes the state that was noted last, unless it was written already. Another call waits meanwhile, so that the
-/// process does not end while the file is written.
+/// Writes the state that was noted last, unless it was written already. Another call waits meanwhile, so that
+/// the process does not end while the file is written.
 pub(crate) fn save() -> Result<(), Stop> {
     let mut unsaved = unsaved();
     let Some((path, state)) = unsaved.take() else { return Ok(()) };

@@ -167,8 +167,8 @@ impl SampleContext {
         random::generator(self.buffer_key(layer), 0)
     }
 
-    /// Returns the key of the generators of a dataset that collects samples, such as a shuffle buffer, in layer
-    /// `layer`.
+    /// Returns the key of the generators of a dataset that collects samples, such as a shuffle buffer, in
+    /// layer `layer`.
     pub(crate) fn buffer_key(&self, layer: u8) -> [u8; 32] {
         let key = random::purpose_key(self.key, Purpose::Buffer);
         random::layer_key(key, self.base_layer.wrapping_add(layer))
@@ -285,18 +285,20 @@ impl SampleContext {
         &self.memory
     }
 
-    /// Sets for which dataset [`is_collated`](Self::is_collated) returns true: the outermost one, of type `D`, if
-    /// `by_type` is true.
+    /// Sets for which dataset [`is_collated`](Self::is_collated) returns true: the outermost one, of type
+    /// `D`, if `by_type` is true.
     pub(crate) fn collated<D: 'static>(self, by_type: bool) -> Self {
         Self { collated: by_type.then(TypeId::of::<D>), ..self }
     }
 
-    /// True if the loader stacks the samples of dataset `D` by their type as soon as it gets them: no adaptor, no
-    /// function of the program and no batch keeps one. A dataset may then return samples that refer to decoded data
-    /// of many samples, and a stack that knows such samples copies many of them at once.
+    /// True if the loader stacks the samples of dataset `D` by their type as soon as it gets them: no
+    /// adaptor, no function of the program and no batch keeps one. A dataset may then return samples that
+    /// refer to decoded data of many samples, and a stack that knows such samples copies many of them at
+    /// once.
     ///
-    /// Alternative considered: a method with which a dataset fills a whole batch. Rejected because each dataset would
-    /// have to repeat what the loader does between two samples: bad samples, snapshots, cancelled tasks and progress.
+    /// Alternative considered: a method with which a dataset fills a whole batch. Rejected because each
+    /// dataset would have to repeat what the loader does between two samples: bad samples, snapshots,
+    /// cancelled tasks and progress.
     #[doc(hidden)]
     pub fn is_collated<D: 'static>(&self) -> bool {
         self.collated == Some(TypeId::of::<D>())

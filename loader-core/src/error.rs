@@ -43,7 +43,8 @@ pub enum Error {
         /// Why they exclude each other and what to do.
         reason: &'static str,
     },
-    /// `build()`: the option `launcher` is on, and the launcher's variables do not tell the rank of this process.
+    /// `build()`: the option `launcher` is on, and the launcher's variables do not tell the rank of this
+    /// process.
     #[error(transparent)]
     RankUnknown(#[from] crate::ranks::RankError),
     /// `build()`: the dataset has no samples.

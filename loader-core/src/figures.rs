@@ -56,8 +56,8 @@ pub struct LoadFigures {
     pub waiting_share: f64,
     /// Share of the workers' time that they spent on tasks. Without workers, it equals `waiting_share`.
     pub busy_share: f64,
-    /// Share of the busy time in which workers used a CPU; 0 without workers. In the rest they waited for disks,
-    /// servers or CPUs.
+    /// Share of the busy time in which workers used a CPU; 0 without workers. In the rest they waited for
+    /// disks, servers or CPUs.
     pub on_cpu_share: f64,
     /// Seconds of the program between two calls of `next`.
     pub step_seconds: f64,

@@ -20,8 +20,8 @@ pub(crate) fn of_machine() -> Option<u64> {
     in_meminfo("MemTotal:")
 }
 
-/// Returns how many bytes this process can still allocate: on the machine without swapping, and in its control
-/// group.
+/// Returns how many bytes this process can still allocate: on the machine without swapping, and in its
+/// control group.
 pub(crate) fn available() -> Option<u64> {
     [in_meminfo("MemAvailable:"), left_in_control_group()].into_iter().flatten().min()
 }

@@ -29,8 +29,8 @@ pub(crate) const SHARDS: &str = "number of shards (see `shards`)";
 /// options continues from it. Resuming from a state that was taken after the last batch of an epoch begins
 /// the next epoch, whether or not `next` has returned `None`.
 ///
-/// A state can be written with any serde format. It consists of some numbers (among them rank and world size), the
-/// fingerprints of the dataset and the sampler, at most 200 bytes each, and with the option
+/// A state can be written with any serde format. It consists of some numbers (among them rank and world
+/// size), the fingerprints of the dataset and the sampler, at most 200 bytes each, and with the option
 /// [`digest`](crate::Builder::digest) the digest of the epoch so far. With `in_order(false)`, it also has a number for each
 /// batch that was returned before its turn. For an iterable dataset, it also has some numbers and the
 /// snapshot of each shard.

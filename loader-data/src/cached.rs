@@ -12,8 +12,9 @@ use crate::{
     record::Record,
 };
 
-/// Which dataset is kept in files ([`Dataset::cached`]), and where, for example from a config file: `folder`, `version`
-/// (default: empty), `max_bytes` (default: no maximum), and `dataset`, a [`RecordConfig`] of a map-style dataset.
+/// Which dataset is kept in files ([`Dataset::cached`]), and where, for example from a config file: `folder`,
+/// `version` (default: empty), `max_bytes` (default: no maximum), and `dataset`, a [`RecordConfig`] of a
+/// map-style dataset.
 ///
 /// # Examples
 /// ```
@@ -38,10 +39,12 @@ pub struct CachedOptions {
 }
 
 impl CachedOptions {
-    /// Opens the dataset and the cache. The options of the dataset, without its paths, are part of the version.
+    /// Opens the dataset and the cache. The options of the dataset, without its paths, are part of the
+    /// version.
     ///
     /// # Errors
-    /// Returns the error of the dataset, and an error if it is a stream, or if the cache is of another dataset.
+    /// Returns the error of the dataset, and an error if it is a stream, or if the cache is of another
+    /// dataset.
     pub fn open(&self) -> Result<RecordCache> {
         let invalid =
             |option, reason| DataError::new("the cache", DataProblem::InvalidOption { option, reason });

@@ -313,9 +313,9 @@ formats! {
 }
 
 impl RecordConfig {
-    /// Returns the dataset of the files that `pattern` names, with default options, in the format that the extension
-    /// of `name` tells. Returns `None` if it tells none: `.npy` files are fields of rows in several files, and token
-    /// files do not tell the type of their tokens.
+    /// Returns the dataset of the files that `pattern` names, with default options, in the format that the
+    /// extension of `name` tells. Returns `None` if it tells none: `.npy` files are fields of rows in several
+    /// files, and token files do not tell the type of their tokens.
     pub fn of_extension(name: &Path, pattern: &Path) -> Option<Self> {
         let name = Location::new(name).file_name().to_ascii_lowercase();
         let ends = |extensions: &[&str]| extensions.iter().any(|extension| name.ends_with(extension));

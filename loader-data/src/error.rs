@@ -6,8 +6,8 @@ use loader_core::MemoryLimitReached;
 
 /// Why a data file, or a part of it, cannot be loaded.
 ///
-/// When a dataset is opened, it is the error of `open`. Later, a loader reports it as the failure of the batch that
-/// the sample is for, or applies [`OnBadSample`](loader_core::OnBadSample).
+/// When a dataset is opened, it is the error of `open`. Later, a loader reports it as the failure of the
+/// batch that the sample is for, or applies [`OnBadSample`](loader_core::OnBadSample).
 #[derive(Debug, thiserror::Error)]
 #[error("{file}{position}: {problem}")]
 pub struct DataError {

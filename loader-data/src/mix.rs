@@ -19,7 +19,8 @@ use crate::{
 /// [`RecordConfig`] with the key `weight` (default 1) and, if it is map-style, `shuffle` (default false). The module
 /// [`mix`](loader_core::mix) describes `rule`, `exhausted` and `num_samples`.
 ///
-/// A program mixes datasets of its own types with [`MixDataset`] or [`MixSampler`](loader_core::sampler::MixSampler).
+/// A program mixes datasets of its own types with [`MixDataset`] or
+/// [`MixSampler`](loader_core::sampler::MixSampler).
 ///
 /// # Examples
 /// ```

@@ -63,8 +63,9 @@ struct End {
 
 impl WorkerProcess {
     /// Starts `program` with `args`, with `lifeline` as its standard input and `output` as its standard
-    /// output and error. It inherits all environment variables except `removed`. Its argument 0 is `name`. For a program with arguments it is the program's path
-    /// instead, by which interpreters find their installation.
+    /// output and error. It inherits all environment variables except `removed`. Its argument 0 is `name`.
+    /// For a program with arguments it is the program's path instead, by which interpreters find their
+    /// installation.
     ///
     /// # Errors
     /// If the program cannot be started.

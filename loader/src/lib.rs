@@ -75,8 +75,8 @@
 //! # Features
 //! All features are off by default.
 //!
-//! - `config`: `Config` in the module `config`, `Builder::config` and `LoaderOptions::from_env` read the loader's
-//!   options from TOML files and environment variables.
+//! - `config`: `Config` in the module `config`, `Builder::config` and `LoaderOptions::from_env` read the
+//!   loader's options from TOML files and environment variables.
 //! - `cuda`: [`pin_memory`](Builder::pin_memory) page-locks batches; without the feature it does nothing.
 //!   Building needs no part of CUDA. The program loads NVIDIA's driver at run time, and runs without it too.
 //! - `data`: the module `data` has datasets over real files, such as folders of images. The image codecs take

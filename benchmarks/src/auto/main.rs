@@ -1,6 +1,7 @@
-//! Compares `num_workers = "auto"` and `prefetch_factor = "auto"` with fixed numbers of workers, on five loads.
-//! Each round measures every setting of a load, in turn. Also compares the rate that the loader predicts for twice
-//! as many workers with the measured one. Prints two tables, and writes `benchmarks/results/auto.json` with `--write`.
+//! Compares `num_workers = "auto"` and `prefetch_factor = "auto"` with fixed numbers of workers, on five
+//! loads. Each round measures every setting of a load, in turn. Also compares the rate that the loader
+//! predicts for twice as many workers with the measured one. Prints two tables, and writes
+//! `benchmarks/results/auto.json` with `--write`.
 //!
 //! ```sh
 //! cargo run --release -p loader-benchmarks --bin loader-bench-auto -- [--rounds N] [--only NAME] [--write]

@@ -1,4 +1,5 @@
-//! Rows of a file of JSON lines: `text`, about 200 characters; `tokens`, 32 integers; and `label`, an integer.
+//! Rows of a file of JSON lines: `text`, about 200 characters; `tokens`, 32 integers; and `label`, an
+//! integer.
 
 use std::{
     fs::File,

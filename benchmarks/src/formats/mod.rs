@@ -1,5 +1,5 @@
-//! `parquet`, `json-lines` and `tar`: samples from files, in the order of the files; and, with `--decoder`, the
-//! library that decodes the format, alone.
+//! `parquet`, `json-lines` and `tar`: samples from files, in the order of the files; and, with `--decoder`,
+//! the library that decodes the format, alone.
 
 mod json_lines;
 mod parquet;

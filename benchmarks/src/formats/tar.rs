@@ -1,4 +1,5 @@
-//! Samples of a tar archive in WebDataset's layout: the member `f32`, the bytes of 1024 numbers; and `cls`, a label.
+//! Samples of a tar archive in WebDataset's layout: the member `f32`, the bytes of 1024 numbers; and `cls`, a
+//! label.
 
 use std::{
     fs::File,

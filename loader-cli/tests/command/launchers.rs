@@ -1,7 +1,7 @@
 //! Runs that a launcher starts: the rank comes from its environment variables.
 //!
-//! The tests of real launchers are ignored by default, because they need `mpirun`, Slurm, or `torchrun` at the
-//! path in the variable TORCHRUN. `.ci/long launchers` runs them.
+//! The tests of real launchers are ignored by default, because they need `mpirun`, Slurm, or `torchrun` at
+//! the path in the variable TORCHRUN. `.ci/long launchers` runs them.
 
 use std::{
     collections::BTreeMap,
@@ -255,7 +255,8 @@ fn a_rank_killed_under_a_real_torchrun_is_started_again_with_the_others() {
     let torchrun = std::env::var("TORCHRUN").expect("the variable TORCHRUN is the path of torchrun");
     let launcher = [&torchrun[..], "--standalone", "--nproc-per-node=3", "--max-restarts=1", "--no-python"];
     let launched = Launched::start(&launcher, &["--num-workers=1", "--epochs=20"]);
-    // `Running` kills a launcher that takes too long. Then no process is added, so this loop has a deadline too.
+    // `Running` kills a launcher that takes too long. Then no process is added, so this loop has a deadline
+    // too.
     let deadline = Instant::now() + Duration::from_secs(60);
     let first = loop {
         let runs = Launched::events(&launched.outputs);

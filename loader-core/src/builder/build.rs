@@ -139,7 +139,8 @@ where
         if let Some(bound) = launched.and_then(|launched| binding::warning(&launched, epochs.workers)) {
             self.settings.warn.warn(&bound);
         } else if epochs.workers > cpus && epochs.workers == epochs.max_workers {
-            // A loader that finds the number of workers only tries more of them than CPUs if it predicts a gain.
+            // A loader that finds the number of workers only tries more of them than CPUs if it predicts a
+            // gain.
             self.settings.warn.warn(&Warning::MoreWorkersThanCpus { workers: epochs.workers, cpus });
         }
         Ok(epochs)

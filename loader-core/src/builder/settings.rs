@@ -222,8 +222,8 @@ impl Settings {
         }
     }
 
-    /// Returns the tuner of a loader that finds its number of workers or its prefetch factor; `None` if both are
-    /// fixed.
+    /// Returns the tuner of a loader that finds its number of workers or its prefetch factor; `None` if both
+    /// are fixed.
     pub(super) fn tuner(&self, epochs: &WorkerOptions, within_epochs: bool) -> Option<Tuner> {
         let (auto, freeze) = match self.options.num_workers {
             Some(NumWorkers::Auto(auto)) => (Some(auto), auto.freeze),

@@ -309,8 +309,8 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     /// longer than the budget allows is the error [`LengthError::TooLong`], as a bad sample.
     ///
     /// # Errors
-    /// Returns [`LengthError::Zero`] if `look_ahead` is 0, and this or [`LengthError::UnorderedBoundaries`] if the
-    /// budget is invalid.
+    /// Returns [`LengthError::Zero`] if `look_ahead` is 0, and this or [`LengthError::UnorderedBoundaries`]
+    /// if the budget is invalid.
     ///
     /// # Examples
     /// ```
@@ -347,8 +347,8 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     /// methods.
     ///
     /// # Errors
-    /// Returns a [`PackError`] if the window or `look_ahead` is 0, or if the type of the tokens cannot hold the
-    /// positions in a window or the padding token.
+    /// Returns a [`PackError`] if the window or `look_ahead` is 0, or if the type of the tokens cannot hold
+    /// the positions in a window or the padding token.
     ///
     /// # Examples
     /// ```

@@ -18,9 +18,9 @@ use crate::{
 /// describes the weights, the rules, and what follows when a dataset has no samples left.
 ///
 /// An item that is an error counts as a sample of its dataset. A dataset that begins again
-/// ([`Exhausted::Repeat`](crate::mix::Exhausted::Repeat)) draws other random numbers than before, so its shuffle
-/// buffers and random transforms differ. If it has no samples in a shard, the shard ends with an error: give
-/// each dataset at least as many files as there are shards.
+/// ([`Exhausted::Repeat`](crate::mix::Exhausted::Repeat)) draws other random numbers than before, so its
+/// shuffle buffers and random transforms differ. If it has no samples in a shard, the shard ends with an
+/// error: give each dataset at least as many files as there are shards.
 ///
 /// # Examples
 /// ```
@@ -113,8 +113,8 @@ impl<D: IterableDataset> IterableDataset for MixDataset<D> {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct MixSnapshot {
     progress: Progress,
-    /// For each stream the number of the pass over it, and its encoded snapshot; `None` stands for the beginning
-    /// of the pass, and for a stream that has ended.
+    /// For each stream the number of the pass over it, and its encoded snapshot; `None` stands for the
+    /// beginning of the pass, and for a stream that has ended.
     lanes: Vec<(usize, Option<Vec<u8>>)>,
 }
 

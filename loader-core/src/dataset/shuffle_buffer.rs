@@ -31,9 +31,9 @@ impl<D> ShuffleBuffer<D> {
         Self { dataset, size }
     }
 
-    /// Number of items between two marks of the stream. More marks cost more snapshots; fewer marks cost more items
-    /// that a resumed stream reads again. With this interval the distance to the mark adds at most a quarter of the
-    /// buffer.
+    /// Number of items between two marks of the stream. More marks cost more snapshots; fewer marks cost more
+    /// items that a resumed stream reads again. With this interval the distance to the mark adds at most a
+    /// quarter of the buffer.
     fn interval(&self) -> u64 {
         self.size.div_ceil(4) as u64
     }
@@ -178,8 +178,8 @@ impl<S, I> Reader<I>
 where
     I: SnapshotIterator<Item = anyhow::Result<S>, Snapshot: Serialize>,
 {
-    /// Creates a reader that sets a mark every `interval` items. `items` is the stream without its first `read`
-    /// items, and `inner` is the snapshot from which it was opened.
+    /// Creates a reader that sets a mark every `interval` items. `items` is the stream without its first
+    /// `read` items, and `inner` is the snapshot from which it was opened.
     pub(super) fn new(items: I, interval: u64, read: u64, inner: Option<Vec<u8>>) -> Self {
         let marks = VecDeque::from([Mark { read, inner }]);
         Self { items, has_ended: false, read, marks, interval, next_mark: read.saturating_add(interval) }
@@ -244,8 +244,8 @@ where
         Ok(())
     }
 
-    /// Returns the number of items read, and the mark from which item `oldest` can be read again: the number of
-    /// items before it, and its snapshot.
+    /// Returns the number of items read, and the mark from which item `oldest` can be read again: the number
+    /// of items before it, and its snapshot.
     pub(super) fn snapshot_for(&self, oldest: Option<u64>) -> (u64, u64, Option<&[u8]>) {
         let Mark { read, inner } = &self.marks[self.start_for(oldest)];
         (self.read, *read, inner.as_deref())

@@ -18,8 +18,8 @@ impl<D: Dataset> DatasetStream<D> {
         Self { dataset, shuffle: false }
     }
 
-    /// If true, the samples come in a new random order in each epoch, from one permutation of which each shard
-    /// reads its part; if false (the default), in the order of their indices.
+    /// If true, the samples come in a new random order in each epoch, from one permutation of which each
+    /// shard reads its part; if false (the default), in the order of their indices.
     #[must_use]
     pub fn shuffle(self, shuffle: bool) -> Self {
         Self { shuffle, ..self }

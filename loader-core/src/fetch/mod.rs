@@ -338,8 +338,8 @@ fn push<S, C: Collate<S>>(
     pushed.map_err(collate_error)
 }
 
-/// Finishes a batch. If [`push`] has not hashed the sample, which is so with `unbatched` and without `digest_with`,
-/// adds the hash of the converted item to `hashes`.
+/// Finishes a batch. If [`push`] has not hashed the sample, which is so with `unbatched` and without
+/// `digest_with`, adds the hash of the converted item to `hashes`.
 fn finish<S, C: Collate<S>>(
     stack: C::Stack,
     arena: &mut Arena,

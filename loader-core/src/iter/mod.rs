@@ -194,8 +194,8 @@ impl<B: Batch> Iter<B> {
     /// always returns the loader's `num_workers`; an added worker may have a larger `id`. After the end of
     /// the epoch this call has no effect.
     ///
-    /// If the loader [finds](crate::AutoWorkers) the number of workers, it keeps the number that this call sets,
-    /// also in the next epochs. `WorkerInfo::num_workers` then returns the maximum of `AutoWorkers`.
+    /// If the loader [finds](crate::AutoWorkers) the number of workers, it keeps the number that this call
+    /// sets, also in the next epochs. `WorkerInfo::num_workers` then returns the maximum of `AutoWorkers`.
     ///
     /// # Errors
     /// - [`Error::InvalidOption`]: the iterator has no workers (`num_workers(0)`), or `num_workers` is 0 or

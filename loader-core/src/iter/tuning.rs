@@ -17,8 +17,8 @@ use crate::{
 /// Maximum number of decisions in a report. A load that changes again and again would make more.
 const MAX_DECISIONS: usize = 1000;
 
-/// The tuner of a loader. An iterator copies it at its start, and replaces it whenever its own copy has changed,
-/// unless another iterator has replaced it meanwhile.
+/// The tuner of a loader. An iterator copies it at its start, and replaces it whenever its own copy has
+/// changed, unless another iterator has replaced it meanwhile.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedTuner(Arc<Mutex<Versioned>>);
 

@@ -255,7 +255,8 @@ impl Blend {
 }
 
 impl Phase {
-    /// Creates the phase that begins at position `start`, after the datasets in `ended` were read to their ends.
+    /// Creates the phase that begins at position `start`, after the datasets in `ended` were read to their
+    /// ends.
     fn new(mix: &Mix, epoch: u64, shard: Shard, start: u64, ended: &[bool]) -> Self {
         let begin = |at: usize| {
             let change = &mix.changes[at];

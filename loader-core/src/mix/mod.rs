@@ -3,8 +3,8 @@
 //! [`MixSampler`](crate::sampler::MixSampler) mixes map-style datasets that are the members of a
 //! [`ConcatDataset`](crate::ConcatDataset). [`MixDataset`](crate::MixDataset) mixes iterable datasets. To mix
 //! both kinds, make streams of the map-style datasets
-//! ([`into_stream`](crate::Dataset::into_stream)). Both types take a [`Mix`]: weights, a [`MixRule`], and what
-//! happens when a dataset has no samples left ([`Exhausted`]).
+//! ([`into_stream`](crate::Dataset::into_stream)). Both types take a [`Mix`]: weights, a [`MixRule`], and
+//! what happens when a dataset has no samples left ([`Exhausted`]).
 //!
 //! # Design
 //! The choice of the dataset is a function of the position in the epoch (`MixRule::Even`), or of the position
@@ -13,16 +13,16 @@
 //! dataset.
 //!
 //! [`MixRule::Even`] is a tree whose leaves are the datasets. Of the first `k` samples of a node, the left child
-//! gives `k * left / (left + right)`, rounded to the nearest integer, where `left` and `right` are the sums of
-//! the children's weights. The tree is a Huffman tree, so the errors of the roundings nearly halve on each
+//! gives `k * left / (left + right)`, rounded to the nearest integer, where `left` and `right` are the sums
+//! of the children's weights. The tree is a Huffman tree, so the errors of the roundings nearly halve on each
 //! level. Alternatives considered:
 //! - Grain's rule splits one dataset after the other from the rest and rounds down. It needs no state either,
 //!   but its error grows with the number of datasets, because each split rounds the rest of the ones before.
 //! - Megatron's rule computes arrays with the dataset of each sample before training. It is available as
 //!   [`MixRule::ErrorDriven`] and gives Megatron's order, but has to be repeated from the beginning of the epoch
 //!   to reach a position.
-//! - A random choice with a fixed seed, [`MixRule::Random`], has an error that grows with the square root of the
-//!   number of samples.
+//! - A random choice with a fixed seed, [`MixRule::Random`], has an error that grows with the square root of
+//!   the number of samples.
 //! - Weights that the program changes by a call would be a state beside the loader's. [`Mix::change`] plans a
 //!   change instead, so that the order of an epoch stays a function of its number.
 
@@ -99,13 +99,14 @@ pub enum MixError {
 #[non_exhaustive]
 pub enum MixRule {
     /// The samples of each dataset are spread evenly. After `n` samples, a dataset with the share `w` of the
-    /// weights has given `n * w` samples, with an error of at most 0.5 for two datasets, less than 1 for three,
-    /// and less than 2 for more in all tests. Reaching a position takes no longer than choosing one sample.
+    /// weights has given `n * w` samples, with an error of at most 0.5 for two datasets, less than 1 for
+    /// three, and less than 2 for more in all tests. Reaching a position takes no longer than choosing one
+    /// sample.
     #[default]
     Even,
     /// The dataset that is furthest behind its share; among equals the first. It is the order of Megatron's
-    /// `build_blending_indices`. The error was at most 2 in the tests. Resuming a sampler repeats the choices of
-    /// the epoch up to the position, at about 10 ns for each sample and dataset.
+    /// `build_blending_indices`. The error was at most 2 in the tests. Resuming a sampler repeats the choices
+    /// of the epoch up to the position, at about 10 ns for each sample and dataset.
     ErrorDriven,
     /// Drawn at random with probabilities proportional to the weights, anew in each epoch. Resuming a sampler
     /// repeats the draws of the epoch up to the position.
@@ -129,8 +130,8 @@ pub enum Exhausted {
 
 /// How datasets are mixed: their weights, a [`MixRule`], and [`Exhausted`].
 ///
-/// Weights need not sum to 1. With [`MixRule::Even`], weights that are multiples of `1e-9` count exactly; others
-/// are rounded to multiples of `2^-40` of their sum.
+/// Weights need not sum to 1. With [`MixRule::Even`], weights that are multiples of `1e-9` count exactly;
+/// others are rounded to multiples of `2^-40` of their sum.
 ///
 /// # Examples
 /// Three samples of web text for one sample of code, and equal parts from sample 6 of epoch 1 on:
@@ -166,8 +167,8 @@ impl Mix {
     /// Creates a mix with one weight for each dataset.
     ///
     /// # Errors
-    /// Returns [`MixError::NoDatasets`] if there are no weights, and [`MixError::InvalidWeight`] if a weight is
-    /// 0, negative, infinite or not a number.
+    /// Returns [`MixError::NoDatasets`] if there are no weights, and [`MixError::InvalidWeight`] if a weight
+    /// is 0, negative, infinite or not a number.
     pub fn new(weights: impl IntoIterator<Item = f64>) -> Result<Self, MixError> {
         let weights: Vec<f64> = weights.into_iter().collect();
         if weights.is_empty() {
@@ -190,8 +191,8 @@ impl Mix {
         Self { exhausted, ..self }
     }
 
-    /// Sets the max number of samples of an epoch. With [`Exhausted::Repeat`] an epoch has exactly this number.
-    /// For iterable datasets, each shard has an equal share of it.
+    /// Sets the max number of samples of an epoch. With [`Exhausted::Repeat`] an epoch has exactly this
+    /// number. For iterable datasets, each shard has an equal share of it.
     ///
     /// # Errors
     /// Returns [`MixError::NoSamples`] if `samples` is 0.
@@ -202,10 +203,10 @@ impl Mix {
         }
     }
 
-    /// Changes the weights from sample `sample` of epoch `epoch` on, for that epoch and all later ones. A weight
-    /// of 0 switches a dataset off. Samples are counted from 0 over all ranks; with batches of 32 samples on each
-    /// of 4 ranks, step `s` begins at sample `128 * s`. For iterable datasets, each shard changes after an equal
-    /// share of the samples.
+    /// Changes the weights from sample `sample` of epoch `epoch` on, for that epoch and all later ones. A
+    /// weight of 0 switches a dataset off. Samples are counted from 0 over all ranks; with batches of 32
+    /// samples on each of 4 ranks, step `s` begins at sample `128 * s`. For iterable datasets, each shard
+    /// changes after an equal share of the samples.
     ///
     /// # Errors
     /// Returns [`MixError::UnorderedChange`] if it does not come after the previous change, and errors for

@@ -147,8 +147,8 @@ options! {
             bounds: "at least 1; needs `rank`",
             help: "Number of processes that train together; needs --rank",
         },
-        /// Whether the rank and the world size, if they are not set, are those that a launcher such as torchrun
-        /// gave this process in environment variables. Not by default.
+        /// Whether the rank and the world size, if they are not set, are those that a launcher such as
+        /// torchrun gave this process in environment variables. Not by default.
         launcher: LauncherMode => {
             help: "Take a rank that is not given from the launcher, such as torchrun; `run` and `plan` do by default",
         },

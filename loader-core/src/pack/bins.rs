@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::PackMethod;
 
-/// Puts pieces of the lengths `lens`, each at most `window`, into windows. Returns the pieces of each window in
-/// ascending order.
+/// Puts pieces of the lengths `lens`, each at most `window`, into windows. Returns the pieces of each window
+/// in ascending order.
 pub(super) fn pack(lens: &[usize], window: usize, method: PackMethod) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lens.len()).collect();
     // Stable, so that equal pieces keep their order.
@@ -28,8 +28,8 @@ pub(super) fn pack(lens: &[usize], window: usize, method: PackMethod) -> Vec<Vec
 enum Rooms {
     /// Windows by their room, then by their number.
     Best(BTreeSet<(usize, usize)>),
-    /// A tree: node 1 is the root, the children of node `n` are `2n` and `2n + 1`, and a node has the largest room
-    /// below it. Window `i` is node `leaves + i`.
+    /// A tree: node 1 is the root, the children of node `n` are `2n` and `2n + 1`, and a node has the largest
+    /// room below it. Window `i` is node `leaves + i`.
     First { leaves: usize, largest: Vec<usize> },
 }
 
@@ -42,7 +42,8 @@ impl Rooms {
         }
     }
 
-    /// Takes the window that a piece of `len` tokens goes to, with its room; `None` if no window has enough room.
+    /// Takes the window that a piece of `len` tokens goes to, with its room; `None` if no window has enough
+    /// room.
     fn take(&mut self, len: usize) -> Option<(usize, usize)> {
         match self {
             Self::Best(rooms) => {
@@ -91,11 +92,12 @@ mod tests {
         let packed = |lens: &[usize], window| {
             [PackMethod::FirstFit, PackMethod::BestFit].map(|method| pack(lens, window, method))
         };
-        // By hand. 6, 6 and 5 open windows with room for 4, 4 and 5. The 4 goes to the first, the 2s to the second.
+        // By hand. 6, 6 and 5 open windows with room for 4, 4 and 5. The 4 goes to the first, the 2s to the
+        // second.
         let both = vec![vec![0, 3], vec![1, 4, 5], vec![2]];
         assert_eq!(packed(&[6, 6, 5, 4, 2, 2], 10), [both.clone(), both]);
-        // 7 and 5 leave room for 3 and 5; the 4 fits the second only, and leaves 1. The 1 goes to the first window by
-        // first fit, and to the second by best fit.
+        // 7 and 5 leave room for 3 and 5; the 4 fits the second only, and leaves 1. The 1 goes to the first
+        // window by first fit, and to the second by best fit.
         assert_eq!(packed(&[7, 5, 4, 1], 10), [vec![vec![0, 3], vec![1, 2]], vec![vec![0], vec![1, 2, 3]]]);
     }
 

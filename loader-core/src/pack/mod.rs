@@ -5,9 +5,9 @@
 //! ([`into_stream`](crate::Dataset::into_stream)).
 //!
 //! # Design
-//! A packed stream collects documents, and forgets them when all their tokens are in windows. A snapshot has no
-//! tokens: a resumed stream reads the documents that are not yet in windows again. So the windows depend only on the
-//! order of the documents in their shard.
+//! A packed stream collects documents, and forgets them when all their tokens are in windows. A snapshot has
+//! no tokens: a resumed stream reads the documents that are not yet in windows again. So the windows depend
+//! only on the order of the documents in their shard.
 //!
 //! With [`PackMethod::BestFit`] and [`PackMethod::FirstFit`], `look_ahead` documents are collected, all of
 //! them are packed, and the windows are given before the next document is read. Alternatives considered:

@@ -16,14 +16,14 @@ use crate::{
 pub struct PackedWindow<T: Element> {
     /// The tokens, with padding after the last document. Shape `[window]`.
     pub tokens: Tensor<T>,
-    /// Position of each token in its document, or in the part of it that is in this window; 0 for padding. Shape
-    /// `[window]`.
+    /// Position of each token in its document, or in the part of it that is in this window; 0 for padding.
+    /// Shape `[window]`.
     pub positions: Tensor<T>,
-    /// Number of the document of each token, from 1; 0 for padding. Tokens with different numbers must not attend
-    /// to each other. Shape `[window]`.
+    /// Number of the document of each token, from 1; 0 for padding. Tokens with different numbers must not
+    /// attend to each other. Shape `[window]`.
     pub segments: Tensor<T>,
-    /// Where each document begins, and where the last one ends: 0, then the sum of the lengths of the documents up
-    /// to each one. Shape `[documents + 1]`.
+    /// Where each document begins, and where the last one ends: 0, then the sum of the lengths of the
+    /// documents up to each one. Shape `[documents + 1]`.
     pub cu_seqlens: Vec<i32>,
 }
 
@@ -65,8 +65,8 @@ pub struct PackedBatch<T: Element> {
     pub positions: Tensor<T>,
     /// Number of the document of each token in its window, from 1; 0 for padding. Shape `[B, window]`.
     pub segments: Tensor<T>,
-    /// Where the documents of each window begin and end, shape `[B, most documents + 1]`. A row is filled with its
-    /// last number, which stands for empty documents.
+    /// Where the documents of each window begin and end, shape `[B, most documents + 1]`. A row is filled
+    /// with its last number, which stands for empty documents.
     pub cu_seqlens: Padded<i32>,
 }
 

@@ -153,8 +153,8 @@ struct Fresh {
 }
 
 impl Starter {
-    /// Starts the processes of `workers` workers, then waits for the answer of each. If one fails, ends all of
-    /// them.
+    /// Starts the processes of `workers` workers, then waits for the answer of each. If one fails, ends all
+    /// of them.
     fn start_all(&self, workers: usize, wake: &Sender<Wake>) -> Result<Fresh, Error> {
         let deadline = Instant::now() + START_DEADLINE;
         let start = |number| self.spawn(number).and_then(|spawned| self.invite(spawned, deadline));

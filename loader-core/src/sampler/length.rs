@@ -80,8 +80,9 @@ impl LengthBatches {
     /// max number of tokens of a batch.
     ///
     /// # Errors
-    /// Returns [`LengthError::NoSamples`] if `lens` is empty, [`LengthError::TooLong`] if a sample is longer than the
-    /// budget allows, and [`LengthError::Zero`] or [`LengthError::UnorderedBoundaries`] if the budget is invalid.
+    /// Returns [`LengthError::NoSamples`] if `lens` is empty, [`LengthError::TooLong`] if a sample is longer
+    /// than the budget allows, and [`LengthError::Zero`] or [`LengthError::UnorderedBoundaries`] if the
+    /// budget is invalid.
     pub fn new(
         lens: impl IntoIterator<Item = usize>,
         budget: impl Into<TokenBudget>,

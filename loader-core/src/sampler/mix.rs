@@ -14,8 +14,8 @@ use crate::{
 /// datasets. The module [`mix`](crate::mix) describes the weights, the rules, and what follows when a member
 /// has no samples left.
 ///
-/// The order depends only on the seed, the epoch, the lengths and the mix. In the native order and in PyTorch's
-/// it is the same.
+/// The order depends only on the seed, the epoch, the lengths and the mix. In the native order and in
+/// PyTorch's it is the same.
 ///
 /// # Examples
 /// ```
@@ -49,8 +49,8 @@ impl MixSampler {
     /// Creates a sampler for members with the lengths `lens`.
     ///
     /// # Errors
-    /// Returns [`MixError::WrongCount`] if there is not one weight for each member, [`MixError::EmptyDataset`] if
-    /// a member has no samples, and [`MixError::TooLong`] if the members have more than `usize::MAX` samples.
+    /// Returns [`MixError::WrongCount`] if there is not one weight for each member,
+    /// [`MixError::EmptyDataset`] if a member has no samples, and [`MixError::TooLong`] if the members have more than `usize::MAX` samples.
     pub fn new(lens: impl IntoIterator<Item = usize>, mix: Mix) -> Result<Self, MixError> {
         let lens: Vec<usize> = lens.into_iter().collect();
         mix.check_count(lens.len())?;
@@ -71,16 +71,16 @@ impl MixSampler {
         Self::new(datasets.iter().map(D::len), mix)
     }
 
-    /// If true, each member is read in a new random order in each epoch, and each time that it begins again; if
-    /// false (the default), from its beginning to its end.
+    /// If true, each member is read in a new random order in each epoch, and each time that it begins again;
+    /// if false (the default), from its beginning to its end.
     #[must_use]
     pub fn shuffle(self, shuffle: bool) -> Self {
         Self { shuffle, ..self }
     }
 
-    /// Gives this process every `world_size`-th sample of the mix, beginning with sample `rank`. All processes get
-    /// the same number of samples; up to `world_size - 1` samples at the end are left out. All processes must have
-    /// the same seed.
+    /// Gives this process every `world_size`-th sample of the mix, beginning with sample `rank`. All
+    /// processes get the same number of samples; up to `world_size - 1` samples at the end are left out. All
+    /// processes must have the same seed.
     ///
     /// # Errors
     /// Returns [`MixError::Rank`] if `rank` is not below `world_size`.

@@ -1,6 +1,7 @@
 //! Tensors whose dtype is known only at run time.
 //!
-//! This module and `collate` import each other: an [`AnyTensor`] can be a sample, and collation makes tensors.
+//! This module and `collate` import each other: an [`AnyTensor`] can be a sample, and collation makes
+//! tensors.
 
 use std::{fmt, ops::Range, sync::Arc};
 
@@ -35,12 +36,12 @@ pub struct AnyTensor {
 }
 
 impl AnyTensor {
-    /// Creates a tensor from a copy of `bytes`, the row-major elements in the byte order of this machine. It is in
-    /// shared memory if a worker is collating a batch.
+    /// Creates a tensor from a copy of `bytes`, the row-major elements in the byte order of this machine. It
+    /// is in shared memory if a worker is collating a batch.
     ///
     /// # Errors
-    /// Returns [`TensorError::WrongLength`] if `bytes` does not fill the shape, and [`TensorError::TooLarge`] if the
-    /// memory cannot be allocated.
+    /// Returns [`TensorError::WrongLength`] if `bytes` does not fill the shape, and [`TensorError::TooLarge`]
+    /// if the memory cannot be allocated.
     pub fn from_bytes(dtype: DType, shape: impl Into<Vec<usize>>, bytes: &[u8]) -> Result<Self, TensorError> {
         let shape = shape.into();
         if bytes_of(dtype, &shape) != Some(bytes.len()) {
@@ -131,8 +132,8 @@ impl fmt::Debug for AnyTensor {
     }
 }
 
-/// Stacks rows along a new first dimension into an [`AnyTensor`] of shape `[B, ..S]`. The first row decides the
-/// dtype and the shape `S`.
+/// Stacks rows along a new first dimension into an [`AnyTensor`] of shape `[B, ..S]`. The first row decides
+/// the dtype and the shape `S`.
 ///
 /// # Examples
 /// ```
@@ -168,8 +169,9 @@ impl AnyStack {
     /// Adds a row with the given elements, which are in the byte order of this machine.
     ///
     /// # Errors
-    /// Returns [`CollateProblem::MixedDTypes`] or [`CollateProblem::Ragged`] if the row does not fit the first
-    /// one, and [`CollateProblem::Tensor`] if `bytes` does not fill the shape or the memory cannot be allocated.
+    /// Returns [`CollateProblem::MixedDTypes`] or [`CollateProblem::Ragged`] if the row does not fit the
+    /// first one, and [`CollateProblem::Tensor`] if `bytes` does not fill the shape or the memory cannot be
+    /// allocated.
     ///
     /// # Panics
     /// Panics if the batch has as many rows as it was started for.
@@ -182,14 +184,15 @@ impl AnyStack {
         Ok(())
     }
 
-    /// Adds rows of a column. `column` has the elements of all rows of the column, each of them of shape `shape`, and
-    /// `ranges` are the numbers of the rows that are added.
+    /// Adds rows of a column. `column` has the elements of all rows of the column, each of them of shape
+    /// `shape`, and `ranges` are the numbers of the rows that are added.
     ///
     /// # Errors
     /// As for [`push_row`](Self::push_row), with [`CollateProblem::Tensor`] if `shape` has too many elements.
     ///
     /// # Panics
-    /// Panics if `column` does not have these rows, or the batch would have more rows than it was started for.
+    /// Panics if `column` does not have these rows, or the batch would have more rows than it was started
+    /// for.
     pub fn push_rows(
         &mut self,
         dtype: DType,

@@ -10,8 +10,8 @@ use super::{Tensor, TensorError};
 
 /// Byte strings of different lengths, such as the encoded images of a batch, in one buffer.
 ///
-/// In a batch from a worker, the buffer is in a slot of shared memory, like that of a [`Tensor`]: clones share it, and
-/// the loader reuses the slot when the last of them has been dropped.
+/// In a batch from a worker, the buffer is in a slot of shared memory, like that of a [`Tensor`]: clones
+/// share it, and the loader reuses the slot when the last of them has been dropped.
 ///
 /// # Examples
 /// ```

@@ -34,8 +34,8 @@ pub enum TuningReason {
     /// workers.
     ProgramWaits,
     /// The program waited although workers were idle, because some batches take much longer than others: the
-    /// loader loads more batches ahead. If the prefetch factor is fixed or at its maximum, the loader adds workers
-    /// instead, for each of which more batches are loaded ahead.
+    /// loader loads more batches ahead. If the prefetch factor is fixed or at its maximum, the loader adds
+    /// workers instead, for each of which more batches are loaded ahead.
     UnevenBatches,
     /// The program did not wait, and fewer workers are enough: the loader parks workers.
     WorkersIdle,

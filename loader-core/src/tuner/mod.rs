@@ -156,9 +156,9 @@ impl Tuner {
         self.warm_up = 0;
     }
 
-    /// Notes a batch. `elapsed` is the time since the previous batch was returned, and `waiting` the part of it
-    /// that the program spent in `next`. Returns false if the batch was loaded with the old setting: the caller
-    /// must then take a new baseline of the processes' times.
+    /// Notes a batch. `elapsed` is the time since the previous batch was returned, and `waiting` the part of
+    /// it that the program spent in `next`. Returns false if the batch was loaded with the old setting: the
+    /// caller must then take a new baseline of the processes' times.
     pub(crate) fn note_batch(&mut self, elapsed: Duration, waiting: Duration) -> bool {
         if self.warm_up > 0 {
             self.warm_up -= 1;
@@ -326,8 +326,8 @@ impl Tuner {
         None
     }
 
-    /// Counts a change. After [`MAX_CHANGES`] the search makes no other one, because the rates vary too much to
-    /// compare settings.
+    /// Counts a change. After [`MAX_CHANGES`] the search makes no other one, because the rates vary too much
+    /// to compare settings.
     fn count_change(&mut self) {
         if let SearchState::Running { changes, .. } = self.search {
             let changes = changes + 1;

@@ -27,8 +27,8 @@ struct Load {
     cpu: f64,
     /// Batches per second that the storage gives.
     storage: f64,
-    /// Share of the workers' time that is idle because some batches are slow, with a prefetch factor of 1. It is
-    /// inversely proportional to the prefetch factor.
+    /// Share of the workers' time that is idle because some batches are slow, with a prefetch factor of 1. It
+    /// is inversely proportional to the prefetch factor.
     uneven: f64,
 }
 

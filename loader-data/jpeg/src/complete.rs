@@ -304,8 +304,8 @@ impl Scan {
     }
 
     /// Skips `zeros` values that are 0, starting at `position`. In a [`Content::MoreAc`] scan, also skips the
-    /// values between them that are not 0, and reads the one bit that each of these has. Returns the position of
-    /// the value after them.
+    /// values between them that are not 0, and reads the one bit that each of these has. Returns the position
+    /// of the value after them.
     fn skip_zeros(&self, bits: &mut Bits<'_>, mut position: usize, mut zeros: usize, nonzero: u64) -> usize {
         if self.content == Content::FirstAc {
             return position.saturating_add(zeros);

@@ -12,17 +12,18 @@ use crate::{
     source::Files,
 };
 
-/// The rows of arrays in files, with random access: NumPy's `.npy` and `.npz`, safetensors, IDX (MNIST) and the binary
-/// files of CIFAR.
+/// The rows of arrays in files, with random access: NumPy's `.npy` and `.npz`, safetensors, IDX (MNIST) and
+/// the binary files of CIFAR.
 ///
-/// Row `i` has entry `i` of the first dimension of each array, as a field: a number if the array has one dimension,
-/// otherwise a tensor with the dtype of the array. Truth values become `u8`. All arrays must have the same number of
-/// rows. A sample is a [`Record`], or a type of your own that implements `Deserialize`, see [`rows`](Self::rows).
+/// Row `i` has entry `i` of the first dimension of each array, as a field: a number if the array has one
+/// dimension, otherwise a tensor with the dtype of the array. Truth values become `u8`. All arrays must have
+/// the same number of rows. A sample is a [`Record`], or a type of your own that implements `Deserialize`,
+/// see [`rows`](Self::rows).
 ///
 /// # Reading
-/// Opening reads the headers. A field of a row is one read of the file (`pread`), so any order costs about the same.
-/// Compressed arrays (`savez_compressed`, `.gz`) are unpacked when they are opened, into memory that all workers
-/// share.
+/// Opening reads the headers. A field of a row is one read of the file (`pread`), so any order costs about
+/// the same. Compressed arrays (`savez_compressed`, `.gz`) are unpacked when they are opened, into memory
+/// that all workers share.
 ///
 /// # Errors
 /// A sample fails with a [`DataError`] if a file cannot be read or has changed since it was opened.
@@ -54,24 +55,25 @@ pub struct Arrays<R = Record> {
 }
 
 impl Arrays<Record> {
-    /// Opens the files that `pattern` stands for: a file, a folder (all files in it and its sub-folders whose names
-    /// end with `.npy`, `.npz` or `.safetensors`, ordered by path), or a name with braces and wildcards, such as
-    /// `data/train-*.npz`. The rows of the files follow each other; each file must have the same fields.
+    /// Opens the files that `pattern` stands for: a file, a folder (all files in it and its sub-folders whose
+    /// names end with `.npy`, `.npz` or `.safetensors`, ordered by path), or a name with braces and
+    /// wildcards, such as `data/train-*.npz`. The rows of the files follow each other; each file must have
+    /// the same fields.
     ///
-    /// The fields are named as in the file. The only field of a `.npy` or IDX file is named after the file, without
-    /// extension; [`open_fields`](Self::open_fields) lets you choose its name.
+    /// The fields are named as in the file. The only field of a `.npy` or IDX file is named after the file,
+    /// without extension; [`open_fields`](Self::open_fields) lets you choose its name.
     ///
     /// # Errors
-    /// Returns [`DataError`] if there is no such file, a file cannot be read or is damaged, the arrays have different
-    /// numbers of rows, or a file has other fields than the first one. An array in Fortran order, or whose
-    /// elements are not numbers or truth values, is an error too; [`ArraysOptions::fields`] selects the other
-    /// arrays.
+    /// Returns [`DataError`] if there is no such file, a file cannot be read or is damaged, the arrays have
+    /// different numbers of rows, or a file has other fields than the first one. An array in Fortran order,
+    /// or whose elements are not numbers or truth values, is an error too; [`ArraysOptions::fields`] selects
+    /// the other arrays.
     pub fn open(pattern: impl AsRef<Path>) -> Result<Self, DataError> {
         ArraysOptions::new(pattern).open()
     }
 
-    /// Opens files with one array each, `.npy` or IDX, as fields with the given names. The rows of several files of a
-    /// field follow each other.
+    /// Opens files with one array each, `.npy` or IDX, as fields with the given names. The rows of several
+    /// files of a field follow each other.
     ///
     /// # Errors
     /// As for [`open`](Self::open).

@@ -63,7 +63,8 @@ fn single(blob: &Arc<Blob>, file: &str, start: &[u8]) -> Result<Array> {
     Ok(Array { name, shape, element: Ok(element), elements: Elements::at(offset) })
 }
 
-/// Reads the header of a file with one array: the type of its elements, its shape, and the length of the header.
+/// Reads the header of a file with one array: the type of its elements, its shape, and the length of the
+/// header.
 fn header(reader: &mut BufReader<impl Read>) -> Result<(ElementType, Vec<usize>, u64), DataProblem> {
     use std::io::BufRead;
 

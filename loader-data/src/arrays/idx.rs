@@ -1,4 +1,5 @@
-//! IDX files, such as those of MNIST: the type and the number of dimensions, the big-endian sizes, and the elements.
+//! IDX files, such as those of MNIST: the type and the number of dimensions, the big-endian sizes, and the
+//! elements.
 
 use std::io::Read;
 
@@ -7,8 +8,8 @@ use loader_core::DType;
 use super::array::ElementType;
 use crate::error::DataProblem;
 
-/// Reads the header at the start of `reader`. Returns the type of the elements, the shape and the number of bytes of
-/// the header.
+/// Reads the header at the start of `reader`. Returns the type of the elements, the shape and the number of
+/// bytes of the header.
 pub(super) fn read_header(reader: &mut impl Read) -> Result<(ElementType, Vec<usize>, u64), DataProblem> {
     let mut start = [0; 4];
     reader.read_exact(&mut start)?;

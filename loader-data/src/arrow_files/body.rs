@@ -108,7 +108,8 @@ impl Body {
     }
 }
 
-/// Returns the length of a buffer before compression, and its compressed bytes; `None` if it is not compressed.
+/// Returns the length of a buffer before compression, and its compressed bytes; `None` if it is not
+/// compressed.
 fn declared(bytes: &Bytes) -> Result<(u64, Option<&[u8]>), DataProblem> {
     let (len, packed) = bytes.split_first_chunk().ok_or(DataProblem::Truncated)?;
     match i64::from_le_bytes(*len) {

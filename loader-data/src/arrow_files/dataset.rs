@@ -16,24 +16,24 @@ use crate::{
     record::{FieldOptions, Record},
 };
 
-/// The rows of Arrow IPC files, with random access: files (Feather version 2), and streams, as Hugging Face `datasets`
-/// caches them. A sample is a [`Record`], or a type of your own that implements `Deserialize`, see
+/// The rows of Arrow IPC files, with random access: files (Feather version 2), and streams, as Hugging Face
+/// `datasets` caches them. A sample is a [`Record`], or a type of your own that implements `Deserialize`, see
 /// [`rows`](Self::rows).
 ///
 /// # How it reads them
-/// Opening reads the message of each record batch once, up to 16 files at the same time, and checks that all files have
-/// the same columns. The list of record batches is in memory that all workers share: about 200 bytes for a record batch
-/// of three columns.
+/// Opening reads the message of each record batch once, up to 16 files at the same time, and checks that all
+/// files have the same columns. The list of record batches is in memory that all workers share: about 200
+/// bytes for a record batch of three columns.
 ///
-/// A row costs a few small reads (`pread`) of each selected column, whatever the size of its record batch: any order is
-/// cheap. A record batch whose buffers are compressed (LZ4, Zstandard; Feather files of pyarrow are by default) must be
-/// decompressed as a whole. A worker keeps the batches that it used last, see
+/// A row costs a few small reads (`pread`) of each selected column, whatever the size of its record batch:
+/// any order is cheap. A record batch whose buffers are compressed (LZ4, Zstandard; Feather files of pyarrow
+/// are by default) must be decompressed as a whole. A worker keeps the batches that it used last, see
 /// [`cache_bytes`](ArrowOptions::cache_bytes); for random access to more data than that, write the files
 /// without compression.
 ///
 /// # Errors
-/// A sample fails with a [`DataError`] that names the file and the row if the data is damaged, if the row does not fit
-/// the type of the sample, or if the file has changed since it was opened.
+/// A sample fails with a [`DataError`] that names the file and the row if the data is damaged, if the row
+/// does not fit the type of the sample, or if the file has changed since it was opened.
 ///
 /// # Examples
 /// ```
@@ -61,16 +61,16 @@ pub struct Arrow<R = Record> {
 }
 
 impl Arrow<Record> {
-    /// Opens the files that `pattern` stands for, with all their columns: a file, a folder (all files in it and its
-    /// sub-folders whose names end with `.arrow`, `.arrows`, `.feather` or `.ipc`, ordered by path), or a name with
-    /// braces and wildcards, such as `data-*.arrow`. Of a folder that `save_to_disk` of Hugging Face's `datasets` wrote
-    /// (with `state.json`), it opens the data files in their order, and no files that `datasets` cached there. To open
-    /// only some columns, use [`ArrowOptions`].
+    /// Opens the files that `pattern` stands for, with all their columns: a file, a folder (all files in it
+    /// and its sub-folders whose names end with `.arrow`, `.arrows`, `.feather` or `.ipc`, ordered by path),
+    /// or a name with braces and wildcards, such as `data-*.arrow`. Of a folder that `save_to_disk` of
+    /// Hugging Face's `datasets` wrote (with `state.json`), it opens the data files in their order, and no
+    /// files that `datasets` cached there. To open only some columns, use [`ArrowOptions`].
     ///
     /// # Errors
-    /// Returns [`DataError`] if there is no such file, a folder has splits (`dataset_dict.json`), a file cannot be read or is not valid Arrow IPC, a column has a
-    /// type that is not supported, or a file has other columns than the first one. A stream without the message that
-    /// ends it is truncated.
+    /// Returns [`DataError`] if there is no such file, a folder has splits (`dataset_dict.json`), a file
+    /// cannot be read or is not valid Arrow IPC, a column has a type that is not supported, or a file has
+    /// other columns than the first one. A stream without the message that ends it is truncated.
     pub fn open(pattern: impl AsRef<Path>) -> Result<Self, DataError> {
         ArrowOptions::new(pattern).open()
     }
@@ -89,8 +89,8 @@ impl<R> Arrow<R> {
         Self { table, cache_bytes, cache: Mutex::default(), row: PhantomData }
     }
 
-    /// Returns rows of type `T`. Its fields are found by their names; columns that it does not have are read and
-    /// dropped, so select those that it has.
+    /// Returns rows of type `T`. Its fields are found by their names; columns that it does not have are read
+    /// and dropped, so select those that it has.
     ///
     /// # Examples
     /// ```
@@ -115,8 +115,8 @@ impl<R> Arrow<R> {
         Arrow::new(self.table, self.cache_bytes)
     }
 
-    /// Sets which columns are read, and the dtypes of their numbers. If other columns are selected, the messages are
-    /// read again; [`ArrowOptions::fields`] saves that.
+    /// Sets which columns are read, and the dtypes of their numbers. If other columns are selected, the
+    /// messages are read again; [`ArrowOptions::fields`] saves that.
     ///
     /// # Errors
     /// Returns [`DataError`] if a selected column does not exist, or as for [`open`](Arrow::open).

@@ -192,8 +192,8 @@ impl<'a> Gather<'a> {
         Ok(values.into())
     }
 
-    /// Reads offsets of 4 bytes, or of 8 if `is_large`, from the next buffer. Returns offsets that begin with 0, and the
-    /// items that they stand for.
+    /// Reads offsets of 4 bytes, or of 8 if `is_large`, from the next buffer. Returns offsets that begin with
+    /// 0, and the items that they stand for.
     fn offsets(&mut self, rows: &[Range<u64>], is_large: bool) -> Result<(Values, Vec<Range<u64>>)> {
         let buffer = self.buffer()?;
         let width = if is_large { 8 } else { 4 };

@@ -42,8 +42,8 @@ const WORDS: usize = 8;
 /// The record batches of all files, in shared memory.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Index {
-    /// The record batches in order, then the dictionaries. Shape `[entries, WORDS]`. Record batches without rows are
-    /// left out.
+    /// The record batches in order, then the dictionaries. Shape `[entries, WORDS]`. Record batches without
+    /// rows are left out.
     entries: Tensor<u64>,
     /// For each entry, its nodes and then the numbers of data buffers of its views, see [`Described`].
     nodes: Tensor<u64>,

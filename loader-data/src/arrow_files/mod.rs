@@ -1,7 +1,7 @@
 //! Arrow IPC: files (Feather version 2), and streams as Hugging Face `datasets` caches them.
 //!
-//! The crate `arrow-ipc` parses the messages. The buffers of columns are read here, so that a row costs the bytes of
-//! this row and not those of its record batch.
+//! The crate `arrow-ipc` parses the messages. The buffers of columns are read here, so that a row costs the
+//! bytes of this row and not those of its record batch.
 
 mod body;
 mod dataset;

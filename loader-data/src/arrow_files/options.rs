@@ -29,8 +29,8 @@ format_options! {
         /// access, within its part of the loader's [`memory_limit`](loader_core::Builder::memory_limit). The
         /// default is 64 MiB. Record batches that are not compressed are never kept.
         cache_bytes: u64 = 64 << 20,
-        /// Sets the max number of bytes of a compressed record batch, before and after it is decompressed. The default
-        /// is 1 GiB.
+        /// Sets the max number of bytes of a compressed record batch, before and after it is decompressed.
+        /// The default is 1 GiB.
         max_batch_bytes: u64 = 1 << 30,
     }
 }

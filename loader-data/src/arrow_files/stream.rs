@@ -20,19 +20,19 @@ const MAX_BYTES: u64 = 16 << 20;
 /// The rows of Arrow IPC files in order, read record batch by record batch. Created by
 /// [`Arrow::stream`](super::Arrow::stream).
 ///
-/// Record batch `i` of all files belongs to shard `i % n` of `n`, so there should be at least as many record batches as
-/// shards. To shuffle, use [`Arrow`](super::Arrow) with `shuffle(true)`, or, where the files are compressed or on a
-/// server, [`shuffle_buffer`](loader_core::IterableDataset::shuffle_buffer).
+/// Record batch `i` of all files belongs to shard `i % n` of `n`, so there should be at least as many record
+/// batches as shards. To shuffle, use [`Arrow`](super::Arrow) with `shuffle(true)`, or, where the files are
+/// compressed or on a server, [`shuffle_buffer`](loader_core::IterableDataset::shuffle_buffer).
 ///
 /// A resumed run, and a worker that replaces a dead one, begins to read at the row that it needs.
 ///
 /// # Memory
-/// A shard that is being read needs about 32 MiB (more if a single row is larger); for a compressed record batch, or
-/// one on a server, the size of the batch.
+/// A shard that is being read needs about 32 MiB (more if a single row is larger); for a compressed record
+/// batch, or one on a server, the size of the batch.
 ///
 /// # Errors
-/// A row that is damaged, or does not fit the type of the sample, is an error of this sample. A record batch that cannot
-/// be read or decompressed is an error for each of its rows.
+/// A row that is damaged, or does not fit the type of the sample, is an error of this sample. A record batch
+/// that cannot be read or decompressed is an error for each of its rows.
 ///
 /// # Examples
 /// ```
@@ -174,8 +174,8 @@ impl Current {
         Self { entry, row, body: None, read: None, step }
     }
 
-    /// Returns the next row. Each row gives one sample or one error, so that positions keep their meaning in a damaged
-    /// record batch.
+    /// Returns the next row. Each row gives one sample or one error, so that positions keep their meaning in
+    /// a damaged record batch.
     fn next<R: DeserializeOwned + 'static>(&mut self, table: &Table, samples: &Samples) -> Result<R> {
         let row = self.row;
         self.row += 1;

@@ -65,7 +65,8 @@ impl Table {
     /// Reads the messages of `files`.
     ///
     /// # Errors
-    /// Returns an error if a file cannot be read, is not valid Arrow IPC, or has other columns than the first one.
+    /// Returns an error if a file cannot be read, is not valid Arrow IPC, or has other columns than the first
+    /// one.
     pub(super) fn open(files: Files, fields: FieldOptions, max_batch_bytes: u64) -> Result<Self> {
         let first = OpenedFile::read(&files, 0, None, &fields)?;
         let columns = first.columns.clone();
@@ -98,10 +99,12 @@ impl Table {
         entry.codec != Codec::None
     }
 
-    /// Opens a record batch. If it is read in order and lies on a server, all its columns are fetched together.
+    /// Opens a record batch. If it is read in order and lies on a server, all its columns are fetched
+    /// together.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be opened, has changed, or if a compressed batch is damaged or too large.
+    /// Returns an error if the file cannot be opened, has changed, or if a compressed batch is damaged or too
+    /// large.
     pub(super) fn body(&self, entry: &Entry, is_in_order: bool) -> Result<Body> {
         let blob = self.files.open(entry.file)?;
         let is_fetched = is_in_order && blob.is_remote() && self.stored_bytes(entry) <= MAX_FETCH;

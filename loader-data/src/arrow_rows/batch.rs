@@ -90,7 +90,8 @@ impl Samples {
     /// Returns row `row` of `batch`.
     ///
     /// # Errors
-    /// Returns an error if the options or the type of the sample refuse the row, or if there is no memory for a tensor.
+    /// Returns an error if the options or the type of the sample refuse the row, or if there is no memory for
+    /// a tensor.
     pub(crate) fn sample<R: DeserializeOwned + 'static>(
         &self,
         batch: &Arc<Batch>,

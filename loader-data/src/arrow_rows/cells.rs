@@ -114,8 +114,8 @@ impl Cells {
         })
     }
 
-    /// Returns the values of all rows if they are numbers, or lists of numbers with one shape: the dtype, the shape of
-    /// a value, and the bytes of all values.
+    /// Returns the values of all rows if they are numbers, or lists of numbers with one shape: the dtype, the
+    /// shape of a value, and the bytes of all values.
     pub(super) fn all_numbers(&self) -> Option<(DType, Vec<usize>, Buffer)> {
         if self.nulls.is_some() {
             return None;
@@ -153,8 +153,8 @@ impl Cells {
         Ok(is_of_tensors.then(|| stacked(&list)).flatten().map_or(Value::List(list), Value::Tensor))
     }
 
-    /// Returns the bytes of `rows`, and adds to `shape` the shape of a row. `None` if they are not numbers of one
-    /// shape, or one of them is null.
+    /// Returns the bytes of `rows`, and adds to `shape` the shape of a row. `None` if they are not numbers of
+    /// one shape, or one of them is null.
     fn numbers(&self, rows: Range<usize>, shape: &mut Vec<usize>) -> Option<(DType, Cow<'_, [u8]>)> {
         if self.nulls.as_ref().is_some_and(|nulls| nulls.slice(rows.start, rows.len()).null_count() > 0) {
             return None;

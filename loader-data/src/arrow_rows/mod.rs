@@ -1,4 +1,5 @@
-//! Rows of Arrow arrays, which the formats of tables share: the types of columns, and records from their values.
+//! Rows of Arrow arrays, which the formats of tables share: the types of columns, and records from their
+//! values.
 
 mod batch;
 mod cells;

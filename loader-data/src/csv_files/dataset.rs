@@ -8,33 +8,34 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use super::{CsvOptions, CsvStream, parse::Parser};
 use crate::{error::DataError, lines::Lines, record::Record};
 
-/// The rows of CSV or TSV files, with random access. A sample is a [`Record`], or a type of your own that implements
-/// `Deserialize`, see [`rows`](Self::rows).
+/// The rows of CSV or TSV files, with random access. A sample is a [`Record`], or a type of your own that
+/// implements `Deserialize`, see [`rows`](Self::rows).
 ///
-/// Opening the files makes an index of where the records begin: it reads all files once, several at the same time, and
-/// stores the index for the next time (see [`IndexPlace`](crate::IndexPlace)). The index needs 8 bytes per row, in memory
-/// that all workers share. [`CsvStream`] needs no index.
+/// Opening the files makes an index of where the records begin: it reads all files once, several at the same
+/// time, and stores the index for the next time (see [`IndexPlace`](crate::IndexPlace)). The index needs 8
+/// bytes per row, in memory that all workers share. [`CsvStream`] needs no index.
 ///
 /// # What it reads
-/// A record ends with `\n` or `\r\n`; the last one may have no end. A field that begins with `"` ends at the next `"`; it
-/// may have delimiters and line breaks, and `""` for a quotation mark. Empty lines and a byte order mark are skipped. All
-/// files must have the same header, or none, see [`CsvOptions::names`]. The text is UTF-8.
+/// A record ends with `\n` or `\r\n`; the last one may have no end. A field that begins with `"` ends at the
+/// next `"`; it may have delimiters and line breaks, and `""` for a quotation mark. Empty lines and a byte
+/// order mark are skipped. All files must have the same header, or none, see [`CsvOptions::names`]. The text
+/// is UTF-8.
 ///
 /// # Types of columns
-/// A record has the types that [`CsvOptions::column_type`] sets. The type of any other column is the first of these that
-/// all its fields in the first 1000 rows have, leaving out those that are missing:
+/// A record has the types that [`CsvOptions::column_type`] sets. The type of any other column is the first of
+/// these that all its fields in the first 1000 rows have, leaving out those that are missing:
 /// - `int64`, without leading zeros, so that codes such as `01067` stay texts;
 /// - `float64`: numbers with a point or an exponent, `nan`, `inf`, and integers among them;
 /// - `bool`: `true` and `false`, in any case;
 /// - text, also if all of them are missing.
 ///
-/// A later field of another type is an error that names the option `types`. Spaces around numbers and truth values do not
-/// count. An empty field is null, or an empty text in a column of texts; [`CsvOptions::missing`] adds other texts that are
-/// null in any column.
+/// A later field of another type is an error that names the option `types`. Spaces around numbers and truth
+/// values do not count. An empty field is null, or an empty text in a column of texts;
+/// [`CsvOptions::missing`] adds other texts that are null in any column.
 ///
 /// # Errors
-/// A sample fails with a [`DataError`] that names the file and the row (counted from 0, without the header) if it has
-/// another number of fields than there are columns, does not fit the types, or is longer than
+/// A sample fails with a [`DataError`] that names the file and the row (counted from 0, without the header)
+/// if it has another number of fields than there are columns, does not fit the types, or is longer than
 /// [`max_line_bytes`](CsvOptions::max_line_bytes), or if the file has changed since it was opened.
 ///
 /// # Examples
@@ -61,8 +62,9 @@ pub struct Csv<R = Record> {
 }
 
 impl Csv<Record> {
-    /// Opens the files that `pattern` stands for: a file, a folder (all files in it and its sub-folders whose names end
-    /// with `.csv` or `.tsv`, ordered by path), or a name with braces and wildcards, such as `data/train-{00..31}.csv`.
+    /// Opens the files that `pattern` stands for: a file, a folder (all files in it and its sub-folders whose
+    /// names end with `.csv` or `.tsv`, ordered by path), or a name with braces and wildcards, such as
+    /// `data/train-{00..31}.csv`.
     ///
     /// # Errors
     /// Returns [`DataError`] if there is no such file, a file cannot be read or has no header, the headers of
@@ -85,8 +87,9 @@ impl<R> Csv<R> {
         Self { lines, parser, row: PhantomData }
     }
 
-    /// Returns rows of type `T`, which are parsed directly from the record: the types of columns do not matter. A field
-    /// that is missing is `None` of an `Option`. If columns are selected or converted, the rows are made from records.
+    /// Returns rows of type `T`, which are parsed directly from the record: the types of columns do not
+    /// matter. A field that is missing is `None` of an `Option`. If columns are selected or converted, the
+    /// rows are made from records.
     ///
     /// # Examples
     /// ```

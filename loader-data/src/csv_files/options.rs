@@ -28,16 +28,16 @@ format_options! {
         /// Sets which columns a record has, and the dtypes of its numbers.
         #[serde(flatten)]
         fields: FieldOptions = FieldOptions::new(),
-        /// Sets the character between fields, which must be ASCII. The default is a tab if the name of the first file
-        /// ends with `.tsv`, `.tsv.gz` or `.tsv.zst`, otherwise a comma.
+        /// Sets the character between fields, which must be ASCII. The default is a tab if the name of the
+        /// first file ends with `.tsv`, `.tsv.gz` or `.tsv.zst`, otherwise a comma.
         delimiter: Option<char> = None,
-        /// Sets whether a field that begins with `"` ends at the next `"`, so that it may have delimiters and line
-        /// breaks. The default is true.
+        /// Sets whether a field that begins with `"` ends at the next `"`, so that it may have delimiters and
+        /// line breaks. The default is true.
         quotes: bool = true,
         /// Names the columns of files that have no header.
         names: Option<Vec<String>> = None,
-        /// Sets texts that mean that a value is missing, such as `NA`. An empty field always does, except in a column of
-        /// texts.
+        /// Sets texts that mean that a value is missing, such as `NA`. An empty field always does, except in
+        /// a column of texts.
         missing: Vec<String> = Vec::new(),
         types: BTreeMap<String, ColumnType> = BTreeMap::new(),
         /// Sets where the index is stored; by default in the user's cache folder. A stream has no index.
@@ -48,7 +48,8 @@ format_options! {
 }
 
 impl CsvOptions {
-    /// Sets the type of column `name` in records. The types of other columns are found by the first rows, see [`Csv`].
+    /// Sets the type of column `name` in records. The types of other columns are found by the first rows, see
+    /// [`Csv`].
     #[must_use]
     pub fn column_type(mut self, name: impl Into<String>, column: ColumnType) -> Self {
         self.types.insert(name.into(), column);
@@ -79,8 +80,8 @@ impl CsvOptions {
         Ok(CsvStream::new(stream, parser))
     }
 
-    /// Describes the stored index of each file, without making one: [`open`](Self::open) makes those that are not
-    /// current.
+    /// Describes the stored index of each file, without making one: [`open`](Self::open) makes those that are
+    /// not current.
     ///
     /// # Errors
     /// Returns an error if there is no such file, or one is not a regular file.

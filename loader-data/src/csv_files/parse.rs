@@ -42,7 +42,8 @@ pub(super) struct Parser {
     fields: FieldOptions,
     /// Text of all options, for the fingerprint.
     pub(super) fingerprint: String,
-    /// The state machine of the crate, which takes longer to build than a record takes to parse. Its clones do not work.
+    /// The state machine of the crate, which takes longer to build than a record takes to parse. Its clones
+    /// do not work.
     #[serde(skip)]
     core: OnceLock<Arc<Mutex<csv_core::Reader>>>,
     #[serde(skip)]

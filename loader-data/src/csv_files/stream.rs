@@ -16,19 +16,19 @@ use crate::{
 /// [`Csv`](crate::Csv).
 ///
 /// # Shards
-/// File `i` belongs to shard `i % n`, because only reading a file from its beginning tells where its records begin. To
-/// divide large files among shards, open them with [`Csv`](crate::Csv), which makes an index, and read its
-/// [`stream`](crate::Csv::stream). To shuffle, use
+/// File `i` belongs to shard `i % n`, because only reading a file from its beginning tells where its records
+/// begin. To divide large files among shards, open them with [`Csv`](crate::Csv), which makes an index, and
+/// read its [`stream`](crate::Csv::stream). To shuffle, use
 /// [`shuffle_buffer`](loader_core::IterableDataset::shuffle_buffer).
 ///
 /// # Resuming
-/// With [`snapshots`](loader_core::Builder::snapshots), a resumed run continues at the byte after the last row. Without,
-/// it reads the shard from its beginning, but does not parse the rows before. A compressed file is always read from its
-/// beginning.
+/// With [`snapshots`](loader_core::Builder::snapshots), a resumed run continues at the byte after the last
+/// row. Without, it reads the shard from its beginning, but does not parse the rows before. A compressed file
+/// is always read from its beginning.
 ///
 /// # Errors
-/// A row that cannot be parsed is an item that is an error, as for [`Csv`](crate::Csv), with its offset in the file
-/// instead of its row.
+/// A row that cannot be parsed is an item that is an error, as for [`Csv`](crate::Csv), with its offset in
+/// the file instead of its row.
 ///
 /// # Examples
 /// ```

@@ -105,8 +105,8 @@ impl Inferred {
         self.is_bool &= ColumnType::Bool.parse(text).is_some();
     }
 
-    /// Returns the first type that all fields have: `int64`, `float64`, `bool`, text. It is text if all fields are
-    /// missing.
+    /// Returns the first type that all fields have: `int64`, `float64`, `bool`, text. It is text if all
+    /// fields are missing.
     pub(super) fn finish(&self) -> ColumnType {
         match self {
             Self { is_empty: true, .. } => ColumnType::Text,
@@ -124,8 +124,8 @@ fn is_integer(text: &str) -> bool {
     !has_leading_zero(text) && text.parse::<i64>().is_ok()
 }
 
-/// True if `text` is an integer, or another number that is written with a point or an exponent, or `nan` or `inf`. An
-/// integer that an `i64` cannot hold is none: it is likely a number by which something is called.
+/// True if `text` is an integer, or another number that is written with a point or an exponent, or `nan` or
+/// `inf`. An integer that an `i64` cannot hold is none: it is likely a number by which something is called.
 pub(super) fn is_number(text: &str) -> bool {
     let trimmed = text.trim_ascii();
     let is_whole = trimmed.trim_start_matches(['-', '+']).bytes().all(|byte| byte.is_ascii_digit());

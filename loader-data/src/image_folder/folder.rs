@@ -26,22 +26,24 @@ use super::{
 /// # Which files it lists
 /// The class folders are the sub-folders of the root, numbered in the order of their names. The images of a
 /// class are the files named `.jpg`, `.jpeg` or `.png` (in upper or lower case) in its folder and in all
-/// folders inside it; with the feature `more-images` also `.bmp`, `.pgm`, `.ppm`, `.tif`, `.tiff` and `.webp`, as in
-/// torchvision. The order is that of torchvision: class by class; within a class, folders by path;
-/// within a folder, files by name; all compared bytewise. Names need not be Unicode. Symbolic links are
+/// folders inside it; with the feature `more-images` also `.bmp`, `.pgm`, `.ppm`, `.tif`, `.tiff` and
+/// `.webp`, as in torchvision. The order is that of torchvision: class by class; within a class, folders by
+/// path; within a folder, files by name; all compared bytewise. Names need not be Unicode. Symbolic links are
 /// followed. Unlike torchvision, the dataset skips names that start with a dot, and links to a folder that
 /// contains the link: their images have already been listed under a shorter path (torchvision lists them
 /// about 40 times). The list of files is in shared memory, once for all workers.
 ///
 /// # How it reads them
-/// A file may be a JPEG (baseline or progressive; grey, colour or CMYK) or a PNG (any colour type and depth). With the
-/// feature `more-images` it may also be a BMP, GIF, PBM, PGM, PPM, TIFF or WebP. Its content decides, not its name.
+/// A file may be a JPEG (baseline or progressive; grey, colour or CMYK) or a PNG (any colour type and depth).
+/// With the feature `more-images` it may also be a BMP, GIF, PBM, PGM, PPM, TIFF or WebP. Its content
+/// decides, not its name.
 ///
-/// The pixels are those of Pillow's `convert("RGB")`. Grey images get three equal channels. Transparency is dropped,
-/// not blended. Of an animation the first picture is used. Of channels with 16 bits the upper 8 bits are used, but in a
-/// grey image with 16 bits everything above 255 becomes white: such images (depth, X-rays) need a reader of their own.
-/// Colour profiles and gamma are ignored. EXIF orientation is ignored too, as torchvision's default loader does, unless
-/// [`Transform::exif_orientation`] is set; that of a TIFF is always applied, as in Pillow.
+/// The pixels are those of Pillow's `convert("RGB")`. Grey images get three equal channels. Transparency is
+/// dropped, not blended. Of an animation the first picture is used. Of channels with 16 bits the upper 8 bits
+/// are used, but in a grey image with 16 bits everything above 255 becomes white: such images (depth, X-rays)
+/// need a reader of their own. Colour profiles and gamma are ignored. EXIF orientation is ignored too, as
+/// torchvision's default loader does, unless [`Transform::exif_orientation`] is set; that of a TIFF is always
+/// applied, as in Pillow.
 ///
 /// TIFF files with channels in separate planes, with floats, or compressed as fax are refused.
 ///
@@ -54,8 +56,8 @@ use super::{
 /// or the end marker is missing. All coded pixels are read to check this, so a damaged file fails with any
 /// crop. Two kinds of damage are not noticed: flipped bits that give other valid codes, and missing whole
 /// scans at the end of a progressive JPEG, which the standard allows and which cost detail. Surplus coded
-/// pixels are not an error. Every part of a PNG has a checksum. The other types have none, so that a damaged file that
-/// is not truncated may give wrong pixels.
+/// pixels are not an error. Every part of a PNG has a checksum. The other types have none, so that a damaged
+/// file that is not truncated may give wrong pixels.
 ///
 /// # Limits
 /// An image may have up to [`MAX_SIDE`](crate::MAX_SIDE) pixels per side and

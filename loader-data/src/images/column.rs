@@ -9,8 +9,8 @@ use crate::{
     record::Value,
 };
 
-/// Decodes an image and applies a [`Transform`], to a tensor of shape `[3, height, width]`. It converts into a
-/// [`FieldDecoder`](crate::FieldDecoder).
+/// Decodes an image and applies a [`Transform`], to a tensor of shape `[3, height, width]`. It converts into
+/// a [`FieldDecoder`](crate::FieldDecoder).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ImageColumn {
     transform: Transform,

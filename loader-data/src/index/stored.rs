@@ -123,7 +123,8 @@ fn read(path: &Path, identity: &[u64; 5]) -> Result<Vec<u64>, IndexStatus> {
 /// Reads the header and the words of an index.
 ///
 /// # Errors
-/// Returns an error if the file cannot be read, or the header is damaged or does not fit the size of the file.
+/// Returns an error if the file cannot be read, or the header is damaged or does not fit the size of the
+/// file.
 fn read_words(path: &Path) -> io::Result<([u64; HEADER_WORDS], Vec<u64>)> {
     // Opening a named pipe would wait for a writer without this flag.
     let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;

@@ -7,8 +7,8 @@ use super::BYTE_ORDER_MARK;
 /// Byte that begins and ends a quoted field.
 const QUOTE: u8 = b'"';
 
-/// Finds where records end, with the rules of the crate `csv`: a field that begins with a quotation mark is quoted up to
-/// the next one; two of them inside stand for one; in other fields they have no meaning.
+/// Finds where records end, with the rules of the crate `csv`: a field that begins with a quotation mark is
+/// quoted up to the next one; two of them inside stand for one; in other fields they have no meaning.
 #[derive(Debug, Clone)]
 pub(crate) struct Quotes {
     delimiter: u8,
@@ -31,8 +31,8 @@ impl Quotes {
         Self { delimiter, is_quoted: false, before: Before::FieldStart }
     }
 
-    /// Returns the index of the line break in `chunk` that ends the record; `None` if it does not end there. The next
-    /// chunk follows this one, or the line break.
+    /// Returns the index of the line break in `chunk` that ends the record; `None` if it does not end there.
+    /// The next chunk follows this one, or the line break.
     pub(crate) fn find_end(&mut self, chunk: &[u8], is_file_start: bool) -> Option<usize> {
         let mut at =
             if is_file_start && chunk.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };

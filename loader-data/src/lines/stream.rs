@@ -57,8 +57,8 @@ impl LineStream {
         Self::divide(files, None, rules, block_bytes, max_line_bytes)
     }
 
-    /// Divides files into blocks. A file of CSV is one block if it has no index, because only that tells where a
-    /// record begins.
+    /// Divides files into blocks. A file of CSV is one block if it has no index, because only that tells
+    /// where a record begins.
     pub(super) fn divide(
         files: Files,
         index: Option<LineIndex>,

@@ -54,8 +54,8 @@ impl Manifest {
         Self { path: folder.join(NAME), header, entries: BTreeMap::new() }
     }
 
-    /// Reads the manifest in `folder`; `None` if there is none. Ignores lines that a kill or a full disk has cut
-    /// off: their archives are unfinished.
+    /// Reads the manifest in `folder`; `None` if there is none. Ignores lines that a kill or a full disk has
+    /// cut off: their archives are unfinished.
     pub(super) fn read(folder: &Path) -> Result<Option<Self>, PackError> {
         let path = folder.join(NAME);
         let text = match fs::read_to_string(&path) {

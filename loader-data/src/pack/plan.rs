@@ -82,9 +82,9 @@ impl PackPlan {
     /// dot, and reads none of them.
     ///
     /// If all files in sub-folders are images (`.jpg`, `.jpeg`, `.png`), each is a sample with the fields
-    /// `jpg` or `png`, and `cls`: the number of its first folder among all in alphabetic order; files directly
-    /// in `source` are left out. Otherwise files with the same path up to the first dot in their name are a
-    /// sample, with what follows the dot as the field.
+    /// `jpg` or `png`, and `cls`: the number of its first folder among all in alphabetic order; files
+    /// directly in `source` are left out. Otherwise files with the same path up to the first dot in their
+    /// name are a sample, with what follows the dot as the field.
     ///
     /// # Errors
     /// Returns an error if there are no files, or a name is not possible.

@@ -83,8 +83,8 @@ impl PackPlan {
         })
     }
 
-    /// Reads the manifest of an earlier call in `output`, without archives of files that have changed since, or
-    /// makes a new one.
+    /// Reads the manifest of an earlier call in `output`, without archives of files that have changed since,
+    /// or makes a new one.
     fn manifest(&self, output: &Path) -> Result<Manifest, PackError> {
         let mut manifest = match Manifest::read(output)? {
             Some(manifest) => manifest,
@@ -103,7 +103,8 @@ impl PackPlan {
             return Err(PackError::OtherManifest(output.join("manifest.jsonl")));
         }
         manifest.header = self.header.clone();
-        // Until this call has replaced them, `check_packed` must not find old archives intact beside new ones.
+        // Until this call has replaced them, `check_packed` must not find old archives intact beside new
+        // ones.
         let current = (0..self.shards.len()).map(|shard| (Self::name(shard), self.source_hash(shard)));
         let current: BTreeMap<_, _> = current.collect();
         manifest.entries.retain(|name, entry| current.get(name) == Some(&entry.source));

@@ -7,8 +7,9 @@ use loader_core::{
     rand::{Rng, SeedableRng, rngs::ChaCha8Rng},
 };
 
-/// The order in which a shard returns the rows of its row groups: `max_open` groups are open, each draw takes any of
-/// their remaining rows with equal probability, and the next group is opened when one has no rows left.
+/// The order in which a shard returns the rows of its row groups: `max_open` groups are open, each draw takes
+/// any of their remaining rows with equal probability, and the next group is opened when one has no rows
+/// left.
 ///
 /// It is a function of the generator and the sizes of the groups: no row must be read to know the order.
 #[derive(Debug)]

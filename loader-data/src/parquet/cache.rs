@@ -23,8 +23,8 @@ const WHOLE: usize = 4;
 
 /// Decoded row groups.
 ///
-/// A row group is decoded as a whole if it was read before and would still be in the cache. Random rows of data that
-/// is larger than the cache would otherwise decode a whole row group for each row.
+/// A row group is decoded as a whole if it was read before and would still be in the cache. Random rows of
+/// data that is larger than the cache would otherwise decode a whole row group for each row.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     decoded: PartCache<Decoded>,
@@ -44,8 +44,8 @@ pub(super) enum Found {
 }
 
 impl Cache {
-    /// Reads the given rows of row group `index`, in ascending order, each once. The cache holds at most `limit`
-    /// bytes, and reserves them from `memory`.
+    /// Reads the given rows of row group `index`, in ascending order, each once. The cache holds at most
+    /// `limit` bytes, and reserves them from `memory`.
     ///
     /// # Errors
     /// Returns an error if the rows cannot be read.
@@ -80,8 +80,8 @@ impl Cache {
         read_rows(table, group, rows).map(Found::Some)
     }
 
-    /// Notes that the row group is read. Returns whether it would still be in the cache if all row groups were kept
-    /// that were read before.
+    /// Notes that the row group is read. Returns whether it would still be in the cache if all row groups
+    /// were kept that were read before.
     fn note(&mut self, index: usize, bytes: u64, limit: u64) -> bool {
         let at = self.seen.iter().position(|(group, _)| *group == index);
         at.and_then(|at| self.seen.remove(at));
@@ -108,8 +108,8 @@ fn read_rows(table: &Table, group: Group, rows: &[usize]) -> Result<Vec<Arc<Batc
 }
 
 impl Found {
-    /// Returns the batch that has row `row`, which is number `number` of the rows that were asked for, and the index
-    /// of the row in the batch.
+    /// Returns the batch that has row `row`, which is number `number` of the rows that were asked for, and
+    /// the index of the row in the batch.
     pub(super) fn locate(&self, row: usize, mut number: usize) -> (&Arc<Batch>, usize) {
         match self {
             Self::All(decoded) => decoded.locate(row),

@@ -18,27 +18,28 @@ use crate::{
 /// Max number of bytes of decoded row groups that each worker keeps, if nothing else is said.
 pub(super) const CACHE_BYTES: u64 = 64 << 20;
 
-/// The rows of Parquet files, with random access. A sample is a [`Record`], or a type of your own that implements
-/// `Deserialize`, see [`rows`](Self::rows).
+/// The rows of Parquet files, with random access. A sample is a [`Record`], or a type of your own that
+/// implements `Deserialize`, see [`rows`](Self::rows).
 ///
-/// Opening reads the footers of all files once, up to 16 of them at the same time, and checks that all files have the
-/// same columns. The list of row groups (48 bytes each) is in memory that all workers share.
+/// Opening reads the footers of all files once, up to 16 of them at the same time, and checks that all files
+/// have the same columns. The list of row groups (48 bytes each) is in memory that all workers share.
 ///
 /// # Random rows are slow
-/// Parquet is made for reading whole columns: to reach one row, the reader decompresses at least one page of each
-/// column, and without an index of the pages (`write_page_index=True` in pyarrow) reads the whole columns of the row
-/// group. A batch of random rows costs hundreds of microseconds a row. Use
+/// Parquet is made for reading whole columns: to reach one row, the reader decompresses at least one page of
+/// each column, and without an index of the pages (`write_page_index=True` in pyarrow) reads the whole
+/// columns of the row group. A batch of random rows costs hundreds of microseconds a row. Use
 /// [`stream`](Self::stream) with [`shuffle_blocks`](ParquetStream::shuffle_blocks) for training in random order, or
-/// convert the data once to a format with cheap access by index. Random access is fine for data that fits into
-/// [`cache_bytes`](Self::cache_bytes), and for looking at single rows.
+/// convert the data once to a format with cheap access by index. Random access is fine for data that fits
+/// into [`cache_bytes`](Self::cache_bytes), and for looking at single rows.
 ///
-/// A worker decodes a whole row group if a batch wants a quarter of its rows, or the second time that it reads rows of
-/// it while the groups that it has read in between fit into `cache_bytes`; then it keeps the decoded group. It reads
-/// other rows one by one.
+/// A worker decodes a whole row group if a batch wants a quarter of its rows, or the second time that it
+/// reads rows of it while the groups that it has read in between fit into `cache_bytes`; then it keeps the
+/// decoded group. It reads other rows one by one.
 ///
 /// # Errors
-/// A sample fails with a [`DataError`] that names the file, and the row where one row is to blame, if the data is
-/// damaged, if the row does not fit the type of the sample, or if the file has changed since it was opened.
+/// A sample fails with a [`DataError`] that names the file, and the row where one row is to blame, if the
+/// data is damaged, if the row does not fit the type of the sample, or if the file has changed since it was
+/// opened.
 ///
 /// # Examples
 /// ```
@@ -65,13 +66,13 @@ pub struct Parquet<R = Record> {
 }
 
 impl Parquet<Record> {
-    /// Opens the files that `pattern` stands for, with all their columns: a file, a folder (all files in it and its
-    /// sub-folders whose names end with `.parquet`, ordered by path), or a name with braces and wildcards, such as
-    /// `data/train-*.parquet`. To open only some columns, use [`ParquetOptions`].
+    /// Opens the files that `pattern` stands for, with all their columns: a file, a folder (all files in it
+    /// and its sub-folders whose names end with `.parquet`, ordered by path), or a name with braces and
+    /// wildcards, such as `data/train-*.parquet`. To open only some columns, use [`ParquetOptions`].
     ///
     /// # Errors
-    /// Returns [`DataError`] if there is no such file, a file cannot be read or is not valid Parquet, a column has a
-    /// type that is not supported, or a file has other columns than the first one.
+    /// Returns [`DataError`] if there is no such file, a file cannot be read or is not valid Parquet, a
+    /// column has a type that is not supported, or a file has other columns than the first one.
     pub fn open(pattern: impl AsRef<Path>) -> Result<Self, DataError> {
         ParquetOptions::new(pattern).open()
     }
@@ -90,8 +91,8 @@ impl<R> Parquet<R> {
         Self { table, cache_bytes, cache: Mutex::default(), row: PhantomData }
     }
 
-    /// Returns rows of type `T`. Its fields are found by their names; columns that it does not have are read and
-    /// dropped, so select those that it has.
+    /// Returns rows of type `T`. Its fields are found by their names; columns that it does not have are read
+    /// and dropped, so select those that it has.
     ///
     /// # Examples
     /// ```
@@ -116,8 +117,8 @@ impl<R> Parquet<R> {
         Parquet::new(self.table, self.cache_bytes)
     }
 
-    /// Sets which columns are read, and the dtypes of their numbers. If other columns are selected, the footers are
-    /// read again; [`ParquetOptions::fields`] saves that.
+    /// Sets which columns are read, and the dtypes of their numbers. If other columns are selected, the
+    /// footers are read again; [`ParquetOptions::fields`] saves that.
     ///
     /// # Errors
     /// Returns [`DataError`] if a selected column does not exist, or as for [`open`](Parquet::open).

@@ -88,8 +88,8 @@ pub(super) struct OpenFile {
 }
 
 impl OpenFile {
-    /// Reads the footer of a file whose columns have been checked. With `with_pages`, reads also the index of its
-    /// pages, if it has one.
+    /// Reads the footer of a file whose columns have been checked. With `with_pages`, reads also the index of
+    /// its pages, if it has one.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read or is not valid Parquet.

@@ -26,9 +26,11 @@ format_options! {
         /// Sets which columns are read, and the dtypes of their numbers.
         #[serde(flatten)]
         fields: FieldOptions = FieldOptions::new(),
-        /// Sets the max number of bytes that each worker keeps for random access, see [`Parquet::cache_bytes`].
+        /// Sets the max number of bytes that each worker keeps for random access, see
+        /// [`Parquet::cache_bytes`].
         cache_bytes: u64 = CACHE_BYTES,
-        /// Sets the max number of bytes that each shard keeps for shuffling, see [`ParquetStream::block_bytes`].
+        /// Sets the max number of bytes that each shard keeps for shuffling, see
+        /// [`ParquetStream::block_bytes`].
         block_bytes: u64 = BLOCK_BYTES,
         /// Shuffles the rows of a stream, see [`ParquetStream::shuffle_blocks`].
         shuffle_blocks: Option<NonZeroUsize> = None,
@@ -44,8 +46,8 @@ impl ParquetOptions {
         Ok(Parquet::new(self.open_table()?, self.cache_bytes))
     }
 
-    /// Opens the files for reading in order, or shuffled if [`shuffle_blocks`](Self::shuffle_blocks) is set. The option
-    /// `cache_bytes` has no effect.
+    /// Opens the files for reading in order, or shuffled if [`shuffle_blocks`](Self::shuffle_blocks) is set.
+    /// The option `cache_bytes` has no effect.
     ///
     /// # Errors
     /// As for [`Parquet::open`] and [`ParquetStream::shuffle_blocks`].

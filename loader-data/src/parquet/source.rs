@@ -59,8 +59,8 @@ impl Source {
         Ok(())
     }
 
-    /// Runs `call`, which calls the library on this source. A panic of the library is an error: a damaged file may
-    /// cause one.
+    /// Runs `call`, which calls the library on this source. A panic of the library is an error: a damaged
+    /// file may cause one.
     ///
     /// # Errors
     /// Returns the error of the file, if it cannot be read, or else the library's error.

@@ -26,21 +26,21 @@ pub(super) const BLOCK_BYTES: u64 = 1 << 30;
 /// The rows of Parquet files in order, read row group by row group. Created by
 /// [`Parquet::stream`](super::Parquet::stream).
 ///
-/// Row group `i` of all files belongs to shard `i % n` of `n`, so there should be at least as many row groups as
-/// shards. The shards have unequal numbers of rows if the row groups have, and so do the ranks of a distributed
-/// run; stop all ranks at the same step.
+/// Row group `i` of all files belongs to shard `i % n` of `n`, so there should be at least as many row groups
+/// as shards. The shards have unequal numbers of rows if the row groups have, and so do the ranks of a
+/// distributed run; stop all ranks at the same step.
 ///
-/// A resumed run, and a worker that replaces a dead one, opens the row group that it needs, and skips rows in it
-/// without returning them.
+/// A resumed run, and a worker that replaces a dead one, opens the row group that it needs, and skips rows in
+/// it without returning them.
 ///
 /// # Memory
 /// A shard that is being read needs at most 64 MiB for compressed columns, and about 128 MiB for decoded rows
-/// (more if a single row is larger). With [`shuffle_blocks`](Self::shuffle_blocks) it keeps whole row groups, of at most
-/// [`block_bytes`](Self::block_bytes).
+/// (more if a single row is larger). With [`shuffle_blocks`](Self::shuffle_blocks) it keeps whole row groups,
+/// of at most [`block_bytes`](Self::block_bytes).
 ///
 /// # Errors
-/// A row that does not fit the type of the sample is an error of this sample. If a row group is damaged, the rows from
-/// the damage to the end of the group are errors, each of which names its row.
+/// A row that does not fit the type of the sample is an error of this sample. If a row group is damaged, the
+/// rows from the damage to the end of the group are errors, each of which names its row.
 ///
 /// # Examples
 /// ```
@@ -87,26 +87,27 @@ impl<R> ParquetStream<R> {
         Self { block_bytes: bytes, ..self }
     }
 
-    /// Shuffles the rows: in each epoch the row groups are permuted and dealt to the shards, and each shard keeps
-    /// `open` of its row groups decoded and draws the next row at random among all their remaining rows. When a row
-    /// group has no rows left, the next one is opened. Each row group is decoded once in an epoch, whatever the number
-    /// of workers.
+    /// Shuffles the rows: in each epoch the row groups are permuted and dealt to the shards, and each shard
+    /// keeps `open` of its row groups decoded and draws the next row at random among all their remaining
+    /// rows. When a row group has no rows left, the next one is opened. Each row group is decoded once in an
+    /// epoch, whatever the number of workers.
     ///
-    /// The order depends only on the seed, the epoch, the number of shards and the sizes of the row groups. A resumed
-    /// run draws again up to its position without reading, and decodes only the row groups that are open there.
+    /// The order depends only on the seed, the epoch, the number of shards and the sizes of the row groups. A
+    /// resumed run draws again up to its position without reading, and decodes only the row groups that are
+    /// open there.
     ///
-    /// Rows of one row group stay within a window of about `open` row groups. More groups mix better and need more
-    /// memory.
+    /// Rows of one row group stay within a window of about `open` row groups. More groups mix better and need
+    /// more memory.
     ///
     /// # Errors
     /// Returns [`DataProblem::TooLarge`] if the `open` largest row groups together have more than
     /// [`block_bytes`](Self::block_bytes) bytes before compression.
     ///
     /// If these bytes exceed the part of the loader's [`memory_limit`](loader_core::Builder::memory_limit)
-    /// that a shard has, the first batch of each shard fails. If the decoded rows of a row group exceed what the
-    /// other open row groups leave of `block_bytes` or of this part, the samples of the row group fail. After a
-    /// resume or the death of a worker, row groups are decoded in another order, so another row group may be
-    /// refused: both limits should leave room.
+    /// that a shard has, the first batch of each shard fails. If the decoded rows of a row group exceed what
+    /// the other open row groups leave of `block_bytes` or of this part, the samples of the row group fail.
+    /// After a resume or the death of a worker, row groups are decoded in another order, so another row group
+    /// may be refused: both limits should leave room.
     ///
     /// # Panics
     /// Panics if `open` is 0.
@@ -272,8 +273,8 @@ impl<R: DeserializeOwned + 'static> SnapshotIterator for Stream<'_, R> {
 }
 
 impl Current {
-    /// Returns the next row. Each row gives one sample or one error, so that positions keep their meaning in a
-    /// damaged row group.
+    /// Returns the next row. Each row gives one sample or one error, so that positions keep their meaning in
+    /// a damaged row group.
     fn next<R: DeserializeOwned + 'static>(&mut self, table: &Table, samples: &Samples) -> Result<R> {
         let row = self.row;
         self.row += 1;

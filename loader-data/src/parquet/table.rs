@@ -43,9 +43,9 @@ pub(super) struct Group {
 /// Number of words that a row group has in the table.
 const WORDS: usize = 6;
 
-/// The files of a dataset with their row groups. The list of row groups is in shared memory. Each worker reads the
-/// footer of a file again when it first reads the file, in one read: a footer is a tree of small allocations, which
-/// processes cannot share, and parsing it costs more than reading it.
+/// The files of a dataset with their row groups. The list of row groups is in shared memory. Each worker
+/// reads the footer of a file again when it first reads the file, in one read: a footer is a tree of small
+/// allocations, which processes cannot share, and parsing it costs more than reading it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Table {
     pub(super) files: Files,
@@ -62,7 +62,8 @@ pub(super) struct Table {
 #[derive(Debug, Default)]
 struct Opened {
     samples: Option<Samples>,
-    /// The files used last, with the index of the file; the flag tells whether the index of the pages was read.
+    /// The files used last, with the index of the file; the flag tells whether the index of the pages was
+    /// read.
     files: VecDeque<((usize, bool), Arc<OpenFile>)>,
 }
 
@@ -83,7 +84,8 @@ impl Table {
     /// Reads the footers of `files`.
     ///
     /// # Errors
-    /// Returns an error if a file cannot be read, is not valid Parquet, or has other columns than the first one.
+    /// Returns an error if a file cannot be read, is not valid Parquet, or has other columns than the first
+    /// one.
     pub(super) fn open(files: Files, fields: FieldOptions) -> Result<Self> {
         let first = Footer::read(&files, 0, None, &fields)?;
         let columns = first.columns.clone();

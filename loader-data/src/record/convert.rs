@@ -5,8 +5,8 @@ use loader_core::{AnyTensor, DType};
 use super::{Scalar, Value, deserialize::stacked, value::Number};
 
 impl Scalar {
-    /// Converts the number to `dtype`. Returns `None` if `dtype` cannot hold it: an integer out of range, or a float
-    /// for an integer dtype. Floats are rounded to the nearest.
+    /// Converts the number to `dtype`. Returns `None` if `dtype` cannot hold it: an integer out of range, or
+    /// a float for an integer dtype. Floats are rounded to the nearest.
     pub fn convert(self, dtype: DType) -> Option<Self> {
         if self.dtype() == dtype { Some(self) } else { Self::from_number(self.number(), dtype) }
     }
@@ -30,8 +30,8 @@ fn converted(tensor: &AnyTensor, dtype: DType) -> Option<AnyTensor> {
 }
 
 impl Value {
-    /// Converts the numbers to `dtype`. Returns `None` if `dtype` cannot hold one of them, or the value does not
-    /// consist of numbers.
+    /// Converts the numbers to `dtype`. Returns `None` if `dtype` cannot hold one of them, or the value does
+    /// not consist of numbers.
     pub(super) fn convert(&self, dtype: DType) -> Option<Self> {
         Some(match self {
             Self::Bool(value) => Self::Number(Scalar::new(u8::from(*value)).convert(dtype)?),

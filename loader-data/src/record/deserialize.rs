@@ -23,9 +23,9 @@ use super::{
 
 type Error = de::value::Error;
 
-/// Builds a [`Value`] from what a self-describing format contains, and passes it to a [`Sink`]. Integers become `i64`
-/// (`u64` above its range), other numbers `f64`. An array of numbers, or of arrays of numbers with equal shapes, becomes
-/// a tensor.
+/// Builds a [`Value`] from what a self-describing format contains, and passes it to a [`Sink`]. Integers
+/// become `i64` (`u64` above its range), other numbers `f64`. An array of numbers, or of arrays of numbers
+/// with equal shapes, becomes a tensor.
 pub(super) struct AnyValue<S>(pub(super) S);
 
 /// Takes a value.

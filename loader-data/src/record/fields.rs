@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::{Record, Scalar, Value, rows::Fields};
 use crate::error::DataProblem;
 
-/// Which fields the records of a dataset have, and how their numbers are collated. By default a record has all
-/// fields of the file, as they are.
+/// Which fields the records of a dataset have, and how their numbers are collated. By default a record has
+/// all fields of the file, as they are.
 ///
 /// # Examples
 /// ```
@@ -49,16 +49,16 @@ impl FieldOptions {
         self
     }
 
-    /// Converts the numbers of field `name` to `dtype`. A number that `dtype` cannot hold is an error; floats are
-    /// rounded to the nearest.
+    /// Converts the numbers of field `name` to `dtype`. A number that `dtype` cannot hold is an error; floats
+    /// are rounded to the nearest.
     #[must_use]
     pub fn dtype(mut self, name: impl Into<String>, dtype: DType) -> Self {
         self.dtypes.insert(name.into(), dtype);
         self
     }
 
-    /// Lets the sequences of field `name` have different lengths: a batch pads them with `value` to the longest, and
-    /// is a [`Column::Padded`](super::Column::Padded).
+    /// Lets the sequences of field `name` have different lengths: a batch pads them with `value` to the
+    /// longest, and is a [`Column::Padded`](super::Column::Padded).
     #[must_use]
     pub fn pad(mut self, name: impl Into<String>, value: f64) -> Self {
         self.pad.insert(name.into(), value);

@@ -35,8 +35,8 @@ use crate::error::DataProblem;
 
 /// One row of a file: named values, in the order of the file.
 ///
-/// It is the sample of a dataset whose row type is not given. A batch of records is [`Columns`]. A dataset can also
-/// return rows of a type of your own that implements `Deserialize`.
+/// It is the sample of a dataset whose row type is not given. A batch of records is [`Columns`]. A dataset
+/// can also return rows of a type of your own that implements `Deserialize`.
 ///
 /// # Examples
 /// ```
@@ -77,8 +77,8 @@ impl Record {
         Self { fields: Fields::Values(fields) }
     }
 
-    /// Creates a record that is row `row` of `rows`. As long as the record exists, so do all rows: use it only for a
-    /// batch ([`SampleContext::is_collated`](loader_core::SampleContext::is_collated)).
+    /// Creates a record that is row `row` of `rows`. As long as the record exists, so do all rows: use it
+    /// only for a batch ([`SampleContext::is_collated`](loader_core::SampleContext::is_collated)).
     #[cfg(any(test, feature = "arrow", feature = "parquet"))]
     pub(crate) fn from_row(rows: Arc<dyn Rows>, row: usize) -> Self {
         #[cfg(test)]
@@ -127,7 +127,8 @@ impl Record {
         self.fields.values().iter().map(|(name, value)| (&**name, value))
     }
 
-    /// Converts the record to a type that implements `Deserialize`. Fields that the type does not have are ignored.
+    /// Converts the record to a type that implements `Deserialize`. Fields that the type does not have are
+    /// ignored.
     ///
     /// # Errors
     /// Returns [`DataProblem::Record`] if a field is missing or has another type.

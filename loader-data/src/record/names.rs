@@ -7,8 +7,8 @@ use serde::{
     de::{Error, Visitor},
 };
 
-/// Max number of names that a thread remembers. Records may have data as names, and a longer search costs more than it
-/// saves.
+/// Max number of names that a thread remembers. Records may have data as names, and a longer search costs
+/// more than it saves.
 const MAX_NAMES: usize = 64;
 
 /// Max length of a name that a thread remembers, in bytes.
@@ -21,8 +21,8 @@ pub(super) struct Name(pub(super) Arc<str>);
 #[derive(Default)]
 struct Names {
     seen: Vec<Arc<str>>,
-    /// Where the search begins: behind the name that was found last, because the records of a dataset usually have their
-    /// fields in the same order.
+    /// Where the search begins: behind the name that was found last, because the records of a dataset usually
+    /// have their fields in the same order.
     next: usize,
 }
 

@@ -13,7 +13,8 @@ use super::{
     rows::{Fields, NamedValues, Row, Rows},
 };
 
-/// The [`Stack`] of [`Record`]: one stack for each field. All records must have the fields of the first record.
+/// The [`Stack`] of [`Record`]: one stack for each field. All records must have the fields of the first
+/// record.
 #[derive(Debug)]
 pub struct RecordStack {
     capacity: usize,
@@ -21,13 +22,14 @@ pub struct RecordStack {
     pending: Pending,
 }
 
-/// Rows of decoded columns whose numbers are not in the batch yet. They are copied together, column by column.
+/// Rows of decoded columns whose numbers are not in the batch yet. They are copied together, column by
+/// column.
 #[derive(Debug, Default)]
 struct Pending {
     /// What has the rows. The first row of each is stacked value by value, which checks that the others fit.
     sources: Vec<Arc<dyn Rows>>,
-    /// For each field, whether the columns of all sources are [`numbers`](Rows::numbers). Other columns are stacked
-    /// value by value.
+    /// For each field, whether the columns of all sources are [`numbers`](Rows::numbers). Other columns are
+    /// stacked value by value.
     is_numbers: Vec<bool>,
     /// The rows in the order of the batch, with their source.
     runs: Vec<(usize, Range<usize>)>,

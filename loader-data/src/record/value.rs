@@ -25,10 +25,11 @@ pub enum Value {
     Text(String),
     /// Bytes, such as an encoded image. A batch of them is a [`BytesArray`](loader_core::BytesArray).
     Bytes(#[serde(with = "serde_bytes")] Vec<u8>),
-    /// Numbers of one dtype in a shape. A batch of them is a tensor with one dimension more, so their shapes must be
-    /// equal.
+    /// Numbers of one dtype in a shape. A batch of them is a tensor with one dimension more, so their shapes
+    /// must be equal.
     Tensor(AnyTensor),
-    /// Numbers whose first dimension may differ between the samples of a batch, which pads them with the scalar.
+    /// Numbers whose first dimension may differ between the samples of a batch, which pads them with the
+    /// scalar.
     Ragged(AnyTensor, Scalar),
     /// Values of different kinds.
     List(Vec<Self>),
@@ -162,8 +163,8 @@ macro_rules! numbers {
                 }
             }
 
-            /// Converts the number, or returns `None` if `dtype` cannot hold it: an integer out of range, or a float
-            /// for an integer dtype. Floats are rounded.
+            /// Converts the number, or returns `None` if `dtype` cannot hold it: an integer out of range, or
+            /// a float for an integer dtype. Floats are rounded.
             pub(super) fn from_number(number: Number, dtype: DType) -> Option<Self> {
                 match dtype {
                     $(DType::$dtype => {

@@ -18,14 +18,14 @@ use crate::error::{DataError, DataProblem, Position, Result};
 /// Number of bytes that a [`BlobReader`] reads at once from a local file.
 const CHUNK: u64 = 256 << 10;
 
-/// The same for a file on a server: of the first chunk, and at most. Each chunk is four times as large as the one
-/// before, so that a short read stays cheap.
+/// The same for a file on a server: of the first chunk, and at most. Each chunk is four times as large as the
+/// one before, so that a short read stays cheap.
 const REMOTE_CHUNKS: (u64, u64) = (512 << 10, 8 << 20);
 
 /// An open data file that is read at any position.
 ///
-/// It reads with system calls instead of a memory map: a map would turn a file that another program truncates into a
-/// signal that ends the process, and costs a page fault where a read costs a copy.
+/// It reads with system calls instead of a memory map: a map would turn a file that another program truncates
+/// into a signal that ends the process, and costs a page fault where a read costs a copy.
 #[derive(Debug)]
 pub(crate) struct Blob {
     file: DataFile,
@@ -84,8 +84,8 @@ impl Blob {
     /// Fills `bytes` with the content at `offset`.
     ///
     /// # Errors
-    /// Returns [`DataProblem::Changed`] if the file is not what was listed, and [`DataProblem::Truncated`] if it ends
-    /// before `bytes` is full.
+    /// Returns [`DataProblem::Changed`] if the file is not what was listed, and [`DataProblem::Truncated`] if
+    /// it ends before `bytes` is full.
     pub(crate) fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> Result<()> {
         match &self.inner {
             Inner::Local { file, modified } => {
@@ -128,8 +128,9 @@ impl Blob {
         Ok(bytes)
     }
 
-    /// Returns the bytes of each range. From a server, it fetches ranges near each other with one request, and others
-    /// at the same time, so that one call for all rows of a batch costs much less than one call per row.
+    /// Returns the bytes of each range. From a server, it fetches ranges near each other with one request,
+    /// and others at the same time, so that one call for all rows of a batch costs much less than one call
+    /// per row.
     ///
     /// # Errors
     /// As for [`read`](Self::read).
@@ -198,8 +199,8 @@ impl Blob {
         }
     }
 
-    /// Returns the error of a reader of this file, as [`read_error`](Self::read_error) does if the problem is that it
-    /// cannot be read.
+    /// Returns the error of a reader of this file, as [`read_error`](Self::read_error) does if the problem is
+    /// that it cannot be read.
     #[cfg(feature = "arrays")]
     pub(crate) fn problem(&self, offset: u64, problem: DataProblem) -> DataError {
         match problem {
@@ -214,7 +215,8 @@ impl Blob {
     }
 }
 
-/// Reads a range of a [`Blob`] in large chunks. From a server, it fetches the next chunk while the last one is used.
+/// Reads a range of a [`Blob`] in large chunks. From a server, it fetches the next chunk while the last one
+/// is used.
 #[derive(Debug)]
 pub(crate) struct BlobReader {
     blob: Arc<Blob>,

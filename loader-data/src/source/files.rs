@@ -23,8 +23,8 @@ use crate::error::{DataError, DataProblem, Result};
 /// Max number of files that one worker keeps open.
 const MAX_OPEN: usize = 64;
 
-/// Max step of the clock from which local file systems take the times of files. Two writes in one step leave the same
-/// time.
+/// Max step of the clock from which local file systems take the times of files. Two writes in one step leave
+/// the same time.
 const MAX_CLOCK_STEP: Duration = Duration::from_millis(10);
 
 /// A file of a dataset, as it was when the dataset was opened.
@@ -37,8 +37,8 @@ pub(crate) struct DataFile {
     pub(crate) version: String,
 }
 
-/// The files of a dataset. The list is in shared memory, once for all workers. A worker opens a file when it first
-/// reads it, and keeps the files open that it used last.
+/// The files of a dataset. The list is in shared memory, once for all workers. A worker opens a file when it
+/// first reads it, and keeps the files open that it used last.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Files {
     list: SharedVec<DataFile>,
@@ -54,7 +54,8 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Lists files with the options for servers of the scope that this thread is in. See [`list_with`](Self::list_with).
+    /// Lists files with the options for servers of the scope that this thread is in. See
+    /// [`list_with`](Self::list_with).
     ///
     /// # Errors
     /// As for [`list_with`](Self::list_with).
@@ -65,9 +66,10 @@ impl Files {
         Self::list_with(patterns, extensions, &StoreOptions::current())
     }
 
-    /// Lists the files that `patterns` stand for, in the order of the patterns. A pattern is a file, a folder (all
-    /// files in it and in its sub-folders whose names end with one of `extensions`, ordered by path, bytewise), or a
-    /// name with braces and wildcards. It is a path or a URL; the URL of a folder ends with `/`.
+    /// Lists the files that `patterns` stand for, in the order of the patterns. A pattern is a file, a folder
+    /// (all files in it and in its sub-folders whose names end with one of `extensions`, ordered by path,
+    /// bytewise), or a name with braces and wildcards. It is a path or a URL; the URL of a folder ends with
+    /// `/`.
     ///
     /// # Errors
     /// Returns an error if a pattern stands for no file, or a file is not a regular file or cannot be read.
@@ -309,9 +311,9 @@ fn list_path(path: &Path, extensions: &[&str], files: &mut Vec<DataFile>) -> Res
     Ok(())
 }
 
-/// Returns the metadata of `path`. If a file was modified in this step of the clock, waits for the next step, so that a
-/// later write leaves another time. Does not wait for a program that writes all the time: its next write leaves another
-/// time anyway.
+/// Returns the metadata of `path`. If a file was modified in this step of the clock, waits for the next step,
+/// so that a later write leaves another time. Does not wait for a program that writes all the time: its next
+/// write leaves another time anyway.
 fn settled_metadata(path: &Path) -> io::Result<fs::Metadata> {
     let start = Instant::now();
     loop {

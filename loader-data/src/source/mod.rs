@@ -123,8 +123,8 @@ impl Location {
     }
 }
 
-/// Returns a path or a URL as the errors of this crate show it: a URL without user name and password, and with
-/// `?...` in place of a query, which may be a signature.
+/// Returns a path or a URL as the errors of this crate show it: a URL without user name and password, and
+/// with `?...` in place of a query, which may be a signature.
 ///
 /// # Examples
 /// ```
@@ -201,9 +201,9 @@ impl fmt::Debug for Location {
     }
 }
 
-/// Returns `url` without a user name and a password before the host, and without a query, which may be a signature.
-/// What Azure has before the host is a container. A `?` in the key of an object begins no query, but the text after it
-/// is hidden too if it has a `=`: it may be a signature that the user put there.
+/// Returns `url` without a user name and a password before the host, and without a query, which may be a
+/// signature. What Azure has before the host is a container. A `?` in the key of an object begins no query,
+/// but the text after it is hidden too if it has a `=`: it may be a signature that the user put there.
 fn shown(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let host = rest.split('/').next().unwrap_or_default();

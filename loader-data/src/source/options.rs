@@ -1,4 +1,5 @@
-//! Options for files on servers. They exist without the feature `cloud` too, so that a config file has the same keys.
+//! Options for files on servers. They exist without the feature `cloud` too, so that a config file has the
+//! same keys.
 
 use std::{cell::RefCell, path::PathBuf, time::Duration};
 
@@ -6,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 /// How files are read from S3, Google Cloud Storage, Azure and HTTP servers.
 ///
-/// The options have no credentials: each process reads these from its environment. `docs/data.md` lists the locations.
+/// The options have no credentials: each process reads these from its environment. `docs/data.md` lists the
+/// locations.
 ///
 /// # Examples
 /// ```
@@ -25,8 +27,8 @@ use serde::{Deserialize, Serialize};
 #[serde(default, deny_unknown_fields)]
 pub struct StoreOptions {
     /// URL of the server, for a server that is compatible with S3 and is not Amazon's, such as
-    /// `https://minio.example.com:9000`, without credentials. Also for Google Cloud Storage and Azure. Default: the
-    /// provider's servers.
+    /// `https://minio.example.com:9000`, without credentials. Also for Google Cloud Storage and Azure.
+    /// Default: the provider's servers.
     pub endpoint: Option<String>,
     /// Region of the S3 bucket. Default: `AWS_REGION` or `AWS_DEFAULT_REGION`, otherwise `us-east-1`.
     pub region: Option<String>,
@@ -34,8 +36,8 @@ pub struct StoreOptions {
     pub allow_http: bool,
     /// Sends requests without credentials, for public buckets. Default: false.
     pub skip_signature: bool,
-    /// Max time that a request may take with all its retries, in seconds. A request asks for at most 8 MiB. Default:
-    /// 60 s.
+    /// Max time that a request may take with all its retries, in seconds. A request asks for at most 8 MiB.
+    /// Default: 60 s.
     #[serde(with = "seconds")]
     pub timeout: Duration,
     /// Max number of retries of a request. Default: 10.
@@ -100,9 +102,9 @@ impl StoreOptions {
 
 /// A folder on a local disk that keeps blocks of remote files. All processes of a machine may share it.
 ///
-/// It keeps blocks of 8 MiB. A process that needs a byte fetches the block, unless a block with the right checksum is
-/// there; no two processes fetch the same block. When the folder is full, the blocks that were not read for the longest
-/// time are removed.
+/// It keeps blocks of 8 MiB. A process that needs a byte fetches the block, unless a block with the right
+/// checksum is there; no two processes fetch the same block. When the folder is full, the blocks that were
+/// not read for the longest time are removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CacheOptions {

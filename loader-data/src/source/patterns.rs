@@ -5,7 +5,8 @@ use crate::error::DataProblem;
 /// Max number of names that the braces of one pattern may stand for.
 const MAX_NAMES: usize = 1_000_000;
 
-/// Expands braces: `{000..099}` counts, with leading zeros if the first number has them, and `{train,test}` lists.
+/// Expands braces: `{000..099}` counts, with leading zeros if the first number has them, and `{train,test}`
+/// lists.
 pub(super) fn expand_braces(pattern: &str) -> Result<Vec<String>, DataProblem> {
     let mut names = vec![String::new()];
     let mut rest = pattern;

@@ -15,8 +15,8 @@ use ruzstd::decoding::{
 /// Number of bytes that are decompressed at a time: the max size of a block.
 const STEP: usize = 128 << 10;
 
-/// Reads what Zstandard has compressed into `source`. A frame may need a window of at most 128 MiB; `zstd --ultra
-/// --long=31` writes larger ones.
+/// Reads what Zstandard has compressed into `source`. A frame may need a window of at most 128 MiB;
+/// `zstd --ultra --long=31` writes larger ones.
 pub(crate) struct Zstd<R> {
     source: R,
     decoder: FrameDecoder,

@@ -21,45 +21,48 @@ use crate::{
     source::Files,
 };
 
-/// Samples from tar archives in WebDataset's layout, read from the beginning to the end. A sample is a [`Record`], or a
-/// type of your own that implements `Deserialize`, see [`rows`](Self::rows).
+/// Samples from tar archives in WebDataset's layout, read from the beginning to the end. A sample is a
+/// [`Record`], or a type of your own that implements `Deserialize`, see [`rows`](Self::rows).
 ///
 /// # Which members form a sample
-/// The rules are those of webdataset 1.0. The name of a member is split at the first dot after the last slash: what is
-/// before, with the folder, is the key of the sample; what is after, in lower case, is the field. So
-/// `train/0001.seg.PNG` is the field `seg.png` of the sample `train/0001`. Members with the same key that follow each
-/// other are one sample; samples do not continue in the next file. A record has the fields `__key__` and `__url__` (the
-/// path of the file), and then those of the members in their order. Folders, links, members without a dot in their
-/// name and members whose first folder or name is like `__this__` are skipped.
+/// The rules are those of webdataset 1.0. The name of a member is split at the first dot after the last
+/// slash: what is before, with the folder, is the key of the sample; what is after, in lower case, is the
+/// field. So `train/0001.seg.PNG` is the field `seg.png` of the sample `train/0001`. Members with the same
+/// key that follow each other are one sample; samples do not continue in the next file. A record has the
+/// fields `__key__` and `__url__` (the path of the file), and then those of the members in their order.
+/// Folders, links, members without a dot in their name and members whose first folder or name is like
+/// `__this__` are skipped.
 ///
 /// # What the fields are
-/// The extension, which is what follows the last dot, decides, as in webdataset's `decode()`: `txt`, `text` and
-/// `transcript` are texts (UTF-8); `cls`, `cls2`, `index`, `inx` and `id` are integers (`i64`); `json` and `jsn` are
-/// values of any kind. Other members are bytes, and with [`decode(false)`](Self::decode) all are.
-/// [`decode_images`](Self::decode_images) decodes `jpg`, `jpeg` and `png`. If [`fields`](Self::fields) selects some fields,
-/// the data of other members is not read.
+/// The extension, which is what follows the last dot, decides, as in webdataset's `decode()`: `txt`, `text`
+/// and `transcript` are texts (UTF-8); `cls`, `cls2`, `index`, `inx` and `id` are integers (`i64`); `json`
+/// and `jsn` are values of any kind. Other members are bytes, and with [`decode(false)`](Self::decode) all
+/// are. [`decode_images`](Self::decode_images) decodes `jpg`, `jpeg` and `png`. If [`fields`](Self::fields)
+/// selects some fields, the data of other members is not read.
 ///
 /// # Which files it reads
-/// Archives in the formats ustar, GNU and PAX, not compressed or compressed with gzip or Zstandard; the content
-/// decides, not the name. Names that are not Unicode get U+FFFD for their invalid bytes. Names are never used as paths.
+/// Archives in the formats ustar, GNU and PAX, not compressed or compressed with gzip or Zstandard; the
+/// content decides, not the name. Names that are not Unicode get U+FFFD for their invalid bytes. Names are
+/// never used as paths.
 ///
 /// # Shards
-/// File `i` belongs to shard `i % n` of `n`. Shards without a file are empty, so give at most as many shards as there are
-/// files, and about equally large files. [`shuffle_files`](Self::shuffle_files) permutes the files first. To
-/// shuffle samples, add [`shuffle_buffer`](IterableDataset::shuffle_buffer), and decode images after it: the buffer
-/// then holds compressed images.
+/// File `i` belongs to shard `i % n` of `n`. Shards without a file are empty, so give at most as many shards
+/// as there are files, and about equally large files. [`shuffle_files`](Self::shuffle_files) permutes the
+/// files first. To shuffle samples, add [`shuffle_buffer`](IterableDataset::shuffle_buffer), and decode
+/// images after it: the buffer then holds compressed images.
 ///
 /// # Resuming
-/// With [`snapshots`](loader_core::Builder::snapshots), a resumed shard continues at the offset of the next sample. A
-/// compressed file is decompressed from its beginning to there. Without snapshots, a resumed shard is read from its
-/// beginning.
+/// With [`snapshots`](loader_core::Builder::snapshots), a resumed shard continues at the offset of the next
+/// sample. A compressed file is decompressed from its beginning to there. Without snapshots, a resumed shard
+/// is read from its beginning.
 ///
 /// # Errors
-/// A [`DataError`] names the file and the member, or the offset in the (decompressed) archive. If a member cannot be
-/// decoded, or a sample has a field twice or more than [`max_sample_bytes`](Self::max_sample_bytes), that sample fails. If
-/// the archive is damaged or cut off, the sample at that offset fails, and the shard continues with its next file. The
-/// end of an archive is a block of zeros; if it is missing, the last sample fails, because the archive may have been cut
-/// off, see [`allow_missing_end`](Self::allow_missing_end). Members that are sparse files are an error.
+/// A [`DataError`] names the file and the member, or the offset in the (decompressed) archive. If a member
+/// cannot be decoded, or a sample has a field twice or more than
+/// [`max_sample_bytes`](Self::max_sample_bytes), that sample fails. If the archive is damaged or cut off, the sample at that offset fails, and the shard continues with its next file. The
+/// end of an archive is a block of zeros; if it is missing, the last sample fails, because the archive may
+/// have been cut off, see [`allow_missing_end`](Self::allow_missing_end). Members that are sparse files are
+/// an error.
 ///
 /// # Examples
 /// ```
@@ -87,9 +90,9 @@ pub struct TarShards<R = Record> {
 }
 
 impl TarShards<Record> {
-    /// Opens the files that `pattern` stands for: a file, a folder (all files in it and in its sub-folders whose names
-    /// end with `.tar`, `.tar.gz`, `.tgz` or `.tar.zst`, ordered by path), or a name with braces and wildcards, such as
-    /// `train-{000000..000255}.tar`. Lists the files and reads none of them.
+    /// Opens the files that `pattern` stands for: a file, a folder (all files in it and in its sub-folders
+    /// whose names end with `.tar`, `.tar.gz`, `.tgz` or `.tar.zst`, ordered by path), or a name with braces
+    /// and wildcards, such as `train-{000000..000255}.tar`. Lists the files and reads none of them.
     ///
     /// # Errors
     /// Returns [`DataError`] if there is no such file, or one is not a regular file.
@@ -119,11 +122,11 @@ impl TarShards<Record> {
 }
 
 impl<R> TarShards<R> {
-    /// Returns rows of type `T`. A field of the row gets the field of the sample with its name; use serde's `rename`
-    /// for names such as `seg.png`. Fields of the sample that the row does not have are ignored.
+    /// Returns rows of type `T`. A field of the row gets the field of the sample with its name; use serde's
+    /// `rename` for names such as `seg.png`. Fields of the sample that the row does not have are ignored.
     ///
-    /// A `Vec<u8>` in the row takes time for each byte. For large members use `serde_bytes::ByteBuf` of the crate
-    /// `serde_bytes`, or the [`Record`], from which [`remove`](Record::remove) moves them.
+    /// A `Vec<u8>` in the row takes time for each byte. For large members use `serde_bytes::ByteBuf` of the
+    /// crate `serde_bytes`, or the [`Record`], from which [`remove`](Record::remove) moves them.
     ///
     /// # Examples
     /// ```
@@ -159,9 +162,10 @@ impl<R> TarShards<R> {
         self
     }
 
-    /// Renames a field to `name`: the first of `fields` that the sample has. Use it for samples with the same thing in
-    /// different formats, as `"jpg;png"` in webdataset: `.rename("image", ["jpg", "png"])`. A sample that has none of
-    /// them has no field `name`. The extension of the old name decides how the field is decoded.
+    /// Renames a field to `name`: the first of `fields` that the sample has. Use it for samples with the same
+    /// thing in different formats, as `"jpg;png"` in webdataset: `.rename("image", ["jpg", "png"])`. A sample
+    /// that has none of them has no field `name`. The extension of the old name decides how the field is
+    /// decoded.
     #[must_use]
     pub fn rename<F: Into<String>>(
         mut self,
@@ -172,16 +176,16 @@ impl<R> TarShards<R> {
         self
     }
 
-    /// Sets whether members are decoded by their extension, which is the default. Otherwise they are bytes, except
-    /// images with [`decode_images`](Self::decode_images).
+    /// Sets whether members are decoded by their extension, which is the default. Otherwise they are bytes,
+    /// except images with [`decode_images`](Self::decode_images).
     #[must_use]
     pub fn decode(mut self, by_extension: bool) -> Self {
         self.decoding.by_extension = by_extension;
         self
     }
 
-    /// Decodes the members `jpg`, `jpeg` and `png` to tensors of shape `[3, height, width]` with pixels of type `f32`
-    /// from 0 to 1, as [`ImageFolder`](crate::ImageFolder) does.
+    /// Decodes the members `jpg`, `jpeg` and `png` to tensors of shape `[3, height, width]` with pixels of
+    /// type `f32` from 0 to 1, as [`ImageFolder`](crate::ImageFolder) does.
     ///
     /// # Errors
     /// Returns [`TransformError`] if a value of the transform is out of bounds.
@@ -201,23 +205,25 @@ impl<R> TarShards<R> {
         Ok(self)
     }
 
-    /// Sets whether each epoch reads the files in another order. The order depends only on the loader's seed and the
-    /// epoch, and is dealt to the shards. By default the files are read in the order in which they were given.
+    /// Sets whether each epoch reads the files in another order. The order depends only on the loader's seed
+    /// and the epoch, and is dealt to the shards. By default the files are read in the order in which they
+    /// were given.
     #[must_use]
     pub fn shuffle_files(mut self, shuffle: bool) -> Self {
         self.shuffle_files = shuffle;
         self
     }
 
-    /// Sets the max number of bytes of the members of a sample together. The default is 1 GiB. A larger sample fails
-    /// before it is read.
+    /// Sets the max number of bytes of the members of a sample together. The default is 1 GiB. A larger
+    /// sample fails before it is read.
     #[must_use]
     pub fn max_sample_bytes(mut self, bytes: u64) -> Self {
         self.max_sample_bytes = bytes;
         self
     }
 
-    /// Sets whether an archive may end without the block of zeros that ends an archive. By default this is an error.
+    /// Sets whether an archive may end without the block of zeros that ends an archive. By default this is an
+    /// error.
     #[must_use]
     pub fn allow_missing_end(mut self, allow: bool) -> Self {
         self.end = if allow { End::Any } else { End::Marker };
@@ -231,8 +237,8 @@ impl<R> TarShards<R> {
         self
     }
 
-    /// Makes an index of the samples for random access, or loads a stored one. The order of the files is then that in
-    /// which they were given; shuffle the samples instead.
+    /// Makes an index of the samples for random access, or loads a stored one. The order of the files is then
+    /// that in which they were given; shuffle the samples instead.
     ///
     /// # Errors
     /// Returns [`DataError`] if a file cannot be read, is damaged, or is compressed.

@@ -53,8 +53,8 @@ impl Input {
         }))
     }
 
-    /// Reads a range of an archive that is not compressed, up to `ahead` bytes at a time. Offsets are those of the
-    /// whole archive.
+    /// Reads a range of an archive that is not compressed, up to `ahead` bytes at a time. Offsets are those
+    /// of the whole archive.
     pub(super) fn part(blob: &Arc<Blob>, range: Range<u64>, ahead: usize) -> Self {
         let position = range.start;
         Self { position, ..Self::new(Source::Plain(Plain::new(blob, range, ahead))) }

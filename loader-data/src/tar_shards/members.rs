@@ -15,7 +15,8 @@ use crate::{
     source::Blob,
 };
 
-/// Max number of bytes of all headers of one member: its name, and other attributes that tar stores before it.
+/// Max number of bytes of all headers of one member: its name, and other attributes that tar stores before
+/// it.
 const MAX_HEADERS: u64 = 1 << 20;
 
 /// Number of bytes that are read ahead where most data is skipped.
@@ -69,8 +70,8 @@ impl Members {
         Ok(Self { blob: Arc::clone(blob), input: Input::open(blob)?, next: start, end })
     }
 
-    /// Opens the members in `range` of an archive that is not compressed. If only `some` of them are needed, the data
-    /// of the others is not read.
+    /// Opens the members in `range` of an archive that is not compressed. If only `some` of them are needed,
+    /// the data of the others is not read.
     pub(super) fn part(blob: &Arc<Blob>, range: Range<u64>, some: bool) -> Self {
         let ahead = if some { HEADERS_AHEAD } else { (range.end - range.start).min(CHUNK as u64) as usize };
         let next = range.start;
@@ -148,8 +149,8 @@ impl Members {
         if data.len() as u64 == size { Ok(data) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 
-    /// Checks what follows the last member, which ends at `start`. Reads to the end of the file, which also checks
-    /// the checksum of the compression.
+    /// Checks what follows the last member, which ends at `start`. Reads to the end of the file, which also
+    /// checks the checksum of the compression.
     fn check_end(&mut self, start: u64) -> io::Result<Option<DataProblem>> {
         let has_marker = self.input.position() > start;
         if !has_marker && self.end == End::Marker {
@@ -200,11 +201,11 @@ impl Seek for FromStart<'_> {
 }
 
 impl Headers {
-    /// Reads the headers of one member, up to its data. Returns `None` at the end of the file, or after a block of
-    /// zeros.
+    /// Reads the headers of one member, up to its data. Returns `None` at the end of the file, or after a
+    /// block of zeros.
     fn read(input: &mut Input) -> io::Result<Option<Self>> {
-        // An `Archive` for each member: its iterator borrows the archive and cannot be sent to another thread. Without
-        // `Seek`, it clears 32 KiB before each header.
+        // An `Archive` for each member: its iterator borrows the archive and cannot be sent to another
+        // thread. Without `Seek`, it clears 32 KiB before each header.
         let start = input.position();
         let mut archive = Archive::new(FromStart { input, start });
         let Some(entry) = archive.entries_with_seek()?.next() else { return Ok(None) };
@@ -212,7 +213,8 @@ impl Headers {
         let (kind, size) = (entry.header().entry_type(), entry.size());
         let mut is_sparse = kind.is_gnu_sparse();
         if !kind.is_pax_global_extensions() && !kind.is_pax_local_extensions() {
-            // A record that is damaged, or that has a line break as attributes of macOS may have, is no error.
+            // A record that is damaged, or that has a line break as attributes of macOS may have, is no
+            // error.
             for record in entry.pax_extensions()?.into_iter().flatten().flatten() {
                 is_sparse |= record.key_bytes().starts_with(b"GNU.sparse.");
                 // The crate ignores a size that it cannot read.

@@ -54,7 +54,8 @@ impl Samples {
         self.members.position()
     }
 
-    /// Reads the next sample. If an error concerns the archive and not only the sample, this returns `None` afterwards.
+    /// Reads the next sample. If an error concerns the archive and not only the sample, this returns `None`
+    /// afterwards.
     pub(super) fn next(&mut self, wanted: Wanted<'_>) -> Option<Result<RawSample>> {
         let sample = self.read(wanted).transpose()?;
         self.has_ended |= sample.is_err();

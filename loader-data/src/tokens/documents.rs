@@ -19,10 +19,10 @@ use crate::{
 
 /// A dataset of whole documents of tokens, from Megatron's pairs of `.idx` and `.bin`.
 ///
-/// A sample is one document: a [`Ragged`] of a `Tensor<T>` of shape `[tokens]`, which may be empty. A batch is a
-/// [`Padded`](loader_core::collate::Padded): a `Tensor<T>` of shape `[B, longest]`, padded after the end with
-/// [`pad`](Self::pad), and the lengths. `T` is `i64` (the default), `i32`, `u32` or `u16`. The documents are numbered
-/// in the order of the files.
+/// A sample is one document: a [`Ragged`] of a `Tensor<T>` of shape `[tokens]`, which may be empty. A batch
+/// is a [`Padded`](loader_core::collate::Padded): a `Tensor<T>` of shape `[B, longest]`, padded after the end
+/// with [`pad`](Self::pad), and the lengths. `T` is `i64` (the default), `i32`, `u32` or `u16`. The documents
+/// are numbered in the order of the files.
 ///
 /// [`Tokens::open_megatron`](crate::Tokens::open_megatron) reads the same files as windows of one length. Its
 /// documentation says what is checked.
@@ -85,8 +85,8 @@ impl<T: Token> TokenDocuments<T> {
         Self { documents: self.documents.vocabulary(size), ..self }
     }
 
-    /// Returns the number of tokens of each document in order, for example to put documents of similar length into a
-    /// batch. Reads no file.
+    /// Returns the number of tokens of each document in order, for example to put documents of similar length
+    /// into a batch. Reads no file.
     pub fn lengths(&self) -> impl Iterator<Item = usize> {
         (0..self.documents.len()).map(|index| self.documents.locate(index).2)
     }
@@ -103,8 +103,8 @@ impl<T: Token> Dataset for TokenDocuments<T> {
         Ok(Ragged::new(self.documents.read(index)?).pad_with(T::from_wide(self.pad)))
     }
 
-    /// Returns a hash of the names and sizes of the files, the lengths of all documents, the dtype and the max number
-    /// of tokens.
+    /// Returns a hash of the names and sizes of the files, the lengths of all documents, the dtype and the
+    /// max number of tokens.
     fn fingerprint(&self) -> String {
         self.documents.fingerprint()
     }
@@ -117,7 +117,8 @@ pub(super) struct Documents {
     dtype: DType,
     /// For each file, the number of documents in it and in all files before it. In shared memory.
     file_ends: Tensor<u64>,
-    /// For each document, the number of tokens in it and in the documents before it in its file. In shared memory.
+    /// For each document, the number of tokens in it and in the documents before it in its file. In shared
+    /// memory.
     ends: Tensor<u64>,
     /// Hash of the lengths of all documents.
     lengths: u64,
@@ -162,8 +163,8 @@ impl Documents {
         self.ends.len()
     }
 
-    /// The file of document `index`, the number of tokens before the document in the file, and the number of tokens
-    /// in the sample.
+    /// The file of document `index`, the number of tokens before the document in the file, and the number of
+    /// tokens in the sample.
     fn locate(&self, index: usize) -> (usize, u64, usize) {
         let (file_ends, ends) = (self.file_ends.as_slice(), self.ends.as_slice());
         let file = file_ends.partition_point(|&end| end <= index as u64);

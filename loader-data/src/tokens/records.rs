@@ -15,12 +15,12 @@ use crate::{
     record::{Record, Scalar, Value},
 };
 
-/// A dataset of tokens whose samples are [`Record`]s. It is opened from [`TokensOptions`], such as those of a config
-/// file.
+/// A dataset of tokens whose samples are [`Record`]s. It is opened from [`TokensOptions`], such as those of a
+/// config file.
 ///
-/// A record has the field `tokens`, a tensor of shape `[window]`. With the option `end_of_document` it also has
-/// `positions` and `segments`, see [`TokenWindow`](crate::TokenWindow). With the option `documents` it has the field
-/// `tokens` with a whole document, which a batch pads.
+/// A record has the field `tokens`, a tensor of shape `[window]`. With the option `end_of_document` it also
+/// has `positions` and `segments`, see [`TokenWindow`](crate::TokenWindow). With the option `documents` it
+/// has the field `tokens` with a whole document, which a batch pads.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TokenRecords {
     kind: Kind,

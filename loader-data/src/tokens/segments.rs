@@ -14,10 +14,11 @@ use super::{dataset::Tokens, element::Token};
 pub struct TokenWindow<T: Token> {
     /// The tokens, shape `[window]`.
     pub tokens: Tensor<T>,
-    /// Position of each token: 0 at the start of the window and after each end of a document. Shape `[window]`.
+    /// Position of each token: 0 at the start of the window and after each end of a document. Shape
+    /// `[window]`.
     pub positions: Tensor<T>,
-    /// Number of the document of each token, from 1 at the start of the window; 0 is left for padding. Tokens with
-    /// different numbers must not attend to each other. Shape `[window]`.
+    /// Number of the document of each token, from 1 at the start of the window; 0 is left for padding. Tokens
+    /// with different numbers must not attend to each other. Shape `[window]`.
     pub segments: Tensor<T>,
 }
 

@@ -11,8 +11,8 @@ use loader_data::{Arrow, FieldOptions, JsonLines, ParquetOptions, TarShards, Tok
 
 use crate::parquet::fixture;
 
-/// Checks, without and with workers, that an epoch fails when its file is written to after the first batch. The write is
-/// in place and has the same bytes, so that no decoder can find it.
+/// Checks, without and with workers, that an epoch fails when its file is written to after the first batch.
+/// The write is in place and has the same bytes, so that no decoder can find it.
 fn assert_noticed<B: Batch>(content: &[u8], load: impl Fn(&Path, usize) -> DataLoader<B>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data");

@@ -1,4 +1,5 @@
-//! Checks that hold for every dataset: the output does not depend on the workers, on their deaths, or on a resume.
+//! Checks that hold for every dataset: the output does not depend on the workers, on their deaths, or on a
+//! resume.
 
 use std::{
     fs::{self, OpenOptions},
@@ -20,9 +21,9 @@ use nix::{
     unistd::{Pid, mkfifo},
 };
 
-/// Checks that the loader that `build` makes gives the same epochs with 0, 1 and 3 workers, with workers that are
-/// killed, and when it is resumed in the middle of an epoch with another number of workers. Returns the batches of
-/// epoch 0.
+/// Checks that the loader that `build` makes gives the same epochs with 0, 1 and 3 workers, with workers that
+/// are killed, and when it is resumed in the middle of an epoch with another number of workers. Returns the
+/// batches of epoch 0.
 ///
 /// `build` gets the number of workers. The loader of an iterable dataset must have a fixed number of shards.
 ///
@@ -56,8 +57,8 @@ pub(crate) fn same_everywhere<B: Batch>(build: impl Fn(usize) -> DataLoader<B>) 
     batches
 }
 
-/// Writes a file that looks old. Opening a file that was written just now waits for the next step of the clock, which
-/// thousands of files make long.
+/// Writes a file that looks old. Opening a file that was written just now waits for the next step of the
+/// clock, which thousands of files make long.
 pub(crate) fn write_old(path: &Path, content: &[u8]) {
     fs::write(path, content).unwrap();
     let file = OpenOptions::new().write(true).open(path).unwrap();
@@ -108,8 +109,8 @@ fn killed<B: Batch>(loader: &DataLoader<B>) -> Output {
     (digests, count + 3)
 }
 
-/// Kills worker `number`, or the next one whose process still exists: in a short epoch, a worker that has no more
-/// tasks ends by itself. The caller checks that a worker was replaced.
+/// Kills worker `number`, or the next one whose process still exists: in a short epoch, a worker that has no
+/// more tasks ends by itself. The caller checks that a worker was replaced.
 fn kill_one(pids: &[u32], number: usize) {
     for pid in pids.iter().cycle().skip(number).take(pids.len()) {
         match kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL) {

@@ -1,5 +1,5 @@
-//! Tests of the file formats with real files and real workers. The files under `fixtures` were written by other
-//! tools; `fixtures/README.md` says how.
+//! Tests of the file formats with real files and real workers. The files under `fixtures` were written by
+//! other tools; `fixtures/README.md` says how.
 
 mod arrays;
 mod arrow;

@@ -1,4 +1,5 @@
-//! A small server for tests: HTTP with ranges and conditions, and as much of S3 as lists files. It can answer wrongly.
+//! A small server for tests: HTTP with ranges and conditions, and as much of S3 as lists files. It can answer
+//! wrongly.
 
 use std::{
     collections::{BTreeMap, VecDeque},

@@ -38,8 +38,8 @@ fn every_kind_of_png_is_decoded_to_rgb() {
 
     type Case = (ColorType, BitDepth, &'static [u8], [[u8; 2]; 3]);
 
-    // Each image has two pixels. As in Pillow, transparency is dropped, and of 16 bits the upper 8 are used, but grey
-    // pixels above 255 become white.
+    // Each image has two pixels. As in Pillow, transparency is dropped, and of 16 bits the upper 8 are used,
+    // but grey pixels above 255 become white.
     let palette = [10, 20, 30, 40, 50, 60];
     let cases: [Case; 13] = [
         (Grayscale, One, &[0b0100_0000], [[0, 255]; 3]),

@@ -64,7 +64,8 @@ impl Forks {
         (Self { how, caller, folder: folder.path().to_owned() }, folder)
     }
 
-    /// Forks if `caller` is to fork and `sample` has not forked yet. Both processes return; true in the child.
+    /// Forks if `caller` is to fork and `sample` has not forked yet. Both processes return; true in the
+    /// child.
     fn fork_at(&self, caller: Caller, sample: usize) -> bool {
         caller == self.caller && take_token(&self.folder, sample) && fork(self.how, caller)
     }

@@ -215,7 +215,9 @@ impl Simulation {
                     self.shared.count("changes of the number of workers");
                     let prefetch_factor = [1, 2, 3, 20][count % 4];
                     self.shared.log(|| {
-                        format!("iterator {training} is set to {count} workers, prefetch factor {prefetch_factor}")
+                        format!(
+                            "iterator {training} is set to {count} workers, prefetch factor {prefetch_factor}"
+                        )
                     });
                     iteration.set_workers(count);
                     iteration.set_prefetch_factor(prefetch_factor);

@@ -15,9 +15,9 @@
 //! entry.
 //!
 //! A sample is complete or absent. The checksum covers the random number in the header, the sample's index,
-//! its offset and its bytes, and each read verifies it. A torn entry, a part of a sample, or data that a power
-//! cut has lost therefore make the sample absent, and the next process that needs it computes it again. Only
-//! the header is flushed to the disk, before it gets its name.
+//! its offset and its bytes, and each read verifies it. A torn entry, a part of a sample, or data that a
+//! power cut has lost therefore make the sample absent, and the next process that needs it computes it again.
+//! Only the header is flushed to the disk, before it gets its name.
 //!
 //! # Choices
 //!
@@ -28,10 +28,10 @@
 //!   sample twice.
 //! - Alternative considered: mapping the files. Rejected because a process that reads a mapped file dies of
 //!   SIGBUS if the file is truncated. `pread` costs one copy of the sample.
-//! - Alternative considered: verifying a checksum once per process. Rejected because the kernel may drop a page
-//!   and read it from the disk again at any time.
-//! - Alternative considered: this module in `loader-data`. Rejected because the cache needs no file format and no
-//!   dependency that this crate lacks, and every dataset should have the method.
+//! - Alternative considered: verifying a checksum once per process. Rejected because the kernel may drop a
+//!   page and read it from the disk again at any time.
+//! - Alternative considered: this module in `loader-data`. Rejected because the cache needs no file format
+//!   and no dependency that this crate lacks, and every dataset should have the method.
 //! - A computed sample is delivered as decoded from its encoding, whether or not it could be written. All
 //!   epochs therefore have the same samples, also if the encoding loses a field.
 

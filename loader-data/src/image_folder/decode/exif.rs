@@ -14,7 +14,8 @@ pub(in super::super) struct Orientation {
 }
 
 impl Orientation {
-    /// Returns the orientation with this number in EXIF. A number from outside 1 to 8 means upright, as 1 does.
+    /// Returns the orientation with this number in EXIF. A number from outside 1 to 8 means upright, as 1
+    /// does.
     pub(super) fn new(number: u16) -> Self {
         Self {
             transposed: matches!(number, 5..=8),
@@ -23,7 +24,8 @@ impl Orientation {
         }
     }
 
-    /// Reads the orientation in `exif`, which may begin with `Exif\0\0`. Damaged data is ignored, as Pillow does.
+    /// Reads the orientation in `exif`, which may begin with `Exif\0\0`. Damaged data is ignored, as Pillow
+    /// does.
     pub(super) fn of_exif(exif: &[u8]) -> Self {
         let tiff = exif.strip_prefix(b"Exif\0\0").unwrap_or(exif);
         short_tag(tiff, 0x0112).map_or_else(Self::default, |(_, number)| Self::new(number))
@@ -77,7 +79,8 @@ fn transposed(Area { x, y, size }: Area) -> Area {
     Area::new(y, x, Size::new(size.height, size.width))
 }
 
-/// Finds a tag with one 16-bit number in the first directory of TIFF data. Returns its position and its value.
+/// Finds a tag with one 16-bit number in the first directory of TIFF data. Returns its position and its
+/// value.
 pub(super) fn short_tag(tiff: &[u8], tag: u16) -> Option<(usize, u16)> {
     const SHORT: u16 = 3;
     let is_little = match tiff.first_chunk()? {

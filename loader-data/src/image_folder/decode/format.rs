@@ -45,8 +45,8 @@ impl Format {
 /// Number of bytes at the start of a file that identify its format.
 pub(in super::super) const START: usize = 512;
 
-/// Fails if a file is not an image that this program can decode. `start` is the first [`START`] bytes of the file, or
-/// the whole file if it is shorter.
+/// Fails if a file is not an image that this program can decode. `start` is the first [`START`] bytes of the
+/// file, or the whole file if it is shorter.
 pub(in super::super) fn recognise(start: &[u8]) -> Result<(), ImageProblem> {
     match Format::of(start) {
         None if start.is_empty() => Err(ImageProblem::Empty),

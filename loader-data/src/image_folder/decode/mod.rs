@@ -39,9 +39,9 @@ enum Content<'a> {
     Jpeg(Jpeg<'a>),
 }
 
-/// Reads the headers of a file that [`recognise`] accepts. If the format does not allow a part to be decoded alone,
-/// also decodes the whole image into `picture`, in place of the previous image. With `upright`, turns the image as its
-/// EXIF data says.
+/// Reads the headers of a file that [`recognise`] accepts. If the format does not allow a part to be decoded
+/// alone, also decodes the whole image into `picture`, in place of the previous image. With `upright`, turns
+/// the image as its EXIF data says.
 pub(super) fn open<'a>(
     bytes: &'a [u8],
     upright: bool,
@@ -117,8 +117,9 @@ fn check(size: Size) -> Result<(), ImageProblem> {
     Ok(())
 }
 
-/// Makes `picture` a black image of `size` with at least `pixel_bytes` bytes for each pixel. The bytes must be zero,
-/// because a decoder may leave out pixels of a damaged file, and those must not show the previous image.
+/// Makes `picture` a black image of `size` with at least `pixel_bytes` bytes for each pixel. The bytes must
+/// be zero, because a decoder may leave out pixels of a damaged file, and those must not show the previous
+/// image.
 fn make_room(picture: &mut Picture, size: Size, pixel_bytes: usize) -> Result<(), ImageProblem> {
     check(size)?;
     picture.clear(size, pixel_bytes);

@@ -33,7 +33,8 @@ pub(super) fn decode(bytes: &[u8], picture: &mut Picture) -> Result<Orientation,
     Ok(exif.map_or_else(Orientation::default, Orientation::of_exif))
 }
 
-/// Decodes indices of a palette, or grey pixels of at most 8 bits, to one byte for each pixel. Does not scale them.
+/// Decodes indices of a palette, or grey pixels of at most 8 bits, to one byte for each pixel. Does not scale
+/// them.
 pub(in super::super) fn indices(bytes: &[u8]) -> Result<(Size, Vec<u8>), ImageProblem> {
     let mut decoder = Decoder::new(Cursor::new(bytes));
     decoder.set_transformations(Transformations::IDENTITY);

@@ -76,8 +76,8 @@ pub(super) fn decode(bytes: &[u8], picture: &mut Picture) -> Result<Orientation,
     Ok(short_tag(&bytes, 0x0112).map_or_else(Orientation::default, |(_, number)| Orientation::new(number)))
 }
 
-/// Returns the file as one that the crate can decode: of a palette, the crate decodes only the indices, if they are
-/// declared as grey. The flag is true if the image has a palette.
+/// Returns the file as one that the crate can decode: of a palette, the crate decodes only the indices, if
+/// they are declared as grey. The flag is true if the image has a palette.
 fn without_palette(bytes: &[u8]) -> (Cow<'_, [u8]>, bool) {
     match short_tag(bytes, PHOTOMETRIC) {
         Some((position, PALETTE)) => {

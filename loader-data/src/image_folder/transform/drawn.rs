@@ -17,8 +17,8 @@ use super::{
     plan::Plan,
 };
 
-/// A [`Transform`] with the random numbers of one sample, for data whose parts must be cut alike: an image, its mask
-/// and its boxes. Created by [`Transform::draw`] and [`Transform::decode_drawn`].
+/// A [`Transform`] with the random numbers of one sample, for data whose parts must be cut alike: an image,
+/// its mask and its boxes. Created by [`Transform::draw`] and [`Transform::decode_drawn`].
 ///
 /// # Examples
 /// ```
@@ -76,7 +76,8 @@ impl Transform {
         Ok(Drawn { transform: self.clone(), size, plans })
     }
 
-    /// Decodes and transforms an image, as [`decode`](Self::decode) does, and also returns what was drawn for it.
+    /// Decodes and transforms an image, as [`decode`](Self::decode) does, and also returns what was drawn for
+    /// it.
     ///
     /// # Errors
     /// Returns [`ImageProblem`].
@@ -105,8 +106,8 @@ impl Transform {
     }
 }
 
-/// Decodes a mask that is in memory: a PNG with a palette, of which the indices are read and not the colours, or with
-/// grey pixels of at most 8 bits, which are not scaled. Returns a tensor of shape `[height, width]`.
+/// Decodes a mask that is in memory: a PNG with a palette, of which the indices are read and not the colours,
+/// or with grey pixels of at most 8 bits, which are not scaled. Returns a tensor of shape `[height, width]`.
 ///
 /// # Errors
 /// Returns [`ImageProblem`].
@@ -117,7 +118,8 @@ pub fn decode_mask(file: &[u8]) -> Result<Tensor<u8>, ImageProblem> {
 }
 
 impl Drawn {
-    /// Decodes the content of an image file and transforms it. Returns a tensor of shape `[3, height, width]`.
+    /// Decodes the content of an image file and transforms it. Returns a tensor of shape
+    /// `[3, height, width]`.
     ///
     /// # Errors
     /// Returns [`ImageProblem::OtherSize`] if the image does not have the size that was given to
@@ -130,9 +132,9 @@ impl Drawn {
         })
     }
 
-    /// Transforms a mask of shape `[height, width]`, such as the class of each pixel. Each pixel becomes that of the
-    /// nearest centre (Pillow's `NEAREST`, PyTorch's `nearest-exact`), so that no new values arise; around the image it
-    /// is 0. Normalisation does not change a mask.
+    /// Transforms a mask of shape `[height, width]`, such as the class of each pixel. Each pixel becomes that
+    /// of the nearest centre (Pillow's `NEAREST`, PyTorch's `nearest-exact`), so that no new values arise;
+    /// around the image it is 0. Normalisation does not change a mask.
     ///
     /// # Errors
     /// Returns [`ImageProblem::OtherSize`] if the mask does not have the size of the image.
@@ -168,9 +170,9 @@ impl Drawn {
         Ok(out)
     }
 
-    /// Transforms boxes `[left, top, right, bottom]`, in pixels of the image, where `right` and `bottom` are the edges
-    /// after the last pixel. Cuts them off at the edges of the result. A box of which nothing remains is `None`, so that
-    /// its label can be dropped.
+    /// Transforms boxes `[left, top, right, bottom]`, in pixels of the image, where `right` and `bottom` are
+    /// the edges after the last pixel. Cuts them off at the edges of the result. A box of which nothing
+    /// remains is `None`, so that its label can be dropped.
     pub fn boxes(&self, boxes: &[[f32; 4]]) -> Vec<Option<[f32; 4]>> {
         let transformed = |edges: &[f32; 4]| {
             let mut edges = edges.map(f64::from);
@@ -197,7 +199,8 @@ impl Drawn {
         if found == expected { Ok(()) } else { Err(ImageProblem::OtherSize { expected, found }) }
     }
 
-    /// Writes the tensor. `decode` gets the area that the steps need, and decodes it into the picture of the canvas.
+    /// Writes the tensor. `decode` gets the area that the steps need, and decodes it into the picture of the
+    /// canvas.
     pub(super) fn write<P: Pixel>(
         &self,
         canvas: &mut Canvas,

@@ -70,8 +70,9 @@ impl Transform {
         self.load_up_to(MAX_FILE_BYTES, path.as_ref(), rng)
     }
 
-    /// Decodes the content of an image file that is in memory, for example a field of a sample from a tar archive, and
-    /// transforms it. Returns a tensor of shape `[3, height, width]`, as [`load`](Self::load) does.
+    /// Decodes the content of an image file that is in memory, for example a field of a sample from a tar
+    /// archive, and transforms it. Returns a tensor of shape `[3, height, width]`, as [`load`](Self::load)
+    /// does.
     ///
     /// # Errors
     /// Returns [`ImageProblem`].

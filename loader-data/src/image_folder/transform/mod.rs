@@ -144,8 +144,8 @@ impl Transform {
         self.step(Step::Normalise { mean, std })
     }
 
-    /// Sets whether [`Step::ExifOrientation`] is the first step: turns each image upright before the other steps, as
-    /// the orientation in its EXIF data says. The default is false, as in torchvision.
+    /// Sets whether [`Step::ExifOrientation`] is the first step: turns each image upright before the other
+    /// steps, as the orientation in its EXIF data says. The default is false, as in torchvision.
     ///
     /// # Examples
     /// ```

@@ -89,21 +89,22 @@ impl Plan {
         Some(Area { x: x + left, y: y + top, size: Size::new(width, height) })
     }
 
-    /// Returns the column of the picture that is nearest to column `x` of the result before it is mirrored, or `None`
-    /// outside of the picture.
+    /// Returns the column of the picture that is nearest to column `x` of the result before it is mirrored,
+    /// or `None` outside of the picture.
     pub(super) fn nearest_column(&self, x: u32) -> Option<u32> {
         let Area { x: start, size, .. } = self.source;
         Some(start + nearest(self.x + i64::from(x), self.scaled.width, size.width)?)
     }
 
-    /// Returns the row of the picture that is nearest to row `y` of the result, or `None` outside of the picture.
+    /// Returns the row of the picture that is nearest to row `y` of the result, or `None` outside of the
+    /// picture.
     pub(super) fn nearest_row(&self, y: u32) -> Option<u32> {
         let Area { y: start, size, .. } = self.source;
         Some(start + nearest(self.y + i64::from(y), self.scaled.height, size.height)?)
     }
 
-    /// Returns where the box `[left, top, right, bottom]` of the picture is in the result before it is mirrored. Cuts
-    /// it off at the edges of the source and of the result.
+    /// Returns where the box `[left, top, right, bottom]` of the picture is in the result before it is
+    /// mirrored. Cuts it off at the edges of the source and of the result.
     pub(super) fn box_of(&self, [left, top, right, bottom]: [f64; 4]) -> [f64; 4] {
         let Area { x, y, size: source } = self.source;
         let edge = |edge: f64, start: u32, source: u32, scaled: u32, window: i64, size: u32| {
@@ -125,7 +126,8 @@ impl Plan {
 }
 
 /// Intersects a window at `start` of length `length` with the pixels from 0 to `whole`, in one direction.
-/// Returns the first pixel of the intersection, its position in the window, and the length of the intersection.
+/// Returns the first pixel of the intersection, its position in the window, and the length of the
+/// intersection.
 fn overlap(start: i64, length: u32, whole: u32) -> Option<(u32, u32, u32)> {
     let from = start.max(0);
     let to = (start + i64::from(length)).min(whole.into());
@@ -133,8 +135,8 @@ fn overlap(start: i64, length: u32, whole: u32) -> Option<(u32, u32, u32)> {
     (from < to).then(|| (from as u32, (from - start) as u32, (to - from) as u32))
 }
 
-/// Returns the pixel of a source of length `source` whose centre is nearest to that of pixel `at`, if the source is
-/// scaled to `scaled`; `None` outside of it.
+/// Returns the pixel of a source of length `source` whose centre is nearest to that of pixel `at`, if the
+/// source is scaled to `scaled`; `None` outside of it.
 fn nearest(at: i64, scaled: u32, source: u32) -> Option<u32> {
     let at = u32::try_from(at).ok().filter(|&at| at < scaled)?;
     // The cast rounds down. The result is below `source`, because `at + 0.5` is below `scaled`.

@@ -24,8 +24,8 @@ pub(super) struct Address {
 }
 
 impl Address {
-    /// Splits `url`. What follows the bucket is the key as it is: `%`, `?` and `#` have no special meaning there,
-    /// other than in the URL of an HTTP server.
+    /// Splits `url`. What follows the bucket is the key as it is: `%`, `?` and `#` have no special meaning
+    /// there, other than in the URL of an HTTP server.
     pub(super) fn parse(url: &str) -> Result<Self, DataProblem> {
         let (name, rest) = url.split_once("://").unwrap_or((url, ""));
         let scheme = match name {

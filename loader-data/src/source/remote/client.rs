@@ -14,8 +14,8 @@ use super::{super::StoreOptions, problem};
 use crate::error::DataProblem;
 
 tokio::task_local! {
-    /// What came of the last try of the current request. The errors of object_store do not have it, and a request that
-    /// ends at its deadline has no error.
+    /// What came of the last try of the current request. The errors of object_store do not have it, and a
+    /// request that ends at its deadline has no error.
     pub(super) static LAST: RefCell<Last>;
 }
 

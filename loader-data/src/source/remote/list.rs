@@ -21,8 +21,8 @@ const PARALLEL: usize = 16;
 type Found = (String, Arc<dyn ObjectStore>, Path);
 
 impl Remote {
-    /// Adds the files that `pattern` stands for: a URL of a file, of a folder (with `/` at its end), or with braces
-    /// and wildcards.
+    /// Adds the files that `pattern` stands for: a URL of a file, of a folder (with `/` at its end), or with
+    /// braces and wildcards.
     pub(in super::super) fn list(
         &self,
         pattern: &str,
@@ -161,8 +161,8 @@ async fn describe(limits: Limits, (url, store, path): Found) -> Result<DataFile>
     }
 }
 
-/// Reads the first byte instead of asking with HEAD: a signed URL may be valid for GET only, and a server that sends no
-/// ranges is found before the first epoch.
+/// Reads the first byte instead of asking with HEAD: a signed URL may be valid for GET only, and a server
+/// that sends no ranges is found before the first epoch.
 async fn describe_http(
     limits: Limits,
     store: &dyn ObjectStore,

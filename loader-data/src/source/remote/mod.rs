@@ -42,7 +42,8 @@ impl Remote {
         })
     }
 
-    /// Returns the file at `url`. No request is sent: each read checks that the file is the one that was listed.
+    /// Returns the file at `url`. No request is sent: each read checks that the file is the one that was
+    /// listed.
     pub(super) fn open(&self, file: DataFile, url: &str) -> Result<Object> {
         let open = || -> Result<_, DataProblem> {
             let address = Address::parse(url)?;

@@ -82,11 +82,12 @@ pub(super) fn wait<T: Send + 'static>(
 }
 
 impl Object {
-    /// Returns the bytes of each range. Ranges near each other are fetched together; a request asks for at most
-    /// [`ranges::PIECE`] bytes.
+    /// Returns the bytes of each range. Ranges near each other are fetched together; a request asks for at
+    /// most [`ranges::PIECE`] bytes.
     ///
     /// # Errors
-    /// Returns an error if the file is no longer the one that was listed, or a request fails until its deadline.
+    /// Returns an error if the file is no longer the one that was listed, or a request fails until its
+    /// deadline.
     pub(in super::super) fn read(&self, wanted: &[Range<u64>]) -> Result<Vec<Bytes>, DataProblem> {
         if let Some(cache) = &self.cache {
             return cache.read(self, wanted);

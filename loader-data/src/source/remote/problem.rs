@@ -1,5 +1,5 @@
-//! What a failed request means to the user. The messages of object_store are not shown: they contain URLs with their
-//! queries, which may be signed, and answers of servers, which may repeat what was signed.
+//! What a failed request means to the user. The messages of object_store are not shown: they contain URLs
+//! with their queries, which may be signed, and answers of servers, which may repeat what was signed.
 
 use std::{io, time::Duration};
 
@@ -69,7 +69,8 @@ pub(super) fn cause(error: &HttpError) -> Option<String> {
     find::<io::Error>(error).map(ToString::to_string)
 }
 
-/// True if a response began well and its body was cut. object_store goes on with such a body only if it has an ETag.
+/// True if a response began well and its body was cut. object_store goes on with such a body only if it has
+/// an ETag.
 pub(super) fn is_cut_body(error: &Error) -> bool {
     matches!(error, Error::Generic { source, .. } if source.is::<HttpError>())
 }

@@ -30,8 +30,8 @@ impl Profile {
     }
 }
 
-/// Reads the profile that `AWS_PROFILE` names, otherwise the profile `default`. Returns `None` if `AWS_PROFILE` is not
-/// set and there is no such profile, or it has no keys.
+/// Reads the profile that `AWS_PROFILE` names, otherwise the profile `default`. Returns `None` if
+/// `AWS_PROFILE` is not set and there is no such profile, or it has no keys.
 pub(super) fn read() -> Result<Option<Profile>, DataProblem> {
     let named = env::var("AWS_PROFILE").ok().filter(|name| !name.is_empty());
     let name = named.as_deref().unwrap_or("default");
@@ -47,7 +47,8 @@ pub(super) fn read() -> Result<Option<Profile>, DataProblem> {
     Ok(profile)
 }
 
-/// Reads the file that the environment variable names, otherwise `~/.aws/name`. A file that does not exist is empty.
+/// Reads the file that the environment variable names, otherwise `~/.aws/name`. A file that does not exist is
+/// empty.
 fn text(variable: &str, name: &str) -> Result<String, DataProblem> {
     let path = match (env::var_os(variable), env::var_os("HOME")) {
         (Some(path), _) => PathBuf::from(path),

@@ -150,8 +150,8 @@ fn has_variable(names: &[&str]) -> bool {
     names.iter().any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
 }
 
-/// True if this machine has Amazon's metadata server. Without this check, a machine outside of Amazon's network would
-/// use up the deadline before it said that there are no credentials.
+/// True if this machine has Amazon's metadata server. Without this check, a machine outside of Amazon's
+/// network would use up the deadline before it said that there are no credentials.
 fn has_metadata_server() -> bool {
     let disabled = std::env::var("AWS_EC2_METADATA_DISABLED").is_ok_and(|value| value == "true");
     let address = SocketAddr::from(([169, 254, 169, 254], 80));

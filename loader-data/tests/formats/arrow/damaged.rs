@@ -118,8 +118,8 @@ fn a_compressed_record_batch_that_is_too_large_is_refused_with_the_option() {
     assert!(rows.len() == 40 && rows.iter().all(Result::is_err), "an error for each row");
 }
 
-/// Opens a file with the content `bytes`, and reads rows at random and in order. Returns the number of errors; `None` if
-/// the file is refused.
+/// Opens a file with the content `bytes`, and reads rows at random and in order. Returns the number of
+/// errors; `None` if the file is refused.
 fn read_all(bytes: &[u8]) -> Option<usize> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.arrow");
@@ -133,7 +133,8 @@ fn read_all(bytes: &[u8]) -> Option<usize> {
     Some(usize::from(random.is_err()) + rows.filter(Result::is_err).count())
 }
 
-/// Each byte of the file is changed in two ways. Opening the file and reading its rows then gives rows or typed errors.
+/// Each byte of the file is changed in two ways. Opening the file and reading its rows then gives rows or
+/// typed errors.
 #[test]
 fn a_changed_byte_never_panics() {
     let (mut refused, mut failed) = (0, 0);

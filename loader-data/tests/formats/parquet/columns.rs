@@ -10,8 +10,8 @@ fn epoch(loader: &DataLoader<Columns>) -> Result<Vec<Columns>, String> {
     loader.epoch(1).unwrap().map(|batch| batch.map_err(|error| error.to_string())).collect()
 }
 
-/// Checks random access, streams and shuffled streams. An adaptor that changes nothing makes the loader stack rows.
-/// Returns whether a batch failed.
+/// Checks random access, streams and shuffled streams. An adaptor that changes nothing makes the loader stack
+/// rows. Returns whether a batch failed.
 fn check(rows: &Parquet, batch_size: usize) -> bool {
     let subset = || Subset::new(rows.clone(), 0..rows.len()).unwrap();
     for shuffle in [false, true] {

@@ -176,8 +176,8 @@ fn a_loader_skips_the_rows_of_a_damaged_row_group() {
     assert_eq!(rows, (20..35).collect::<Vec<_>>());
 }
 
-/// Opens a file with the content `bytes`, and reads rows at random and in order. Returns the number of errors; `None` if
-/// the file is refused.
+/// Opens a file with the content `bytes`, and reads rows at random and in order. Returns the number of
+/// errors; `None` if the file is refused.
 fn read_all(bytes: &[u8]) -> Option<usize> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.parquet");
@@ -191,8 +191,8 @@ fn read_all(bytes: &[u8]) -> Option<usize> {
     Some(usize::from(random.is_err()) + rows.filter(Result::is_err).count())
 }
 
-/// Each byte of the file is changed in two ways. Whatever the library then does, opening the file and reading its rows
-/// gives rows or typed errors.
+/// Each byte of the file is changed in two ways. Whatever the library then does, opening the file and reading
+/// its rows gives rows or typed errors.
 #[test]
 fn a_changed_byte_never_panics() {
     let (mut refused, mut failed) = (0, 0);

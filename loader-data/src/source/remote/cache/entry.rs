@@ -10,7 +10,8 @@ const PAGE: u64 = 64 << 10;
 
 const MAGIC: &[u8; 8] = b"LDBLOCK1";
 
-/// Number of bytes of the trailer: magic, key, length, and the checksum of these and of the checksums of the pages.
+/// Number of bytes of the trailer: magic, key, length, and the checksum of these and of the checksums of the
+/// pages.
 const TRAILER: u64 = 8 + 16 + 8 + 8;
 
 /// The identity of a block: hash of its file's URL, version and length, and of its number.

@@ -7,8 +7,9 @@
 //! | `locks/<00..ff>` | its lock is held while a block whose hash begins so is fetched |
 //! | `locks/room` | its lock is held while blocks are removed to make room |
 //!
-//! All locks are `flock`s, which the kernel releases when a process ends. A block that is removed while another process
-//! reads it stays readable for that process. If the folder cannot be used, reads go to the server.
+//! All locks are `flock`s, which the kernel releases when a process ends. A block that is removed while
+//! another process reads it stays readable for that process. If the folder cannot be used, reads go to the
+//! server.
 
 mod entry;
 mod room;
@@ -111,8 +112,8 @@ impl Cache {
         Ok((0..wanted.len()).map(|number| joined(&found, number)).collect())
     }
 
-    /// Fetches missing blocks that no other process fetches. Without `wait`, it also fetches these. Returns false if
-    /// there are none.
+    /// Fetches missing blocks that no other process fetches. Without `wait`, it also fetches these. Returns
+    /// false if there are none.
     fn fetch_some(
         &self,
         object: &Object,

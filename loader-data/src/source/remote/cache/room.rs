@@ -12,8 +12,8 @@ use rustix::fs::{FlockOperation, flock};
 use super::{Cache, try_lock};
 
 impl Cache {
-    /// Makes room for `len` more bytes. A process looks into the folder only after it has written 1/64 of what the
-    /// folder may hold, so that each process may exceed the limit by this much for a short time.
+    /// Makes room for `len` more bytes. A process looks into the folder only after it has written 1/64 of
+    /// what the folder may hold, so that each process may exceed the limit by this much for a short time.
     pub(super) fn make_room(&self, len: u64) -> io::Result<()> {
         let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
         if *room < len {
@@ -28,8 +28,8 @@ impl Cache {
         Ok(())
     }
 
-    /// Removes the blocks that were not read for the longest time, if there is no room for `len` more bytes, and what
-    /// processes that have died were writing.
+    /// Removes the blocks that were not read for the longest time, if there is no room for `len` more bytes,
+    /// and what processes that have died were writing.
     fn remove_blocks(&self, len: u64) -> io::Result<()> {
         let mut blocks = Vec::new();
         let mut bytes = len;
