@@ -29,6 +29,8 @@ const MIN_SLOW_BATCHES: u64 = 8;
 const WAITING_TO_GROW: f64 = 0.02;
 /// Share of waiting below which fewer workers may be enough.
 const WAITING_TO_SHRINK: f64 = 0.005;
+/// Share of busy time above which workers never wait for tasks, so that more batches ahead do not help.
+const ALWAYS_BUSY: f64 = 0.98;
 /// Minimum measured ratio of rates for keeping more workers or a higher prefetch factor.
 const MIN_MEASURED_GAIN: f64 = 1.03;
 /// Minimum measured ratio of rates for keeping fewer workers.
@@ -301,21 +303,17 @@ impl Tuner {
     /// Returns the setting to try next.
     fn next_setting(&self, figures: &LoadFigures, memory: MemoryBounds) -> Option<(Setting, TuningReason)> {
         let Setting { workers, prefetch_factor } = self.setting;
-        let cpus = self.options.cpus;
         let setting = |workers, prefetch_factor| Setting { workers, prefetch_factor };
-        if figures.waiting_share > WAITING_TO_GROW && figures.busy_share > MIN_BUSY_SHARE {
-            let wanted = (WORKER_RESERVE * figures.workers_for(figures.max_rate(cpus))).ceil() as usize;
-            let more = wanted.clamp(workers + 1, 2 * workers).min(self.bounds.max_workers);
-            let more = (workers..=more).rev().find(|&more| memory.allow(setting(more, prefetch_factor)))?;
-            let gain = figures.predicted_rate(more, cpus) / figures.batches_per_second;
-            return (more > workers && gain >= MIN_PREDICTED_GAIN)
-                .then_some((setting(more, prefetch_factor), TuningReason::ProgramWaits));
-        }
         if figures.waiting_share > WAITING_TO_GROW {
+            let is_busy = figures.busy_share > MIN_BUSY_SHARE;
+            if is_busy && let Some(workers) = self.more_workers(figures, memory) {
+                return Some((setting(workers, prefetch_factor), TuningReason::ProgramWaits));
+            }
             let further = setting(workers, (2 * prefetch_factor).min(self.bounds.max_prefetch));
             // More workers have more batches ahead too.
             let wider = setting((2 * workers).min(self.bounds.max_workers), prefetch_factor);
-            let more = [further, wider].into_iter().find(|&more| more != self.setting && memory.allow(more));
+            let more = [(figures.busy_share < ALWAYS_BUSY).then_some(further), (!is_busy).then_some(wider)];
+            let more = more.into_iter().flatten().find(|&more| more != self.setting && memory.allow(more));
             return more.map(|more| (more, TuningReason::UnevenBatches));
         }
         if figures.waiting_share < WAITING_TO_SHRINK {
@@ -324,6 +322,17 @@ impl Tuner {
             return (fewer < workers).then_some((setting(fewer, prefetch_factor), TuningReason::WorkersIdle));
         }
         None
+    }
+
+    /// Returns a larger number of workers, if it is predicted to pay.
+    fn more_workers(&self, figures: &LoadFigures, memory: MemoryBounds) -> Option<usize> {
+        let (Setting { workers, prefetch_factor }, cpus) = (self.setting, self.options.cpus);
+        let wanted = (WORKER_RESERVE * figures.workers_for(figures.max_rate(cpus))).ceil() as usize;
+        let more = wanted.clamp(workers + 1, 2 * workers).min(self.bounds.max_workers);
+        let allowed = |&workers: &usize| memory.allow(Setting { workers, prefetch_factor });
+        let more = (workers + 1..=more).rev().find(allowed)?;
+        let gain = figures.predicted_rate(more, cpus) / figures.batches_per_second;
+        (gain >= MIN_PREDICTED_GAIN).then_some(more)
     }
 
     /// Counts a change. After [`MAX_CHANGES`] the search makes no other one, because the rates vary too much
