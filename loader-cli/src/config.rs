@@ -50,7 +50,7 @@ fn dataset_lines(target: &Target, arguments: &ConfigArguments) -> Result<Vec<Lin
 
 fn loader_lines(target: &Target) -> Result<Vec<Line>, Stop> {
     let options = target.options.options();
-    // `resolved` alone would replace `num_workers = "auto"` by a number.
+    // `resolved` alone would replace `num_workers = "auto"` by its bounds.
     let values = json(&options.clone().over(options.clone().resolved()))?;
     let line = |option: &OptionInfo| {
         let name = option.name();
