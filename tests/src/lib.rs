@@ -37,6 +37,11 @@ struct Resume;
 #[doc = include_str!("../../docs/workers.md")]
 struct Workers;
 
+/// The programs in the guide to many processes must run.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/distributed.md")]
+struct Distributed;
+
 /// The programs in the guide to tuning must run.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/tuning.md")]
