@@ -67,7 +67,7 @@ macro_rules! formats {
 
             /// Makes each relative path start at the folder that `folder` returns for its key, such as
             /// `path`, `files.image` or `dataset.path`. A config may have keys of several files, see
-            /// [`Config::location`](loader_core::config::Config::location).
+            /// `loader_core::config::Config::location`.
             pub fn relative_to_each(&mut self, folder: impl Fn(&str) -> PathBuf) {
                 for (key, path) in self.paths_mut() {
                     if let Location::Path(relative) = Location::new(&*path) {
