@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::figures::{LoadFigures, MIN_BUSY_SHARE, MIN_PREDICTED_GAIN, WORKER_RESERVE};
+use crate::figures::{LoadFigures, MIN_BUSY_SHARE};
 
 /// The loader is the bottleneck if the program waits for more than this share of the time.
 const MAX_WAITING_SHARE: f64 = 0.05;
@@ -59,13 +59,12 @@ impl Advice {
         if workers > 0 && busy_share <= MIN_BUSY_SHARE {
             return Self::UnevenBatches { busy_share };
         }
-        // The cast saturates: a batch that takes no processor time allows for any number of workers.
-        let wanted = (WORKER_RESERVE * figures.workers_for(figures.max_rate(cpus))).ceil() as usize;
-        let more = wanted.clamp(workers + 1, 2 * workers.max(1)) - workers;
-        let gain = figures.predicted_rate(workers + more, cpus) / figures.batches_per_second;
-        match gain >= MIN_PREDICTED_GAIN {
-            true => Self::MoreWorkers { num_workers: workers, more, gain, busy_share, on_cpu_share },
-            false => Self::CpusBusy { cpu_seconds, cpus },
+        match figures.more_workers(workers, cpus, |_| true) {
+            Some((more, gain)) => {
+                let more = more - workers;
+                Self::MoreWorkers { num_workers: workers, more, gain, busy_share, on_cpu_share }
+            }
+            None => Self::CpusBusy { cpu_seconds, cpus },
         }
     }
 }

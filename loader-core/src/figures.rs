@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use loader_ipc::process;
 use serde::Serialize;
 
 /// Times of all processes in an interval.
@@ -43,6 +44,11 @@ impl Sub for ResourceUse {
     }
 }
 
+/// Returns the processor time that main's process has used.
+pub(crate) fn main_cpu() -> Duration {
+    process::cpu_time(std::process::id()).unwrap_or_default()
+}
+
 /// What the loader has measured over some batches, from [`EpochReport::figures`](crate::EpochReport::figures)
 /// and in a [`TuningDecision`](crate::TuningDecision). Shares are from 0 to 1; seconds are per batch.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -70,9 +76,9 @@ pub struct LoadFigures {
 /// Share of busy time above which workers are the bottleneck.
 pub(crate) const MIN_BUSY_SHARE: f64 = 0.8;
 /// Predicted ratio of rates from which on a change pays.
-pub(crate) const MIN_PREDICTED_GAIN: f64 = 1.05;
+const MIN_PREDICTED_GAIN: f64 = 1.05;
 /// Factor by which there should be more workers than the computed number, because the times of batches vary.
-pub(crate) const WORKER_RESERVE: f64 = 1.15;
+const WORKER_RESERVE: f64 = 1.15;
 
 impl LoadFigures {
     /// Returns `None` if nothing was measured.
@@ -114,6 +120,23 @@ impl LoadFigures {
     /// prediction is a maximum: it knows of no limit of disks and servers.
     pub fn predicted_rate(&self, workers: usize, cpus: usize) -> f64 {
         self.max_rate(cpus).min(workers as f64 / self.worker_seconds)
+    }
+
+    /// Returns the largest number of workers, more than `workers` and at most twice as many, that
+    /// `is_allowed` accepts and that the program's step and the CPUs can use, and the predicted rate divided
+    /// by the measured one. Returns `None` if it is not predicted to pay.
+    pub(crate) fn more_workers(
+        &self,
+        workers: usize,
+        cpus: usize,
+        is_allowed: impl Fn(usize) -> bool,
+    ) -> Option<(usize, f64)> {
+        // The cast saturates: a batch that takes no processor time allows for any number of workers.
+        let usable = (WORKER_RESERVE * self.workers_for(self.max_rate(cpus))).ceil() as usize;
+        let max = usable.clamp(workers + 1, 2 * workers.max(1));
+        let more = (workers + 1..=max).rev().find(|&more| is_allowed(more))?;
+        let gain = self.predicted_rate(more, cpus) / self.batches_per_second;
+        (gain >= MIN_PREDICTED_GAIN).then_some((more, gain))
     }
 
     /// True if the program's step and a batch's work differ from those of `other` by less than the factor

@@ -5,12 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use loader_ipc::{control::WorkerSnapshot, process};
+use loader_ipc::control::WorkerSnapshot;
 
 use crate::{
     advice::Advice,
     batch_info::BatchInfo,
-    figures::{LoadFigures, ResourceUse},
+    figures::{LoadFigures, ResourceUse, main_cpu},
     options::cpus,
     sample_digest::SampleDigest,
     tuner::TuningDecision,
@@ -212,7 +212,7 @@ impl Stopwatch {
         Self {
             epoch,
             started,
-            cpu_before: cpu_time(),
+            cpu_before: main_cpu(),
             ended: None,
             first_batch: None,
             first_use: ResourceUse::default(),
@@ -271,7 +271,7 @@ impl Stopwatch {
         }
         if self.first_batch.is_none() {
             self.first_batch = Some(now - self.started);
-            self.first_use = self.with_main(used(), cpu_time());
+            self.first_use = self.with_main(used(), main_cpu());
         } else {
             self.waiting += now - asked;
         }
@@ -288,7 +288,7 @@ impl Stopwatch {
 
     /// Notes that the program called `next` at `asked` and got `None`.
     pub(crate) fn ended(&mut self, asked: Instant) {
-        self.ended.get_or_insert_with(|| (asked, cpu_time()));
+        self.ended.get_or_insert_with(|| (asked, main_cpu()));
     }
 
     /// Adds the processor time of this process to what the workers have used.
@@ -306,7 +306,7 @@ impl Stopwatch {
 
     /// Reports on the epoch, in which the workers have used `used`.
     pub(crate) fn report(&self, used: ResourceUse) -> EpochReport {
-        let (ended, cpu) = self.ended.unwrap_or_else(|| (Instant::now(), cpu_time()));
+        let (ended, cpu) = self.ended.unwrap_or_else(|| (Instant::now(), main_cpu()));
         EpochReport {
             epoch: self.epoch,
             batches: self.batches,
@@ -327,11 +327,6 @@ impl Stopwatch {
             tuning: Vec::new(),
         }
     }
-}
-
-/// Returns the processor time that this process has used.
-fn cpu_time() -> Duration {
-    process::cpu_time(std::process::id()).unwrap_or_default()
 }
 
 #[cfg(test)]

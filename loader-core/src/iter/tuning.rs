@@ -9,7 +9,7 @@ use loader_ipc::process;
 
 use super::team::Team;
 use crate::{
-    figures::ResourceUse,
+    figures::{ResourceUse, main_cpu},
     memory,
     tuner::{MemoryBounds, Setting, Tuner, TuningDecision},
 };
@@ -188,6 +188,5 @@ impl Tuning {
 }
 
 fn resource_use(team: &Team) -> ResourceUse {
-    let main_cpu = process::cpu_time(std::process::id()).unwrap_or_default();
-    ResourceUse { main_cpu, ..team.resource_use() }
+    ResourceUse { main_cpu: main_cpu(), ..team.resource_use() }
 }

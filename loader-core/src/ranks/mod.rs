@@ -53,7 +53,8 @@ impl LaunchedRank {
     /// its variables.
     ///
     /// # Errors
-    /// [`RankError`] if a launcher's variables are incomplete, are no numbers, or contradict those of another launcher.
+    /// [`RankError`] if a launcher's variables are incomplete, are not numbers, or contradict those of another
+    /// launcher.
     ///
     /// # Examples
     /// ```

@@ -14,7 +14,7 @@ mod decision;
 
 use std::{ops::RangeInclusive, time::Duration};
 
-use crate::figures::{LoadFigures, MIN_BUSY_SHARE, MIN_PREDICTED_GAIN, ResourceUse, WORKER_RESERVE};
+use crate::figures::{LoadFigures, MIN_BUSY_SHARE, ResourceUse};
 
 pub use decision::{TuningDecision, TuningReason};
 
@@ -35,7 +35,8 @@ const ALWAYS_BUSY: f64 = 0.98;
 const MIN_MEASURED_GAIN: f64 = 1.03;
 /// Minimum measured ratio of rates for keeping fewer workers.
 const MIN_RATE_WITH_FEWER: f64 = 0.98;
-/// As [`WORKER_RESERVE`], where the tuner removes workers. It is larger, so that the rate does not fall.
+/// Factor by which there should be more workers than the computed number, where the tuner removes workers. It
+/// is larger than where it adds them, so that the rate does not fall.
 const RESERVE_BEFORE_PARKING: f64 = 1.3;
 /// Number of consecutive intervals with the same result after which the tuner removes workers, settles, or
 /// searches again.
@@ -177,8 +178,8 @@ impl Tuner {
         true
     }
 
-    /// True if the time between two calls of `next` is no step of the program, but a pause, for example to
-    /// evaluate a model.
+    /// True if `step`, the time between two calls of `next`, is so long that it is a pause of the program,
+    /// for example to evaluate a model.
     fn is_pause(&self, step: Duration) -> bool {
         let Interval { batches, elapsed, waiting, .. } = self.interval;
         let steps = elapsed.saturating_sub(waiting);
@@ -306,8 +307,10 @@ impl Tuner {
         let setting = |workers, prefetch_factor| Setting { workers, prefetch_factor };
         if figures.waiting_share > WAITING_TO_GROW {
             let is_busy = figures.busy_share > MIN_BUSY_SHARE;
-            if is_busy && let Some(workers) = self.more_workers(figures, memory) {
-                return Some((setting(workers, prefetch_factor), TuningReason::ProgramWaits));
+            let is_allowed =
+                |more| more <= self.bounds.max_workers && memory.allow(setting(more, prefetch_factor));
+            if is_busy && let Some((more, _)) = figures.more_workers(workers, self.options.cpus, is_allowed) {
+                return Some((setting(more, prefetch_factor), TuningReason::ProgramWaits));
             }
             let further = setting(workers, (2 * prefetch_factor).min(self.bounds.max_prefetch));
             // More workers have more batches ahead too.
@@ -322,17 +325,6 @@ impl Tuner {
             return (fewer < workers).then_some((setting(fewer, prefetch_factor), TuningReason::WorkersIdle));
         }
         None
-    }
-
-    /// Returns a larger number of workers, if it is predicted to pay.
-    fn more_workers(&self, figures: &LoadFigures, memory: MemoryBounds) -> Option<usize> {
-        let (Setting { workers, prefetch_factor }, cpus) = (self.setting, self.options.cpus);
-        let wanted = (WORKER_RESERVE * figures.workers_for(figures.max_rate(cpus))).ceil() as usize;
-        let more = wanted.clamp(workers + 1, 2 * workers).min(self.bounds.max_workers);
-        let allowed = |&workers: &usize| memory.allow(Setting { workers, prefetch_factor });
-        let more = (workers + 1..=more).rev().find(allowed)?;
-        let gain = figures.predicted_rate(more, cpus) / figures.batches_per_second;
-        (gain >= MIN_PREDICTED_GAIN).then_some(more)
     }
 
     /// Counts a change. After [`MAX_CHANGES`] the search makes no other one, because the rates vary too much
