@@ -75,6 +75,7 @@ mod fingerprint;
 pub mod function;
 mod iter;
 mod launch;
+mod load_times;
 mod loader;
 mod memory;
 pub mod mix;
@@ -86,6 +87,7 @@ mod plan;
 mod pool;
 mod random;
 mod ranks;
+mod ready_batches;
 mod report;
 mod sample_digest;
 pub mod sampler;
@@ -115,11 +117,12 @@ pub use error::{Error, UserFailure};
 pub use exit::{ExitCause, WorkerActivity, WorkerExit};
 pub use figures::LoadFigures;
 pub use iter::Iter;
+pub use load_times::{LoadTimes, Percentiles, PhaseTimes, SlowSample};
 pub use loader::DataLoader;
 pub use loader_core_derive::{Convert, Sample};
 #[doc(inline)]
 pub use loader_ipc::{
-    control::WorkerState, frame::ExitStatus, slots::SlotError, violation::ProtocolViolation,
+    control::WorkerState, frame::ExitStatus, profile::Phase, slots::SlotError, violation::ProtocolViolation,
 };
 pub use options::{
     AutoWorkers, LauncherMode, LoaderOptions, NumWorkers, OnBadSample, OnWorkerDeath, OptionInfo, OptionKind,
@@ -127,6 +130,7 @@ pub use options::{
 };
 pub use pool::{WorkerProgram, WorkerStartError};
 pub use ranks::{LaunchedRank, Launcher, RankError};
+pub use ready_batches::ReadyBatches;
 pub use report::{BadSample, EpochReport, Verdict, WorkerReport};
 pub use sample_digest::SampleDigest;
 pub use shared_vec::{SharedVec, SharedVecError};

@@ -11,10 +11,15 @@ use crate::{
     advice::Advice,
     batch_info::BatchInfo,
     figures::{LoadFigures, ResourceUse, main_cpu},
+    load_times::{LoadTimes, PhaseTimes},
     options::cpus,
+    ready_batches::ReadyBatches,
     sample_digest::SampleDigest,
     tuner::TuningDecision,
 };
+
+/// The display of a report names phases with at least this share of the loading time.
+const MIN_SHOWN_SHARE: f64 = 0.05;
 
 /// Statistics of an epoch so far, from [`Iter::report`](crate::Iter::report). Its `Display` is one line.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,6 +57,12 @@ pub struct EpochReport {
     pub num_workers: usize,
     /// Bytes of shared memory that the loader has allocated for batches.
     pub shared_memory_bytes: u64,
+    /// Where the time of loading went.
+    pub times: LoadTimes,
+    /// Batches that were ready, over time.
+    pub ready: ReadyBatches,
+    /// Mean time in which main decodes a batch that a worker has loaded; `None` without workers.
+    pub main_decode: Option<Duration>,
     /// What was measured since the first batch; `None` before the third batch.
     pub figures: Option<LoadFigures>,
     /// Decisions about the number of workers and the prefetch factor in this epoch, if the loader
@@ -107,12 +118,14 @@ pub struct WorkerReport {
     /// Number of page faults served from memory (`ru_minflt`). Includes the start of the worker, if it was in
     /// this epoch.
     pub page_faults: u64,
+    /// Time of each phase, in the batches whose samples were measured; see [`LoadTimes`].
+    pub phases: PhaseTimes,
 }
 
 impl WorkerReport {
     pub(crate) fn new(snapshot: &WorkerSnapshot, cpu: Duration) -> Self {
         let WorkerSnapshot { batches, samples, busy, page_faults, .. } = *snapshot;
-        Self { batches, samples, busy, cpu, page_faults }
+        Self { batches, samples, busy, cpu, page_faults, phases: PhaseTimes::default() }
     }
 
     /// Returns the difference to an earlier report of the worker.
@@ -123,6 +136,7 @@ impl WorkerReport {
             busy: self.busy.saturating_sub(before.busy),
             cpu: self.cpu.saturating_sub(before.cpu),
             page_faults: self.page_faults.saturating_sub(before.page_faults),
+            phases: self.phases,
         }
     }
 }
@@ -175,7 +189,11 @@ impl fmt::Display for EpochReport {
             write!(f, "{waiting:.2?}")?;
         }
         match self.advice() {
-            Some(advice) => write!(f, " waiting for batches: {advice}"),
+            Some(advice @ Advice::KeepsUp { .. }) => write!(f, " waiting for batches: {advice}"),
+            Some(advice) => {
+                write!(f, " waiting for batches: {advice}")?;
+                self.fmt_phases(f)
+            }
             None => f.write_str(" waiting for batches: too few batches to tell what the bottleneck is"),
         }
     }
@@ -183,6 +201,22 @@ impl fmt::Display for EpochReport {
 
 fn counted(count: u64, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
+}
+
+impl EpochReport {
+    /// Writes the phases that take most of the loading time.
+    fn fmt_phases(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shares = self.times.phases.shares();
+        let mut shown = shares.iter().filter(|(_, share)| *share >= MIN_SHOWN_SHARE).peekable();
+        if shown.peek().is_some() {
+            f.write_str("; loading is")?;
+        }
+        for (position, (phase, share)) in shown.enumerate() {
+            let comma = if position == 0 { "" } else { "," };
+            write!(f, "{comma} {:.0} % {}", 100.0 * share, phase.name())?;
+        }
+        Ok(())
+    }
 }
 
 /// Collects the statistics of an epoch.
@@ -198,6 +232,7 @@ pub(crate) struct Stopwatch {
     /// What the processes had used when the program got the first batch.
     first_use: ResourceUse,
     waiting: Duration,
+    ready: ReadyBatches,
     batches: u64,
     samples: u64,
     repeated: u64,
@@ -217,6 +252,7 @@ impl Stopwatch {
             first_batch: None,
             first_use: ResourceUse::default(),
             waiting: Duration::ZERO,
+            ready: ReadyBatches::default(),
             batches: 0,
             samples: 0,
             repeated: 0,
@@ -250,14 +286,23 @@ impl Stopwatch {
     }
 
     /// Notes that the program called `next` at `asked` and now gets a batch, or an error (`None`). `used`
-    /// returns what the processes have used in this epoch.
+    /// returns what the processes have used in this epoch, and `loaded` the number of batches that workers have
+    /// loaded in it.
     pub(crate) fn waited(
         &mut self,
         asked: Instant,
         batch: Option<&BatchInfo>,
         used: impl FnOnce() -> ResourceUse,
+        loaded: impl FnOnce() -> Option<u64>,
     ) {
         let now = Instant::now();
+        let at = now - self.started;
+        if self.ready.is_due(at)
+            && let Some(loaded) = loaded()
+        {
+            let returned = self.batches + self.errors + u64::from(batch.is_some());
+            self.ready.note(at, loaded.saturating_sub(returned));
+        }
         match batch {
             Some(batch) => {
                 self.batches += 1;
@@ -323,6 +368,9 @@ impl Stopwatch {
             workers: Vec::new(),
             num_workers: 0,
             shared_memory_bytes: 0,
+            times: LoadTimes::default(),
+            ready: self.ready.clone(),
+            main_decode: None,
             figures: self.figures(ended, self.with_main(used, cpu)),
             tuning: Vec::new(),
         }

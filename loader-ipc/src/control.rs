@@ -1,5 +1,6 @@
 //! The control page: a small shared page for each pool of workers. It holds the done flag and, for each
-//! worker, what the worker is doing and since when. It stays readable after a worker was killed.
+//! worker, what the worker is doing and since when. Behind it lies, for each worker, an area for what it
+//! [measures](crate::profile). Both stay readable after a worker was killed.
 
 use std::{
     io,
@@ -14,7 +15,11 @@ use nix::{
     time::{ClockId, clock_gettime},
 };
 
-use crate::{memory, sys::SharedWords};
+use crate::{
+    memory,
+    profile::{AREA, ProfileArea},
+    sys::SharedWords,
+};
 
 /// The smallest size in bytes of a page of memory.
 const PAGE: usize = 4096;
@@ -92,10 +97,22 @@ impl ControlPage {
     /// # Errors
     /// If the system is out of memory or descriptors.
     pub fn create(workers: usize) -> io::Result<(Self, OwnedFd)> {
-        let (words, fd) = memory::reserve_words(words(workers))?;
-        let page = Self { words, max_workers: max_workers(workers) };
+        let len = bytes_of(words(workers))?;
+        let fd = memory::create(len)?;
+        memory::reserve_pages(&fd, 0, bytes_of(lines(workers))?)?;
+        let page = Self::map(&fd, workers)?;
         (0..page.max_workers()).for_each(|worker| page.reset(worker));
         Ok((page, fd))
+    }
+
+    /// Reserves the memory of a worker's area in the page that was made for `workers` workers, so that accessing it
+    /// never raises a signal. The worker must not be started before.
+    ///
+    /// # Errors
+    /// If the system is out of memory.
+    pub fn reserve_area(fd: &OwnedFd, workers: usize, worker: usize) -> io::Result<()> {
+        let start = size_of::<u64>() * area_start(max_workers(workers), worker);
+        memory::reserve_pages(fd, start, bytes_of(NonZeroUsize::new(AREA).expect("an area has words"))?)
     }
 
     /// Marks a worker as starting now, because another process takes its place. Its counters continue.
@@ -151,6 +168,14 @@ impl ControlPage {
     /// Returns a worker's line, for that worker to write.
     pub fn line_of(&self, worker: usize) -> WorkerLine<'_> {
         WorkerLine { words: self.line(worker) }
+    }
+
+    /// Returns the area for what a worker measures. Its memory must have been
+    /// [reserved](Self::reserve_area).
+    pub fn area_of(&self, worker: usize) -> ProfileArea<'_> {
+        assert!(worker < self.max_workers, "worker {worker} of at most {}", self.max_workers);
+        let start = area_start(self.max_workers, worker);
+        ProfileArea::over(&self.words.words()[start..start + AREA])
     }
 
     /// Reads a worker's line. The words are read one after the other, so they may be from different moments.
@@ -235,9 +260,24 @@ impl WorkerLine<'_> {
     }
 }
 
-/// Returns the number of words of a page for `workers` workers.
-fn words(workers: usize) -> NonZeroUsize {
+/// Returns the number of words of the lines of a page for `workers` workers.
+fn lines(workers: usize) -> NonZeroUsize {
     NonZeroUsize::MIN.saturating_add(LINE * (FIRST_WORKER + max_workers(workers)) - 1)
+}
+
+/// Returns the number of words of a page for `workers` workers, with the areas behind it.
+fn words(workers: usize) -> NonZeroUsize {
+    lines(workers).saturating_add(AREA * max_workers(workers))
+}
+
+/// Returns the number of words before a worker's area.
+fn area_start(max_workers: usize, worker: usize) -> usize {
+    LINE * (FIRST_WORKER + max_workers) + AREA * worker
+}
+
+fn bytes_of(words: NonZeroUsize) -> io::Result<NonZeroUsize> {
+    let word = const { NonZeroUsize::new(size_of::<u64>()).unwrap() };
+    Ok(words.checked_mul(word).ok_or(io::ErrorKind::InvalidInput)?)
 }
 
 /// Returns the number of workers for which there is a line if the lines of `workers` workers fill whole

@@ -38,6 +38,7 @@ pub mod lifeline;
 pub mod memory;
 pub mod oom;
 pub mod process;
+pub mod profile;
 pub mod queue;
 mod ring;
 mod signals;

@@ -4,11 +4,13 @@ use std::{
     ops::ControlFlow,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context, bail};
-use loader_core::internal::{BatchRequest, EncodeBatch, Fetch, NoBatch, ShardPosition, Snapshot};
+use loader_core::internal::{
+    BatchRequest, EncodeBatch, Fetch, NoBatch, ProgressSink, ShardPosition, Snapshot,
+};
 use loader_ipc::{
     arena::{Arena, Encoded},
     channel::SendError,
@@ -150,7 +152,12 @@ impl Worker<'_> {
         if self.session.control.is_cancelled() {
             return self.report(Event::Skipped { task: number, lease, held: false });
         }
-        let started = Instant::now();
+        let control = Arc::clone(&self.session.control);
+        let shard = match indices {
+            Indices::NextOf { shard, .. } => Some(shard),
+            _ => None,
+        };
+        let timer = control.area_of(self.session.worker).start_batch(epoch, number, shard);
         self.line().set_task(number);
         let request = self.unpack(indices, lease)?;
         let first = match &request {
@@ -160,8 +167,7 @@ impl Worker<'_> {
         self.line().progress(WorkerState::Fetching, first);
         fault::point(Point::WorkerFetch);
         let before = self.position(&request);
-        let control = Arc::clone(&self.session.control);
-        let sink = PageSink::new(&control, self.session.worker, &known_bad);
+        let sink = PageSink::new(&control, self.session.worker, &known_bad, &timer);
         let outcome = self.fetch_and_send(epoch, number, lease, &request, &sink)?;
         // If there is no batch, the control page still shows the last sample, which the worker no longer
         // loads.
@@ -177,7 +183,7 @@ impl Worker<'_> {
                     BatchRequest::Samples(indices) => indices.len() as u64,
                     BatchRequest::NextOf { .. } => position.saturating_sub(before),
                 };
-                self.count(samples, started);
+                self.count(samples, timer.finish(samples));
                 Event::Done { task: number, lease, encoded, held: self.is_held(lease), position, bad }
             }
             Outcome::Failed { lease, failure } => {
@@ -254,6 +260,9 @@ impl Worker<'_> {
             Err(NoBatch::Failed(failure)) => return Ok(Outcome::Failed { lease, failure }),
         };
         self.enter(WorkerState::Sending);
+        if let Some(timer) = sink.timer() {
+            timer.start_encoding();
+        }
         fault::point(Point::WorkerWrite);
         match encode(&*batch, &mut arena) {
             Ok(encoded) => Ok(Outcome::Done { lease, encoded }),
@@ -311,8 +320,7 @@ impl Worker<'_> {
         self.slots.memory(lease.slot).is_some_and(|memory| memory.is_lent())
     }
 
-    fn count(&mut self, samples: u64, started: Instant) {
-        let busy = started.elapsed();
+    fn count(&mut self, samples: u64, busy: Duration) {
         self.batches += 1;
         // Both measurements take system calls, so the worker does not make them after every small batch.
         if busy >= LONG_BATCH || self.batches.is_multiple_of(MEASURE_INTERVAL) {

@@ -8,6 +8,7 @@ use loader_ipc::{
     end_if_forked,
     fault::{self, Point},
     frame::{BadSampleRecord, MAX_BAD_SAMPLES, ONE_BY_ONE},
+    profile::BatchTimer,
 };
 
 /// Maximum number of samples in a row that are published without the time.
@@ -29,13 +30,19 @@ pub(crate) struct PageSink<'a> {
     /// time before the first sample does not show how long a sample takes.
     run: Cell<Option<u32>>,
     known_bad: &'a [u64],
+    timer: &'a BatchTimer<'a>,
     bad: RefCell<Vec<BadSampleRecord>>,
 }
 
 impl<'a> PageSink<'a> {
-    pub(crate) fn new(control: &'a ControlPage, worker: usize, known_bad: &'a [u64]) -> Self {
+    pub(crate) fn new(
+        control: &'a ControlPage,
+        worker: usize,
+        known_bad: &'a [u64],
+        timer: &'a BatchTimer<'a>,
+    ) -> Self {
         let (untimed, run, bad) = (Cell::new(0), Cell::new(None), RefCell::default());
-        Self { control, line: control.line_of(worker), untimed, run, known_bad, bad }
+        Self { control, line: control.line_of(worker), untimed, run, known_bad, timer, bad }
     }
 
     /// Returns the bad samples of the batch, cut to what fits a frame.
@@ -77,6 +84,10 @@ impl ProgressSink for PageSink<'_> {
 
     fn bad_samples(&self) -> usize {
         self.bad.borrow().len()
+    }
+
+    fn timer(&self) -> Option<&BatchTimer<'_>> {
+        self.timer.if_timed()
     }
 
     fn is_one_by_one(&self) -> bool {

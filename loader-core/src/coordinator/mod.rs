@@ -304,6 +304,11 @@ impl Coordinator {
         (low + sent, high.map(|high| high + sent))
     }
 
+    /// Returns the number of the epoch.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.supply.epoch()
+    }
+
     /// Number of workers that have died in this epoch and were replaced.
     pub(crate) fn restarts(&self) -> u64 {
         self.deaths.replaced()

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use loader_ipc::profile::Phase;
 use serde::{Deserialize, Serialize};
 
 use super::{Dataset, IterableDataset, Shard, SnapshotDataset, SnapshotIterator, many};
@@ -31,7 +32,7 @@ impl<D: Dataset, F: MapFunction<D::Sample>> Dataset for Map<D, F> {
 
     fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<F::Output> {
         let sample = self.dataset.get(index, cx)?;
-        cx.in_layer(Dataset::layers(self), |cx| self.function.call(sample, cx))
+        cx.in_layer(Dataset::layers(self), |cx| Phase::Transform.measure(|| self.function.call(sample, cx)))
     }
 
     fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<F::Output>> {
@@ -40,7 +41,9 @@ impl<D: Dataset, F: MapFunction<D::Sample>> Dataset for Map<D, F> {
         };
         let mapped = samples.into_iter().zip(indices).map(|(sample, &index)| {
             cx.set_index(index);
-            cx.in_layer(Dataset::layers(self), |cx| self.function.call(sample, cx))
+            cx.in_layer(Dataset::layers(self), |cx| {
+                Phase::Transform.measure(|| self.function.call(sample, cx))
+            })
         });
         mapped.collect()
     }
@@ -122,7 +125,8 @@ impl<I: Iterator<Item = anyhow::Result<A>>, F: MapFunction<A>, A> Iterator for M
         let item = self.items.next()?;
         self.cx.set_index(self.position as usize);
         self.position += 1;
-        Some(item.and_then(|sample| self.function.call(sample, &mut self.cx)))
+        let call = |sample| Phase::Transform.measure(|| self.function.call(sample, &mut self.cx));
+        Some(item.and_then(call))
     }
 }
 

@@ -448,6 +448,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         let ShardLayout { batch_size, drop_last, .. } = self.layout;
         let mut stack = self.collate.stack(batch_size);
         let (mut count, mut bad, mut snapshot, mut misfit) = (0, 0, None, None);
+        let timer = sink.timer();
         // A batch with too many bad samples is left out as a whole, so reading on would only lose good
         // samples.
         while count < batch_size && bad <= MAX_BAD_SAMPLES {
@@ -460,6 +461,9 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
             cursor.wants_snapshot.store(is_snapshot_due, Ordering::Relaxed);
             let index = Some(cursor.position);
             at.set((Stage::Fetch, index));
+            if let Some(timer) = timer {
+                timer.start_sample();
+            }
             let Some((item, written)) = cursor.next_item() else { break };
             snapshot = written;
             if let Err(error) = &item
@@ -483,6 +487,9 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
                 continue;
             };
             count += 1;
+            if let Some(timer) = timer {
+                timer.sample_returned(index);
+            }
             // After a sample that does not fit, the batch is still read to its end, so that the next batch
             // begins at the same sample as without the error.
             if misfit.is_none() {

@@ -150,6 +150,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
             _ => self.get_many_good(indices, &mut cx, sink),
         };
         let mut many = many.map(Vec::into_iter);
+        let timer = sink.timer();
         let (mut left_out, mut loaded) = (0, 0);
         for (position, &index) in indices.iter().enumerate() {
             at.set((Stage::Fetch, Some(index as u64)));
@@ -157,6 +158,9 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
                 return Err(NoBatch::Cancelled);
             }
             loaded = index;
+            if let Some(timer) = timer {
+                timer.start_sample();
+            }
             let sample = match (&mut many, self.options.on_bad_sample) {
                 (Some(samples), _) => samples.next().expect("`many::try_get_many` checks the number"),
                 (None, OnBadSample::Error) => {
@@ -174,6 +178,9 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
                     }
                 },
             };
+            if let Some(timer) = timer {
+                timer.sample_returned(many.is_none().then_some(loaded as u64));
+            }
             at.set((Stage::Collate, Some(index as u64)));
             push(&self.collate, &mut stack, sample, arena, (key(epoch, loaded), hashes))
                 .map_err(|error| failed(&error))?;

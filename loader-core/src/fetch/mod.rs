@@ -17,6 +17,7 @@ use loader_ipc::{
     entry::Owned,
     frame::{BadSampleRecord, Failure, MAX_BAD_SAMPLES, Stage},
     memory::SealedMemory,
+    profile::BatchTimer,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -96,6 +97,9 @@ pub trait ProgressSink {
     /// Returns the number of bad samples in the batch so far.
     fn bad_samples(&self) -> usize;
 
+    /// Returns the timer of the batch if its samples and phases are measured.
+    fn timer(&self) -> Option<&BatchTimer<'_>>;
+
     /// True if samples must be loaded one by one, not with `get_many`, to find the one that ends its worker.
     fn is_one_by_one(&self) -> bool {
         false
@@ -109,12 +113,13 @@ pub trait ProgressSink {
 }
 
 /// The [`ProgressSink`] of a loader without workers. It only collects the bad samples.
-#[derive(Debug, Default)]
-pub(crate) struct Unwatched {
-    pub(crate) bad: RefCell<Vec<BadSampleRecord>>,
+#[derive(Debug)]
+pub(crate) struct Unwatched<'a> {
+    bad: RefCell<Vec<BadSampleRecord>>,
+    timer: &'a BatchTimer<'a>,
 }
 
-impl ProgressSink for Unwatched {
+impl ProgressSink for Unwatched<'_> {
     fn progress(&self, _state: WorkerState, _index: usize) -> bool {
         true
     }
@@ -126,9 +131,17 @@ impl ProgressSink for Unwatched {
     fn bad_samples(&self) -> usize {
         self.bad.borrow().len()
     }
+
+    fn timer(&self) -> Option<&BatchTimer<'_>> {
+        self.timer.if_timed()
+    }
 }
 
-impl Unwatched {
+impl<'a> Unwatched<'a> {
+    pub(crate) fn new(timer: &'a BatchTimer<'a>) -> Self {
+        Self { bad: RefCell::default(), timer }
+    }
+
     /// Returns the bad samples of the batch, but at most as many as a worker could report.
     pub(crate) fn into_bad(self) -> Vec<BadSampleRecord> {
         let mut bad = self.bad.into_inner();

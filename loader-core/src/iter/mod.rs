@@ -7,6 +7,7 @@ mod workers;
 
 use std::{fmt, time::Instant};
 
+use loader_ipc::profile::ProfileArea;
 use loader_pinning::Pinner;
 
 use crate::{
@@ -14,6 +15,7 @@ use crate::{
     collate::Batch,
     error::Error,
     figures::ResourceUse,
+    load_times::LoadTimes,
     pinning,
     report::{BadSample, EpochReport, Stopwatch},
     sample_digest::SampleDigest,
@@ -81,6 +83,14 @@ impl<B: Batch> Inner<B> {
         match self {
             Self::Batches(_) | Self::Shards(_) => ResourceUse::default(),
             Self::Workers(iter) => iter.resource_use(),
+        }
+    }
+
+    /// Returns the number of batches that workers have loaded in this epoch; `None` without workers.
+    fn loaded(&self) -> Option<u64> {
+        match self {
+            Self::Batches(_) | Self::Shards(_) => None,
+            Self::Workers(iter) => iter.loaded(),
         }
     }
 }
@@ -215,7 +225,16 @@ impl<B: Batch> Iter<B> {
     /// or the training step is the bottleneck.
     pub fn report(&self) -> EpochReport {
         let mut report = self.stopwatch.report(self.inner.resource_use());
+        let of_main = |profile: ProfileArea<'_>| {
+            LoadTimes::new(&[profile.read()], profile.slowest(self.stopwatch.epoch()))
+        };
+        report.times = match &self.inner {
+            Inner::Batches(iter) => of_main(iter.profile()),
+            Inner::Shards(iter) => of_main(iter.profile()),
+            Inner::Workers(iter) => iter.times(),
+        };
         if let Inner::Workers(iter) = &self.inner {
+            report.main_decode = iter.main_decode();
             report.workers = iter.worker_reports();
             report.num_workers = iter.target_workers();
             report.restarts = iter.restarts();
@@ -253,7 +272,7 @@ impl<B: Batch> Iterator for Iter<B> {
             return None;
         };
         let loaded = info.as_ref().filter(|_| batch.is_ok());
-        self.stopwatch.waited(asked, loaded, || self.inner.resource_use());
+        self.stopwatch.waited(asked, loaded, || self.inner.resource_use(), || self.inner.loaded());
         if info.as_ref().is_some_and(|info| info.shard.is_some()) {
             self.check_length();
         }

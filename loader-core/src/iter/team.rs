@@ -7,13 +7,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use loader_ipc::slots::SlotPool;
+use loader_ipc::{profile::Profile, slots::SlotPool};
 
 use crate::{
     coordinator::{Coordinator, LIVENESS_INTERVAL, Next, Supply, WorkerOptions},
     error::Error,
     exit::WorkerActivity,
     figures::ResourceUse,
+    load_times::{LoadTimes, PhaseTimes},
     pool::Pool,
     report::WorkerReport,
     state::Position,
@@ -27,6 +28,9 @@ const RESUME_DEADLINE: Duration = Duration::from_secs(5);
 /// `Instant` could overflow.
 const MAX_RESUME_DEADLINE: Duration = Duration::from_secs(1 << 30);
 
+/// Main measures the decoding of one of this many batches.
+const DECODE_INTERVAL: u32 = 16;
+
 /// Running workers, and the coordinator that decides what they do. Dropping a team ends its workers.
 #[derive(Debug)]
 pub(crate) struct Team {
@@ -36,6 +40,36 @@ pub(crate) struct Team {
     changed: Instant,
     /// Time for which there were workers in this epoch before that, all of them together.
     worker_time: Duration,
+    /// What each worker had measured at the beginning of the epoch. Later workers had measured nothing.
+    profiles_before: Vec<Profile>,
+    pub(super) decoding: Decoding,
+}
+
+/// The time in which main decodes batches, measured for one of [`DECODE_INTERVAL`] batches.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Decoding {
+    batches: u32,
+    time: Duration,
+}
+
+impl Decoding {
+    /// Calls `decode`, and measures it if it is due.
+    pub(super) fn measure<R>(&mut self, decode: impl FnOnce() -> R) -> R {
+        self.batches = self.batches.wrapping_add(1);
+        if self.batches % DECODE_INTERVAL != 1 {
+            return decode();
+        }
+        let started = Instant::now();
+        let result = decode();
+        self.time += started.elapsed();
+        result
+    }
+
+    /// Returns the mean time; `None` before the first batch.
+    pub(super) fn mean(self) -> Option<Duration> {
+        let measured = self.batches.div_ceil(DECODE_INTERVAL);
+        self.time.checked_div(measured)
+    }
 }
 
 /// What an iterator still knows of its epoch once its team is gone.
@@ -54,6 +88,8 @@ pub(super) struct Summary {
     pub(super) target_workers: usize,
     /// Number of workers that were replaced.
     pub(super) restarts: u64,
+    pub(super) times: LoadTimes,
+    pub(super) main_decode: Option<Duration>,
 }
 
 impl Team {
@@ -66,7 +102,9 @@ impl Team {
         persistent: bool,
     ) -> Self {
         let coordinator = Coordinator::new(options, supply, slots, persistent, Instant::now(), &pool);
-        Self { pool, coordinator, changed: Instant::now(), worker_time: Duration::ZERO }
+        let (changed, worker_time) = (Instant::now(), Duration::ZERO);
+        let (profiles_before, decoding) = (Vec::new(), Decoding::default());
+        Self { pool, coordinator, changed, worker_time, profiles_before, decoding }
     }
 
     /// Returns the number of workers that get tasks, or will once they run.
@@ -78,6 +116,8 @@ impl Team {
     pub(crate) fn begin_epoch(&mut self, supply: Supply, slots: &SlotPool) {
         self.coordinator.begin_epoch(supply, slots, Instant::now(), &mut self.pool);
         (self.changed, self.worker_time) = (Instant::now(), Duration::ZERO);
+        self.profiles_before = (0..self.pool.len()).map(|worker| self.pool.profile(worker).read()).collect();
+        self.decoding = Decoding::default();
     }
 
     /// Sends tasks while the window has room for them.
@@ -104,6 +144,37 @@ impl Team {
             used.worker_cpu += worker.cpu;
         }
         used
+    }
+
+    /// Returns what each worker has measured in this epoch.
+    fn profiles(&self) -> Vec<Profile> {
+        let nothing = Profile::default();
+        let profile = |worker| {
+            let before = self.profiles_before.get(worker).unwrap_or(&nothing);
+            self.pool.profile(worker).read().since(before)
+        };
+        (0..self.pool.len()).map(profile).collect()
+    }
+
+    /// Returns where the time of the workers went in this epoch.
+    pub(super) fn times(&self) -> LoadTimes {
+        let epoch = self.coordinator.epoch();
+        let slowest = (0..self.pool.len()).flat_map(|worker| self.pool.profile(worker).slowest(epoch));
+        LoadTimes::new(&self.profiles(), slowest)
+    }
+
+    /// Returns what each worker has done in this epoch.
+    pub(super) fn worker_reports(&self) -> Vec<WorkerReport> {
+        let mut reports: Vec<_> = self.coordinator.worker_reports(&self.pool).collect();
+        for (report, profile) in reports.iter_mut().zip(self.profiles()) {
+            report.phases = PhaseTimes::new(&profile);
+        }
+        reports
+    }
+
+    /// Returns the number of batches that the workers have loaded in this epoch.
+    pub(super) fn loaded(&self) -> u64 {
+        self.coordinator.worker_reports(&self.pool).map(|worker| worker.batches).sum()
     }
 
     /// Sets the number of workers and the prefetch factor.
@@ -173,10 +244,12 @@ impl Team {
             position: self.coordinator.position(),
             miscount: self.coordinator.miscount(),
             pids: self.pool.pids(),
-            workers: self.coordinator.worker_reports(&self.pool).collect(),
+            workers: self.worker_reports(),
             used: self.resource_use(),
             target_workers: self.coordinator.workers(),
             restarts: self.coordinator.restarts(),
+            times: self.times(),
+            main_decode: self.decoding.mean(),
         }
     }
 

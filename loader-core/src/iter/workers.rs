@@ -1,6 +1,10 @@
 //! Iterates over an epoch on worker processes: takes batches from the coordinator, decodes and returns them.
 
-use std::{io, marker::PhantomData, time::Instant};
+use std::{
+    io,
+    marker::PhantomData,
+    time::{Duration, Instant},
+};
 
 use loader_ipc::{
     fault::{self, Point},
@@ -20,6 +24,7 @@ use crate::{
     error::Error,
     fetch::ShardBatch,
     figures::ResourceUse,
+    load_times::LoadTimes,
     report::WorkerReport,
     state::Position,
     tuner::TuningDecision,
@@ -170,11 +175,20 @@ impl<B> WorkerIter<B> {
     }
 
     pub(super) fn worker_reports(&self) -> Vec<WorkerReport> {
-        let team = self.team.as_ref();
-        team.map_or_else(
-            || self.summary.workers.clone(),
-            |team| team.coordinator.worker_reports(&team.pool).collect(),
-        )
+        self.team.as_ref().map_or_else(|| self.summary.workers.clone(), Team::worker_reports)
+    }
+
+    pub(super) fn times(&self) -> LoadTimes {
+        self.team.as_ref().map_or_else(|| self.summary.times.clone(), Team::times)
+    }
+
+    pub(super) fn main_decode(&self) -> Option<Duration> {
+        self.team.as_ref().map_or(self.summary.main_decode, |team| team.decoding.mean())
+    }
+
+    /// Returns the number of batches that the workers have loaded in this epoch; `None` after its end.
+    pub(super) fn loaded(&self) -> Option<u64> {
+        self.team.as_ref().map(Team::loaded)
     }
 
     /// Returns the tuner's decisions in this epoch.
@@ -221,7 +235,7 @@ impl<B> WorkerIter<B> {
         if let Some(mut team) = unwanted {
             team.shut_down();
             // Include what the workers did while they ended.
-            self.summary.workers = team.coordinator.worker_reports(&team.pool).collect();
+            self.summary.workers = team.worker_reports();
         }
     }
 }
@@ -247,7 +261,8 @@ fn next_batch<B: Batch>(team: &mut Team, last_error: &mut Option<Error>) -> Resu
     }
     let Some((taken, outcome)) = team.coordinator.take_next() else { return Ok(None) };
     let worker = taken.worker();
-    let Opened { end, hashes, mut batch, bad } = open(&team.coordinator, &taken, outcome);
+    let Team { coordinator, decoding, .. } = team;
+    let Opened { end, hashes, mut batch, bad } = decoding.measure(|| open(coordinator, &taken, outcome));
     let mut info = team.coordinator.returned(taken, end, bad);
     if let Some(hashes) = hashes
         && !info.set_digest(&hashes)

@@ -29,6 +29,7 @@ use loader_ipc::{
     fault::{self, Point},
     frame::Report,
     oom::OomWatch,
+    profile::ProfileArea,
     queue::{NoteSender, ReportError, ReportReceiver},
     slots::SlotPool,
 };
@@ -100,6 +101,16 @@ impl Pool {
     /// Returns what the worker is doing, as it says on the control page.
     pub(crate) fn snapshot(&self, worker: usize) -> WorkerSnapshot {
         self.control.read(worker)
+    }
+
+    /// Returns the number of workers that have a process, or had one.
+    pub(crate) fn len(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// Returns what the worker has measured.
+    pub(crate) fn profile(&self, worker: usize) -> ProfileArea<'_> {
+        self.control.area_of(worker)
     }
 
     /// Returns the next report, or `None` at `deadline`. Returns the exit of each process once.

@@ -213,12 +213,13 @@ impl Starter {
     }
 
     fn spawn(&self, number: usize) -> Result<Spawned, Failed> {
-        let program = &self.launch.program;
+        let Launch { program, max_workers, .. } = &*self.launch;
         let refused =
             |source| Failed { error: Error::WorkerNotStarted { worker: number, source }, was_killed: false };
         let failed =
             |source: io::Error| refused(WorkerStartError::NotSpawned { program: program.describe(), source });
         let no_folder = |problem| refused(WorkerStartError::NoSocketFolder(problem));
+        ControlPage::reserve_area(&self.control, *max_workers, number).map_err(failed)?;
         let socket_folder = SocketFolder::choose(random_nonce().map_err(failed)?).map_err(no_folder)?;
         let (lifeline, theirs) = Lifeline::pair().map_err(failed)?;
         let (output, writer) = Output::pipe(number).map_err(failed)?;

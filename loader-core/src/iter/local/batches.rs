@@ -6,6 +6,7 @@ use loader_ipc::{
     arena::Arena,
     frame::{self, Failure},
     heap::HeapPool,
+    profile::{BatchTimer, OwnProfile, ProfileArea},
 };
 
 use super::{super::Step, digested, once::OpenOnce};
@@ -23,7 +24,7 @@ use crate::{
 /// Loads batches of type `B` in this process.
 pub(crate) trait BatchSource<B>: Send + Sync {
     /// Loads a batch. Returns the batch, or `None` if all of its samples were left out, and its bad samples.
-    fn batch(&self, epoch: u64, indices: &[usize]) -> Loaded<B>;
+    fn batch(&self, epoch: u64, indices: &[usize], timer: BatchTimer<'_>) -> Loaded<B>;
 }
 
 type Loaded<B> = (Result<Option<Hashed<B>>, Failure>, Vec<frame::BadSampleRecord>);
@@ -44,13 +45,13 @@ impl<D, C> MapSource<D, C> {
 }
 
 impl<D: Dataset, C: Collate<D::Sample>> BatchSource<C::Batch> for MapSource<D, C> {
-    fn batch(&self, epoch: u64, indices: &[usize]) -> Loaded<C::Batch> {
+    fn batch(&self, epoch: u64, indices: &[usize], timer: BatchTimer<'_>) -> Loaded<C::Batch> {
         let open = |(kind, collate)| Fetcher::open(kind, collate, self.seed, None, &NoWorkerInit);
         let fetcher = match self.open.get(open) {
             Ok(fetcher) => fetcher,
             Err(failure) => return (Err(failure), Vec::new()),
         };
-        let watch = Unwatched::default();
+        let watch = Unwatched::new(&timer);
         let batch = match fetcher.batch(epoch, indices, &mut Arena::on_heap(&self.memory), &watch) {
             Ok(batch) => Ok(Some(batch)),
             Err(NoBatch::AllSamplesBad) => Ok(None),
@@ -60,6 +61,9 @@ impl<D: Dataset, C: Collate<D::Sample>> BatchSource<C::Batch> for MapSource<D, C
             }
         };
         let bad = if batch.is_ok() { watch.into_bad() } else { Vec::new() };
+        if batch.is_ok() {
+            timer.finish(indices.len() as u64);
+        }
         (batch, bad)
     }
 }
@@ -70,12 +74,13 @@ pub(crate) struct LocalBatches<B> {
     plan: Plan,
     /// Numbers of later batches that the user has already received.
     ahead: BTreeSet<u64>,
+    profile: OwnProfile,
 }
 
 impl<B> LocalBatches<B> {
     /// Creates the iterator over the rest of `plan`, without the batches `ahead`.
     pub(crate) fn new(source: Arc<dyn BatchSource<B>>, plan: Plan, ahead: BTreeSet<u64>) -> Self {
-        let mut batches = Self { source, plan, ahead };
+        let mut batches = Self { source, plan, ahead, profile: OwnProfile::default() };
         batches.leave_out();
         batches
     }
@@ -85,7 +90,8 @@ impl<B> LocalBatches<B> {
         let (batch, bad) = match error {
             Some(error) => (Err(error), Vec::new()),
             None => {
-                let (loaded, bad) = self.source.batch(self.plan.epoch(), &indices);
+                let timer = self.profile.area().start_batch(self.plan.epoch(), number, None);
+                let (loaded, bad) = self.source.batch(self.plan.epoch(), &indices, timer);
                 (loaded.map_err(|failure| Error::from_failure(failure, number, None)), bad)
             }
         };
@@ -107,6 +113,10 @@ impl<B> LocalBatches<B> {
     pub(in super::super) fn position(&self) -> Option<Position> {
         let ahead = || self.ahead.iter().copied().collect();
         (!self.plan.is_over()).then(|| self.plan.position(self.plan.next_number(), ahead()))
+    }
+
+    pub(in super::super) fn profile(&self) -> ProfileArea<'_> {
+        self.profile.area()
     }
 
     pub(in super::super) fn miscount(&self) -> Option<(usize, u64)> {

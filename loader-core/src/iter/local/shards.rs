@@ -6,6 +6,7 @@ use loader_ipc::{
     arena::Arena,
     frame::{self, Failure},
     heap::HeapPool,
+    profile::{BatchTimer, OwnProfile, ProfileArea},
 };
 
 use super::{super::Step, digested, once::OpenOnce};
@@ -29,7 +30,7 @@ pub(crate) trait ShardSource<B>: Send + Sync {
 /// Reads the shards for one iteration.
 pub(crate) trait ShardReader<B>: Send {
     /// Loads the next batch of a shard. Opens the shard at `open_at` if it is not open.
-    fn batch(&mut self, shard: usize, open_at: &ShardPosition) -> Loaded<B>;
+    fn batch(&mut self, shard: usize, open_at: &ShardPosition, timer: BatchTimer<'_>) -> Loaded<B>;
 
     /// True if a panic has ended the shard.
     fn has_panicked(&self, shard: usize) -> bool;
@@ -72,7 +73,7 @@ struct Reader<O: OpenShard, C> {
 }
 
 impl<O: OpenShard, C: Collate<O::Sample>> ShardReader<C::Batch> for Reader<O, C> {
-    fn batch(&mut self, shard: usize, open_at: &ShardPosition) -> Loaded<C::Batch> {
+    fn batch(&mut self, shard: usize, open_at: &ShardPosition, timer: BatchTimer<'_>) -> Loaded<C::Batch> {
         let not_opened = |batch| Loaded { batch: Err(batch), position: open_at.position, bad: Vec::new() };
         let StreamSource { open, seed, memory } = &*self.source;
         let opened =
@@ -86,10 +87,13 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardReader<C::Batch> for Reader<O, C>
             }
         };
         let mut arena = Arena::on_heap(memory);
-        let watch = Unwatched::default();
+        let watch = Unwatched::new(&timer);
         let batch = fetcher.batch(&mut self.cursors, self.epoch, shard, open_at, &mut arena, &watch);
         let position = self.cursors.position(shard).max(open_at.position);
         let bad = if let Err(NoBatch::Failed(_)) = batch { Vec::new() } else { watch.into_bad() };
+        if batch.is_ok() {
+            timer.finish(position.saturating_sub(open_at.position));
+        }
         Loaded { batch, position, bad }
     }
 
@@ -106,6 +110,7 @@ pub(crate) struct LocalShards<B> {
     open: Vec<bool>,
     /// The next batch, if [`has_more`](Self::has_more) has already loaded it.
     upcoming: Option<Read<B>>,
+    profile: OwnProfile,
 }
 
 /// The next batch of a shard, or its failure.
@@ -120,7 +125,8 @@ struct Read<B> {
 impl<B> LocalShards<B> {
     pub(crate) fn new(source: Arc<dyn ShardSource<B>>, shards: Shards) -> Self {
         let open = (0..shards.count()).map(|shard| !shards.position(shard).ended).collect();
-        Self { reader: source.begin(shards.epoch()), shards, open, upcoming: None }
+        let (reader, profile) = (source.begin(shards.epoch()), OwnProfile::default());
+        Self { reader, shards, open, upcoming: None, profile }
     }
 
     pub(in super::super) fn step(&mut self) -> Option<Step<B>> {
@@ -151,7 +157,10 @@ impl<B> LocalShards<B> {
         let mut turn = self.shards.turn();
         loop {
             let shard = (0..count).map(|step| (turn + step) % count).find(|&shard| self.open[shard])?;
-            let Loaded { batch, position, bad } = self.reader.batch(shard, self.shards.position(shard));
+            let (epoch, number) = (self.shards.epoch(), self.shards.returned());
+            let timer = self.profile.area().start_batch(epoch, number, u32::try_from(shard).ok());
+            let open_at = self.shards.position(shard);
+            let Loaded { batch, position, bad } = self.reader.batch(shard, open_at, timer);
             let read = |batch, bad| Some(Read { shard, position, batch, bad });
             match batch {
                 Ok(batch) => return read(Ok(Some(batch)), bad),
@@ -163,6 +172,10 @@ impl<B> LocalShards<B> {
                 }
             }
         }
+    }
+
+    pub(in super::super) fn profile(&self) -> ProfileArea<'_> {
+        self.profile.area()
     }
 
     /// Returns the user's position in the epoch; `None` once the end is known.

@@ -1,0 +1,70 @@
+//! How many batches are ready for the program, over time.
+
+use std::time::Duration;
+
+/// Maximum number of readings.
+const MAX_READINGS: usize = 512;
+/// Time between two readings in the first five seconds. It doubles whenever there are [`MAX_READINGS`] readings.
+const FIRST_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Number of batches that workers have loaded and the program has not yet got, over time. It is read when `next` returns a
+/// batch, at most every 10 ms, and less often in a long epoch, so that there are at most 512 readings.
+///
+/// It is an estimate: a batch that two workers have loaded counts twice.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct ReadyBatches {
+    /// Each reading: the time since the call of `iter()`, and the number of batches.
+    pub readings: Vec<(Duration, u64)>,
+    /// Number of times that the time between two readings was doubled.
+    doubled: u32,
+}
+
+impl ReadyBatches {
+    /// Returns the mean of the readings; `None` if there are none.
+    pub fn mean(&self) -> Option<f64> {
+        let sum: u64 = self.readings.iter().map(|(_, batches)| batches).sum();
+        (!self.readings.is_empty()).then(|| sum as f64 / self.readings.len() as f64)
+    }
+
+    /// True if a reading is due at this time.
+    pub(crate) fn is_due(&self, now: Duration) -> bool {
+        let interval = FIRST_INTERVAL * (1 << self.doubled.min(20));
+        self.readings.last().is_none_or(|(last, _)| now >= *last + interval)
+    }
+
+    /// Adds a reading. If there are too many, drops every second one.
+    pub(crate) fn note(&mut self, now: Duration, batches: u64) {
+        if self.readings.len() == MAX_READINGS {
+            let mut position = 0;
+            self.readings.retain(|_| {
+                position += 1;
+                position % 2 == 1
+            });
+            self.doubled += 1;
+        }
+        self.readings.push((now, batches));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_epoch_has_as_many_readings_as_a_short_one() {
+        let mut ready = ReadyBatches::default();
+        assert_eq!(ready.mean(), None);
+        for milliseconds in 0..60_000 {
+            let now = Duration::from_millis(milliseconds);
+            if ready.is_due(now) {
+                ready.note(now, milliseconds / 10_000);
+            }
+        }
+        let count = ready.readings.len();
+        assert!((MAX_READINGS / 2..=MAX_READINGS).contains(&count), "{count} readings");
+        // From 0 to 5, for ten seconds each.
+        assert!((ready.mean().unwrap() - 2.5).abs() < 0.1, "{:?}", ready.mean());
+        assert!(ready.readings.is_sorted());
+    }
+}

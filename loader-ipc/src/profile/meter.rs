@@ -1,0 +1,289 @@
+//! Measures the batch that a thread loads.
+
+use std::{cell::Cell, time::Duration};
+
+use super::{
+    BATCH_TIMES, BATCHES, Histogram, MIN_SAMPLE_NANOS, PHASES, ProfileArea, SAMPLE_MEAN, SAMPLE_TIMES,
+    SLOWEST, SPANS, SlowSample, Span, SpanKind, TIMED_BATCHES, TIMED_INTERVAL, now, slowest, spans,
+};
+use crate::atomic::Ordering;
+
+pub(super) const PHASE_COUNT: usize = 6;
+
+/// A part of the work on a batch, whose time the report of an epoch shows.
+///
+/// A dataset marks reading, decoding and transforming with [`measure`](Self::measure). What it does not mark counts
+/// as [`Fetch`](Self::Fetch).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Phase {
+    /// In the dataset, outside of the phases that it marks.
+    Fetch,
+    /// Reading from a file or a server.
+    Read,
+    /// Decoding what was read.
+    Decode,
+    /// Transforming what was decoded. A dataset's `map` counts as this.
+    Transform,
+    /// Stacking samples into a batch.
+    Collate,
+    /// Encoding the batch for the main process.
+    Encode,
+}
+
+impl Phase {
+    /// All phases, in the order of the work.
+    pub const ALL: [Self; PHASE_COUNT] =
+        [Self::Fetch, Self::Read, Self::Decode, Self::Transform, Self::Collate, Self::Encode];
+
+    /// Returns the name: `"fetch"`, `"read"`, `"decode"`, `"transform"`, `"collate"` or `"encode"`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fetch => "fetch",
+            Self::Read => "read",
+            Self::Decode => "decode",
+            Self::Transform => "transform",
+            Self::Collate => "collate",
+            Self::Encode => "encode",
+        }
+    }
+
+    /// Calls `work`, whose time counts as this phase. Phases can be nested: the time of the inner one counts only
+    /// there. On another thread than that which loads the batch, this only calls `work`.
+    ///
+    /// While the samples of a batch are not measured, this costs about a nanosecond, and otherwise two readings of
+    /// the clock.
+    #[inline]
+    pub fn measure<R>(self, work: impl FnOnce() -> R) -> R {
+        /// Enters the outer phase again, also if `work` panics.
+        struct Leave(Option<Phase>);
+
+        impl Drop for Leave {
+            fn drop(&mut self) {
+                if let Some(outer) = self.0 {
+                    METER.with(|meter| meter.enter(outer));
+                }
+            }
+        }
+
+        let _leave = Leave(METER.with(|meter| meter.is_on.get().then(|| meter.enter(self))));
+        work()
+    }
+}
+
+/// Adds up the time of each phase of the batch that this thread loads.
+struct Meter {
+    is_on: Cell<bool>,
+    phase: Cell<Phase>,
+    /// When the phase began.
+    since: Cell<u64>,
+    nanos: [Cell<u64>; PHASE_COUNT],
+}
+
+thread_local! {
+    static METER: Meter = const {
+        Meter {
+            is_on: Cell::new(false),
+            phase: Cell::new(Phase::Fetch),
+            since: Cell::new(0),
+            nanos: [const { Cell::new(0) }; PHASE_COUNT],
+        }
+    };
+}
+
+impl Meter {
+    fn start(&self, now: u64) {
+        self.is_on.set(true);
+        self.phase.set(Phase::Fetch);
+        self.since.set(now);
+        self.nanos.iter().for_each(|nanos| nanos.set(0));
+    }
+
+    /// Enters a phase now. Returns the phase before.
+    fn enter(&self, phase: Phase) -> Phase {
+        self.enter_at(phase, now())
+    }
+
+    fn enter_at(&self, phase: Phase, now: u64) -> Phase {
+        let before = self.phase.replace(phase);
+        let nanos = &self.nanos[before as usize];
+        nanos.set(nanos.get() + now.saturating_sub(self.since.replace(now)));
+        before
+    }
+}
+
+/// Measures one batch, which this thread loads. If it is dropped before [`finish`](Self::finish), the batch does not
+/// count.
+#[derive(Debug)]
+pub struct BatchTimer<'a> {
+    area: ProfileArea<'a>,
+    epoch: u64,
+    batch: u64,
+    shard: Option<u32>,
+    started: u64,
+    is_timed: bool,
+    /// When the current sample, or the last step of the batch, began.
+    step: Cell<u64>,
+}
+
+impl<'a> ProfileArea<'a> {
+    /// Begins a batch.
+    pub fn start_batch(self, epoch: u64, batch: u64, shard: Option<u32>) -> BatchTimer<'a> {
+        let started = now();
+        let is_timed = self.load(SAMPLE_MEAN) >= MIN_SAMPLE_NANOS || self.load(BATCHES) % TIMED_INTERVAL == 0;
+        if is_timed {
+            METER.with(|meter| meter.start(started));
+        }
+        BatchTimer { area: self, epoch, batch, shard, started, is_timed, step: Cell::new(started) }
+    }
+
+    fn push(self, span: Span) {
+        spans::push(&self.words[SPANS..], span);
+    }
+}
+
+impl BatchTimer<'_> {
+    /// Returns the timer if samples and phases of this batch are measured. The following three methods must only be
+    /// called if they are.
+    pub fn if_timed(&self) -> Option<&Self> {
+        self.is_timed.then_some(self)
+    }
+
+    /// Notes that the dataset is asked for a sample now.
+    pub fn start_sample(&self) {
+        self.step.set(now());
+        METER.with(|meter| meter.enter_at(Phase::Fetch, self.step.get()));
+    }
+
+    /// Notes that the dataset has returned the sample, or several samples (`None`), and that collation goes on.
+    pub fn sample_returned(&self, index: Option<u64>) {
+        let now = now();
+        METER.with(|meter| meter.enter_at(Phase::Collate, now));
+        let started = self.step.replace(now);
+        let Some(index) = index else { return };
+        let nanos = now.saturating_sub(started);
+        Histogram::count(&self.area.words[SAMPLE_TIMES..SLOWEST], nanos);
+        let Self { epoch, batch, shard, .. } = *self;
+        let time = Duration::from_nanos(nanos);
+        let words = &self.area.words[SLOWEST..SLOWEST + slowest::WORDS];
+        slowest::note(words, SlowSample { epoch, batch, shard, index, time });
+        self.area.push(Span { kind: SpanKind::Sample, start: started, time, batch, detail: index });
+    }
+
+    /// Notes that collation is done, and that the batch is now encoded.
+    pub fn start_encoding(&self) {
+        METER.with(|meter| meter.enter(Phase::Encode));
+    }
+
+    /// Records the batch, which has `samples` samples. Returns the time since its start.
+    pub fn finish(self, samples: u64) -> Duration {
+        let Self { area, batch, started, is_timed, .. } = self;
+        let now = now();
+        let nanos = now.saturating_sub(started);
+        let time = Duration::from_nanos(nanos);
+        if is_timed {
+            METER.with(|meter| {
+                meter.enter_at(Phase::Fetch, now);
+                (0..PHASE_COUNT).for_each(|phase| area.add(PHASES + phase, meter.nanos[phase].get()));
+            });
+            area.add(TIMED_BATCHES, 1);
+            let step = self.step.get();
+            let time = Duration::from_nanos(now.saturating_sub(step));
+            area.push(Span { kind: SpanKind::Finish, start: step, time, batch, detail: samples });
+        }
+        area.add(BATCHES, 1);
+        // Relaxed: only this process reads it.
+        area.words[SAMPLE_MEAN].store(nanos / samples.max(1), Ordering::Relaxed);
+        Histogram::count(&area.words[BATCH_TIMES..SAMPLE_TIMES], nanos);
+        area.push(Span { kind: SpanKind::Batch, start: started, time, batch, detail: samples });
+        time
+    }
+}
+
+impl Drop for BatchTimer<'_> {
+    fn drop(&mut self) {
+        if self.is_timed {
+            METER.with(|meter| meter.is_on.set(false));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{panic::catch_unwind, thread::sleep};
+
+    use super::{super::OwnProfile, *};
+
+    const TICK: Duration = Duration::from_millis(2);
+
+    /// Loads a batch of two samples that read, decode and transform.
+    fn load(own: &OwnProfile, batch: u64) -> Duration {
+        let timer = own.area().start_batch(3, batch, None);
+        for index in [7, 8] {
+            timer.if_timed().inspect(|timer| timer.start_sample());
+            Phase::Transform.measure(|| {
+                sleep(TICK);
+                Phase::Decode.measure(|| Phase::Read.measure(|| sleep(TICK)));
+                sleep(TICK);
+            });
+            timer.if_timed().inspect(|timer| timer.sample_returned(Some(index)));
+        }
+        sleep(TICK);
+        timer.if_timed().inspect(|timer| timer.start_encoding());
+        timer.finish(2)
+    }
+
+    #[test]
+    fn the_phases_of_a_batch_add_up_to_its_time() {
+        let own = OwnProfile::default();
+        let time = load(&own, 5);
+        let profile = own.area().read();
+        assert_eq!((profile.timed_batches, profile.batch_times.len(), profile.sample_times.len()), (1, 1, 2));
+        assert_eq!(profile.phases.iter().sum::<Duration>(), time);
+        let of = |phase: Phase| profile.phases[phase as usize];
+        assert!(
+            of(Phase::Transform) >= 4 * TICK && of(Phase::Read) >= 2 * TICK && of(Phase::Collate) >= TICK
+        );
+        let slowest = own.area().slowest(3);
+        assert_eq!(slowest.len(), 2);
+        assert!(slowest.iter().all(|sample| sample.batch == 5 && sample.time >= 3 * TICK));
+        let (spans, _) = own.area().spans(0);
+        let kinds: Vec<_> = spans.iter().map(|span| (span.kind, span.detail)).collect();
+        let expected =
+            [(SpanKind::Sample, 7), (SpanKind::Sample, 8), (SpanKind::Finish, 2), (SpanKind::Batch, 2)];
+        assert_eq!(kinds, expected);
+    }
+
+    #[test]
+    fn fast_batches_are_measured_now_and_then() {
+        let own = OwnProfile::default();
+        let mut batches = 0;
+        let mut empty = || {
+            let timer = own.area().start_batch(0, batches, None);
+            batches += 1;
+            let is_timed = timer.is_timed;
+            timer.finish(1_000_000);
+            is_timed
+        };
+        let timed = (0..2 * TIMED_INTERVAL).filter(|_| empty()).count();
+        assert_eq!(timed, 2);
+        load(&own, batches);
+        // The last batch was slow.
+        let next = || own.area().start_batch(0, 0, None).is_timed;
+        assert!(next());
+    }
+
+    #[test]
+    fn after_a_panic_and_outside_of_batches_nothing_is_measured() {
+        let own = OwnProfile::default();
+        let caught = catch_unwind(|| {
+            let timer = own.area().start_batch(0, 0, None);
+            assert!(timer.is_timed);
+            Phase::Decode.measure(|| panic!("the user's code fails"))
+        });
+        assert!(caught.is_err());
+        assert!(METER.with(|meter| !meter.is_on.get()));
+        Phase::Decode.measure(|| sleep(TICK));
+        assert_eq!(own.area().read(), super::super::Profile::default());
+    }
+}
