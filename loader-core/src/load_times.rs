@@ -102,11 +102,11 @@ impl PhaseTimes {
     /// Returns the share of each phase in the time of all phases, from 0 to 1, the largest first. Empty if nothing was
     /// measured.
     pub fn shares(&self) -> Vec<(Phase, f64)> {
-        let total: Duration = Phase::ALL.iter().map(|&phase| self.of(phase)).sum();
-        if total.is_zero() {
+        let total: f64 = Phase::ALL.iter().map(|&phase| self.of(phase).as_secs_f64()).sum();
+        if total == 0.0 {
             return Vec::new();
         }
-        let share = |phase| (phase, self.of(phase).as_secs_f64() / total.as_secs_f64());
+        let share = |phase| (phase, self.of(phase).as_secs_f64() / total);
         let mut shares: Vec<_> = Phase::ALL.into_iter().map(share).collect();
         shares.sort_by(|(_, one), (_, other)| other.total_cmp(one));
         shares

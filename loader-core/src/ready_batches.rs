@@ -23,8 +23,8 @@ pub struct ReadyBatches {
 impl ReadyBatches {
     /// Returns the mean of the readings; `None` if there are none.
     pub fn mean(&self) -> Option<f64> {
-        let sum: u64 = self.readings.iter().map(|(_, batches)| batches).sum();
-        (!self.readings.is_empty()).then(|| sum as f64 / self.readings.len() as f64)
+        let sum: f64 = self.readings.iter().map(|(_, batches)| *batches as f64).sum();
+        (!self.readings.is_empty()).then(|| sum / self.readings.len() as f64)
     }
 
     /// True if a reading is due at this time.

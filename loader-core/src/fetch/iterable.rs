@@ -313,6 +313,19 @@ impl<S> Cursor<S> {
         Ok(())
     }
 
+    /// Asks for a snapshot with the next item if the item ends a batch and the snapshot is due.
+    fn ask_for_snapshot(&self, ends_batch: bool, every: u64) {
+        let is_due = ends_batch && self.skip == 0 && self.batches + 1 >= every;
+        // Relaxed: the same thread reads the flag.
+        self.wants_snapshot.store(is_due, Ordering::Relaxed);
+    }
+
+    /// Ends the shard because a stream inside of the dataset could not be opened. Its position stays at `start`, the
+    /// beginning of this batch, so that a resumed run opens the stream again.
+    fn end_at(&mut self, start: u64) {
+        (self.items, self.position, self.skip) = (None, start, 0);
+    }
+
     /// Reads the next item, with its snapshot if it has one. `None` at the end of the shard.
     fn next_item(&mut self) -> Option<(anyhow::Result<S>, Option<Vec<u8>>)> {
         match self.items.as_mut()?.0.next() {
@@ -444,34 +457,25 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
             sink.progress(WorkerState::Fetching, usize::try_from(cursor.position).unwrap_or(usize::MAX));
             cursor.wait_until_open(shard).map_err(|error| failed(&error))?;
         }
-        let start = cursor.position.saturating_add(cursor.skip);
+        let (start, timer) = (cursor.position.saturating_add(cursor.skip), sink.timer());
         let ShardLayout { batch_size, drop_last, .. } = self.layout;
         let mut stack = self.collate.stack(batch_size);
         let (mut count, mut bad, mut snapshot, mut misfit) = (0, 0, None, None);
-        let timer = sink.timer();
         // A batch with too many bad samples is left out as a whole, so reading on would only lose good
         // samples.
         while count < batch_size && bad <= MAX_BAD_SAMPLES {
             if !sink.progress(WorkerState::Fetching, usize::try_from(cursor.position).unwrap_or(usize::MAX)) {
                 return Err(NoBatch::Cancelled);
             }
-            let ends_batch = cursor.skip == 0 && count + 1 == batch_size;
-            let is_snapshot_due = ends_batch && cursor.batches + 1 >= self.snapshot_every;
-            // Relaxed: the same thread reads the flag.
-            cursor.wants_snapshot.store(is_snapshot_due, Ordering::Relaxed);
+            cursor.ask_for_snapshot(count + 1 == batch_size, self.snapshot_every);
             let index = Some(cursor.position);
             at.set((Stage::Fetch, index));
-            if let Some(timer) = timer {
-                timer.start_sample();
-            }
             let Some((item, written)) = cursor.next_item() else { break };
             snapshot = written;
             if let Err(error) = &item
                 && error.is::<NotOpened>()
             {
-                // A stream inside of the dataset could not be opened. The shard ends, but its position stays
-                // at the beginning of this batch, so that a resumed run opens the stream again.
-                (cursor.items, cursor.position, cursor.skip) = (None, start, 0);
+                cursor.end_at(start);
                 return Err(failed(error));
             }
             cursor.position = cursor.position.saturating_add(1);

@@ -158,9 +158,6 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
                 return Err(NoBatch::Cancelled);
             }
             loaded = index;
-            if let Some(timer) = timer {
-                timer.start_sample();
-            }
             let sample = match (&mut many, self.options.on_bad_sample) {
                 (Some(samples), _) => samples.next().expect("`many::try_get_many` checks the number"),
                 (None, OnBadSample::Error) => {

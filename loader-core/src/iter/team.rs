@@ -174,7 +174,8 @@ impl Team {
 
     /// Returns the number of batches that the workers have loaded in this epoch.
     pub(super) fn loaded(&self) -> u64 {
-        self.coordinator.worker_reports(&self.pool).map(|worker| worker.batches).sum()
+        let batches = self.coordinator.worker_reports(&self.pool).map(|worker| worker.batches);
+        batches.fold(0, u64::saturating_add)
     }
 
     /// Sets the number of workers and the prefetch factor.

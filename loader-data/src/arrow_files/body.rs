@@ -3,6 +3,7 @@
 use std::{collections::HashMap, io::Read, ops::Range, sync::Arc};
 
 use bytes::Bytes;
+use loader_core::Phase;
 use ruzstd::decoding::StreamingDecoder;
 
 use super::malformed;
@@ -74,7 +75,7 @@ impl Body {
             }
             let bytes = match packed {
                 None => bytes.slice(bytes.len() - len as usize..),
-                Some(packed) => decompress(packed, len, codec).map_err(failed)?,
+                Some(packed) => Phase::Decode.measure(|| decompress(packed, len, codec)).map_err(failed)?,
             };
             loaded.insert(*offset, bytes);
         }

@@ -6,7 +6,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-use loader_core::Tensor;
+use loader_core::{Phase, Tensor};
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 use symphonia::core::io::MediaSource;
@@ -151,7 +151,8 @@ impl AudioTransform {
         let draw = rng.next_u64();
         // With overflow checks, the library panics at some damaged headers. All that it has touched is
         // dropped.
-        let decoded = catch_unwind(AssertUnwindSafe(|| self.decode_drawn(source, draw)));
+        let decoded =
+            catch_unwind(AssertUnwindSafe(|| Phase::Decode.measure(|| self.decode_drawn(source, draw))));
         decoded.unwrap_or_else(|_| {
             Err(DataProblem::Malformed { format: "audio", reason: "the decoder has panicked".to_owned() })
         })

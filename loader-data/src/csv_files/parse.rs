@@ -8,7 +8,7 @@ use std::{
 
 use csv::{ByteRecord, StringRecord};
 use csv_core::{ReadRecordResult, ReaderBuilder, Terminator};
-use loader_core::Shard;
+use loader_core::{Phase, Shard};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
@@ -225,6 +225,10 @@ impl Parser {
 
     /// Parses a record as a sample.
     pub(super) fn parse<R: DeserializeOwned + 'static>(&self, line: &[u8]) -> Result<R, DataProblem> {
+        Phase::Decode.measure(|| self.decode(line))
+    }
+
+    fn decode<R: DeserializeOwned + 'static>(&self, line: &[u8]) -> Result<R, DataProblem> {
         let prepared = self.prepared();
         let fields = self.split(line, Some(self.names.len()))?;
         if TypeId::of::<R>() == TypeId::of::<Record>() || self.has_fields() {

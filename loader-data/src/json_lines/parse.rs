@@ -2,6 +2,7 @@
 
 use std::any::TypeId;
 
+use loader_core::Phase;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
@@ -25,7 +26,7 @@ pub(super) fn parse<R: DeserializeOwned + 'static>(
 }
 
 fn parse_as<R: DeserializeOwned + 'static>(line: &[u8]) -> Result<R, DataProblem> {
-    serde_json::from_slice(line).map_err(|error| {
+    Phase::Decode.measure(|| serde_json::from_slice(line)).map_err(|error| {
         let text = error.to_string();
         // serde_json gets a single line, so it always reports line 1.
         let reason = text.replace(" at line 1 column ", " at column ");

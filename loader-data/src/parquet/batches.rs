@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use loader_core::{MemoryLimitReached, MemoryReservation};
+use loader_core::{MemoryLimitReached, MemoryReservation, Phase};
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder, RowSelection};
 
 use super::{
@@ -74,7 +74,7 @@ impl Batches {
     /// Decodes the next rows; `None` at the end.
     pub(super) fn next(&mut self) -> Option<Result<Arc<Batch>>> {
         let Self { source, file, reader } = self;
-        let decoded = source.guard(|| match reader.next() {
+        let decode = || match reader.next() {
             Some(Ok(batch)) => {
                 let column = |&at: &usize| Cells::new(batch.column(at)).map_err(unsupported);
                 let columns = file.order.iter().map(column).collect::<Result<Vec<_>, String>>()?;
@@ -83,8 +83,8 @@ impl Batches {
             }
             Some(Err(error)) => Err(error.to_string()),
             None => Ok(None),
-        });
-        decoded.transpose()
+        };
+        source.guard(|| Phase::Decode.measure(decode)).transpose()
     }
 }
 

@@ -11,6 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use loader_core::Phase;
 
 use super::{DataFile, Location};
 use crate::error::{DataError, DataProblem, Position, Result};
@@ -87,6 +88,10 @@ impl Blob {
     /// Returns [`DataProblem::Changed`] if the file is not what was listed, and [`DataProblem::Truncated`] if
     /// it ends before `bytes` is full.
     pub(crate) fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> Result<()> {
+        Phase::Read.measure(|| self.fill(bytes, offset))
+    }
+
+    fn fill(&self, bytes: &mut [u8], offset: u64) -> Result<()> {
         match &self.inner {
             Inner::Local { file, modified } => {
                 let read = file.read_exact_at(bytes, offset);
@@ -136,6 +141,10 @@ impl Blob {
     /// As for [`read`](Self::read).
     pub(crate) fn read_ranges(&self, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         ranges.iter().try_for_each(|range| self.check(range))?;
+        Phase::Read.measure(|| self.read_checked(ranges))
+    }
+
+    fn read_checked(&self, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         match &self.inner {
             Inner::Local { file, modified } => {
                 let mut failed = None;

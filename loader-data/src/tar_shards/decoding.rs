@@ -2,6 +2,7 @@
 
 use std::str;
 
+use loader_core::Phase;
 use rand::rngs::ChaCha8Rng;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -63,7 +64,7 @@ impl Decoding {
             if self.fields.selected().is_some_and(|selected| !selected.contains(&name)) {
                 continue;
             }
-            let value = self.value(&field, data, rng);
+            let value = Phase::Decode.measure(|| self.value(&field, data, rng));
             record.set(
                 shared(&name),
                 value.map_err(|problem| error(format!("{}.{field}", sample.key), problem))?,

@@ -13,7 +13,8 @@ const UNIT_BITS: u32 = 8;
 const SUB_BITS: u32 = 2;
 
 /// Counts of times from 256 ns to 18 minutes in 128 buckets. A bucket is at most a quarter as wide as the times in it,
-/// so a quantile is at most 13 % too large or too small.
+/// so a quantile is at most 13 % too large or too small. Sums saturate, because a worker that has failed may have
+/// written any count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram([u64; BUCKETS]);
 
@@ -29,7 +30,7 @@ impl Histogram {
 
     /// Returns the number of times that were counted.
     pub fn len(&self) -> u64 {
-        self.0.iter().sum()
+        self.0.iter().fold(0, |sum, &count| sum.saturating_add(count))
     }
 
     /// True if no time was counted.
@@ -43,7 +44,7 @@ impl Histogram {
         let rank = ((quantile * self.len() as f64).ceil() as u64).max(1);
         let mut seen = 0;
         let bucket = self.0.iter().position(|&count| {
-            seen += count;
+            seen = count.saturating_add(seen);
             seen >= rank
         })?;
         Some(Duration::from_nanos((start_of(bucket) + start_of(bucket + 1)) / 2))
@@ -54,7 +55,7 @@ impl Histogram {
     }
 
     pub(super) fn add(&mut self, other: &Self) {
-        self.0.iter_mut().zip(other.0).for_each(|(count, other)| *count += other);
+        self.0.iter_mut().zip(other.0).for_each(|(count, other)| *count = count.saturating_add(other));
     }
 }
 

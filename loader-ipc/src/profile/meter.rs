@@ -6,7 +6,7 @@ use super::{
     BATCH_TIMES, BATCHES, Histogram, MIN_SAMPLE_NANOS, PHASES, ProfileArea, SAMPLE_MEAN, SAMPLE_TIMES,
     SLOWEST, SPANS, SlowSample, Span, SpanKind, TIMED_BATCHES, TIMED_INTERVAL, now, slowest, spans,
 };
-use crate::atomic::Ordering;
+use crate::{atomic::Ordering, control::WorkerState};
 
 pub(super) const PHASE_COUNT: usize = 6;
 
@@ -130,7 +130,8 @@ impl<'a> ProfileArea<'a> {
     /// Begins a batch.
     pub fn start_batch(self, epoch: u64, batch: u64, shard: Option<u32>) -> BatchTimer<'a> {
         let started = now();
-        let is_timed = self.load(SAMPLE_MEAN) >= MIN_SAMPLE_NANOS || self.load(BATCHES) % TIMED_INTERVAL == 0;
+        let is_timed =
+            self.load(SAMPLE_MEAN) >= MIN_SAMPLE_NANOS || self.load(BATCHES).is_multiple_of(TIMED_INTERVAL);
         if is_timed {
             METER.with(|meter| meter.start(started));
         }
@@ -143,16 +144,21 @@ impl<'a> ProfileArea<'a> {
 }
 
 impl BatchTimer<'_> {
-    /// Returns the timer if samples and phases of this batch are measured. The following three methods must only be
-    /// called if they are.
+    /// Returns the timer if samples and phases of this batch are measured. The following two methods must only be called
+    /// if they are.
     pub fn if_timed(&self) -> Option<&Self> {
         self.is_timed.then_some(self)
     }
 
-    /// Notes that the dataset is asked for a sample now.
-    pub fn start_sample(&self) {
+    /// Notes what the worker does next. In the states of fetching, a sample begins.
+    pub fn enter(&self, state: WorkerState) {
+        let phase = match state {
+            WorkerState::Fetching | WorkerState::FetchingMany => Phase::Fetch,
+            WorkerState::Sending => Phase::Encode,
+            _ => return,
+        };
         self.step.set(now());
-        METER.with(|meter| meter.enter_at(Phase::Fetch, self.step.get()));
+        METER.with(|meter| meter.enter_at(phase, self.step.get()));
     }
 
     /// Notes that the dataset has returned the sample, or several samples (`None`), and that collation goes on.
@@ -170,11 +176,6 @@ impl BatchTimer<'_> {
         self.area.push(Span { kind: SpanKind::Sample, start: started, time, batch, detail: index });
     }
 
-    /// Notes that collation is done, and that the batch is now encoded.
-    pub fn start_encoding(&self) {
-        METER.with(|meter| meter.enter(Phase::Encode));
-    }
-
     /// Records the batch, which has `samples` samples. Returns the time since its start.
     pub fn finish(self, samples: u64) -> Duration {
         let Self { area, batch, started, is_timed, .. } = self;
@@ -189,7 +190,7 @@ impl BatchTimer<'_> {
             area.add(TIMED_BATCHES, 1);
             let step = self.step.get();
             let time = Duration::from_nanos(now.saturating_sub(step));
-            area.push(Span { kind: SpanKind::Finish, start: step, time, batch, detail: samples });
+            area.push(Span { kind: SpanKind::Encode, start: step, time, batch, detail: samples });
         }
         area.add(BATCHES, 1);
         // Relaxed: only this process reads it.
@@ -220,7 +221,7 @@ mod tests {
     fn load(own: &OwnProfile, batch: u64) -> Duration {
         let timer = own.area().start_batch(3, batch, None);
         for index in [7, 8] {
-            timer.if_timed().inspect(|timer| timer.start_sample());
+            timer.if_timed().inspect(|timer| timer.enter(WorkerState::Fetching));
             Phase::Transform.measure(|| {
                 sleep(TICK);
                 Phase::Decode.measure(|| Phase::Read.measure(|| sleep(TICK)));
@@ -229,7 +230,7 @@ mod tests {
             timer.if_timed().inspect(|timer| timer.sample_returned(Some(index)));
         }
         sleep(TICK);
-        timer.if_timed().inspect(|timer| timer.start_encoding());
+        timer.if_timed().inspect(|timer| timer.enter(WorkerState::Sending));
         timer.finish(2)
     }
 
@@ -250,7 +251,7 @@ mod tests {
         let (spans, _) = own.area().spans(0);
         let kinds: Vec<_> = spans.iter().map(|span| (span.kind, span.detail)).collect();
         let expected =
-            [(SpanKind::Sample, 7), (SpanKind::Sample, 8), (SpanKind::Finish, 2), (SpanKind::Batch, 2)];
+            [(SpanKind::Sample, 7), (SpanKind::Sample, 8), (SpanKind::Encode, 2), (SpanKind::Batch, 2)];
         assert_eq!(kinds, expected);
     }
 

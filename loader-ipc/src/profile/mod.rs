@@ -140,7 +140,7 @@ impl Profile {
         for (time, other) in self.phases.iter_mut().zip(other.phases) {
             *time += other;
         }
-        self.timed_batches += other.timed_batches;
+        self.timed_batches = self.timed_batches.saturating_add(other.timed_batches);
         self.batch_times.add(&other.batch_times);
         self.sample_times.add(&other.sample_times);
     }

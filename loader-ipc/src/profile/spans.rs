@@ -38,8 +38,8 @@ pub enum SpanKind {
     Batch,
     /// The dataset returned a sample.
     Sample,
-    /// Collation finished a batch, and the worker encoded it.
-    Finish,
+    /// The worker encoded a batch.
+    Encode,
 }
 
 /// Writes a span over the oldest one.
@@ -78,7 +78,7 @@ fn span(words: &[AtomicU64], number: u64) -> Option<Span> {
     let kind = match load(1) >> KIND_SHIFT {
         0 => SpanKind::Batch,
         1 => SpanKind::Sample,
-        2 => SpanKind::Finish,
+        2 => SpanKind::Encode,
         _ => return None,
     };
     let time = Duration::from_nanos(load(1) & ((1 << KIND_SHIFT) - 1));
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     fn numbered(number: u64) -> Span {
-        let kind = [SpanKind::Batch, SpanKind::Sample, SpanKind::Finish][number as usize % 3];
+        let kind = [SpanKind::Batch, SpanKind::Sample, SpanKind::Encode][number as usize % 3];
         Span { kind, start: number, time: Duration::from_nanos(number), batch: number / 3, detail: number }
     }
 

@@ -2,7 +2,7 @@
 
 use std::array;
 
-use loader_core::{Element, Tensor};
+use loader_core::{Element, Phase, Tensor};
 use rand::Rng;
 
 use super::{
@@ -99,10 +99,13 @@ impl Transform {
         file: &[u8],
         rng: &mut impl Rng,
     ) -> Result<(Tensor<P>, Drawn), ImageProblem> {
-        let image = decode::open(file, self.turns_upright(), &mut canvas.picture)?;
+        let image =
+            Phase::Decode.measure(|| decode::open(file, self.turns_upright(), &mut canvas.picture))?;
         let drawn = self.draw(image.size(), rng)?;
-        let decode = |canvas: &mut Canvas, area| image.decode(area, &mut canvas.picture, &mut canvas.buffers);
-        Ok((drawn.write(canvas, decode)?, drawn))
+        let decode = |canvas: &mut Canvas, area| {
+            Phase::Decode.measure(|| image.decode(area, &mut canvas.picture, &mut canvas.buffers))
+        };
+        Ok((Phase::Transform.measure(|| drawn.write(canvas, decode))?, drawn))
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
     path::Path,
 };
 
-use loader_core::Tensor;
+use loader_core::{Phase, Tensor};
 use rand::Rng;
 use rustix::fs::OFlags;
 
@@ -102,7 +102,9 @@ impl Transform {
         rng: &mut impl Rng,
     ) -> Result<Tensor<P>, ImageError> {
         let image = SCRATCH.with_borrow_mut(|Scratch { file, canvas }| {
-            let image = read(path, max, file).and_then(|()| self.decode_on(canvas, file, rng));
+            let image = Phase::Read
+                .measure(|| read(path, max, file))
+                .and_then(|()| self.decode_on(canvas, file, rng));
             canvas.release(MAX_KEPT);
             if file.capacity() > MAX_KEPT {
                 *file = Vec::new();
@@ -131,7 +133,7 @@ pub(super) fn with_canvas<T>(
 #[cfg(all(feature = "csv", feature = "json-lines", feature = "parquet"))]
 pub(crate) fn read_file(path: &Path, max: u64) -> Result<Vec<u8>, ImageProblem> {
     let mut bytes = Vec::new();
-    read(path, max, &mut bytes)?;
+    Phase::Read.measure(|| read(path, max, &mut bytes))?;
     Ok(bytes)
 }
 
