@@ -96,6 +96,7 @@ mod shared_vec;
 mod state;
 mod tensor;
 mod torch;
+mod trace;
 mod tuner;
 mod tuples;
 mod warning;

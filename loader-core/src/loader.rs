@@ -28,6 +28,7 @@ use crate::{
     shards::Shards,
     state::{Origin, Position, State, must_agree},
     torch::BASE_SEED_DRAWS,
+    trace::Tracer,
     warning::{Warn, Warning},
 };
 
@@ -46,6 +47,7 @@ pub struct DataLoader<B> {
     warn: Warn,
     pinner: Option<Pinner>,
     iteration: IterOptions,
+    tracer: Option<Tracer>,
     next_epoch: Mutex<u64>,
 }
 
@@ -90,8 +92,9 @@ impl<B: Batch> DataLoader<B> {
         warn: Warn,
         pinner: Option<Pinner>,
         iteration: IterOptions,
+        tracer: Option<Tracer>,
     ) -> Self {
-        Self { loading, content, origin, warn, pinner, iteration, next_epoch: Mutex::new(0) }
+        Self { loading, content, origin, warn, pinner, iteration, tracer, next_epoch: Mutex::new(0) }
     }
 
     /// Starts the next epoch, and the workers if they do not run yet. The first call starts epoch 0. A call
@@ -223,7 +226,7 @@ impl<B: Batch> DataLoader<B> {
                         let workers = tuner.as_ref().map_or(epochs.workers, |tuner| tuner.setting().workers);
                         let pool = launch.start(workers, slots, self.base_seed(number))?;
                         let epochs = WorkerOptions { workers, ..epochs.clone() };
-                        Team::new(pool, epochs, supply, slots, idle.is_some())
+                        Team::new(pool, epochs, supply, slots, idle.is_some(), self.tracer.clone())
                     }
                 };
                 let idle = idle.as_ref().map(IdleTeam::downgrade);
@@ -232,7 +235,8 @@ impl<B: Batch> DataLoader<B> {
             _ => unreachable!("the builder makes `loading` and `content` for the same kind of dataset"),
         };
         let (warn, pinner) = (self.warn.clone(), self.pinner.clone());
-        Ok(Iter::new(inner, number, started, self.origin.clone(), warn, pinner, self.iteration))
+        let iter = Iter::new(inner, number, started, self.origin.clone(), warn, pinner, self.iteration);
+        Ok(iter.traced(self.tracer.as_ref()))
     }
 
     /// Returns what epoch `number` loads from `position` on.

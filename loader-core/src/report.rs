@@ -275,6 +275,11 @@ impl Stopwatch {
         self.epoch
     }
 
+    /// Number of batches and errors that `next` has returned.
+    pub(crate) fn returned(&self) -> u64 {
+        self.batches + self.errors
+    }
+
     /// Number of samples in the returned batches.
     pub(crate) fn samples(&self) -> u64 {
         self.samples
@@ -300,8 +305,7 @@ impl Stopwatch {
         if self.ready.is_due(at)
             && let Some(loaded) = loaded()
         {
-            let returned = self.batches + self.errors + u64::from(batch.is_some());
-            self.ready.note(at, loaded.saturating_sub(returned));
+            self.ready.note(at, loaded.saturating_sub(self.returned() + 1));
         }
         match batch {
             Some(batch) => {

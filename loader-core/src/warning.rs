@@ -185,6 +185,28 @@ pub enum Warning {
         /// Why, and what happens instead.
         problem: String,
     },
+    /// The file of the option `trace` or `trace_on_failure` could not be written.
+    #[error("the trace {} was not written: {problem}", file.display())]
+    TraceNotWritten {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        problem: String,
+    },
+}
+
+impl Warning {
+    /// Returns the number of the worker that the warning is about.
+    pub(crate) fn worker(&self) -> Option<usize> {
+        match self {
+            Self::WorkerReplaced { worker, .. }
+            | Self::WorkerNotReplaced { worker, .. }
+            | Self::WorkerNotAdded { worker, .. }
+            | Self::WorkerOversized { worker, .. } => Some(*worker),
+            Self::LongWait { waiting_for, .. } => Some(waiting_for.worker),
+            _ => None,
+        }
+    }
 }
 
 /// Returns how the user prevents the binding.

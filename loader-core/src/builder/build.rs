@@ -28,6 +28,7 @@ use crate::{
     pool::{Launch, Program},
     ranks,
     state::{Batching, Pipeline},
+    trace::Tracer,
     tuner::Tuner,
     warning::Warning,
     worker_init::WorkerInit,
@@ -157,6 +158,10 @@ where
         in_process: impl FnOnce(K, C, u64, HeapPool) -> Loading<C::Batch>,
     ) -> Result<DataLoader<C::Batch>, Error> {
         let mut settings = self.settings;
+        let tracer = Tracer::new(&settings.options)?;
+        if let Some(tracer) = &tracer {
+            settings.warn = tracer.watch(settings.warn);
+        }
         let parts = match &content {
             Content::Batches { .. } => epochs.max_workers.max(1),
             Content::Shards(layout) => layout.shards,
@@ -194,7 +199,7 @@ where
         };
         let max_bad_samples = settings.options.max_bad_samples.unwrap_or_else(default::max_bad_samples);
         let iteration = IterOptions { max_bad_samples, digest: options.digest };
-        Ok(DataLoader::new(loading, content, origin, settings.warn, pinner, iteration))
+        Ok(DataLoader::new(loading, content, origin, settings.warn, pinner, iteration, tracer))
     }
 }
 

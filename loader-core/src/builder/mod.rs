@@ -10,7 +10,7 @@ mod order;
 mod settings;
 mod unbatched;
 
-use std::{fmt, time::Duration};
+use std::{fmt, path::PathBuf, time::Duration};
 
 use loader_ipc::function::Function;
 
@@ -454,6 +454,37 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     #[must_use]
     pub fn hedge(mut self, hedge: bool) -> Self {
         self.settings.options.hedge = Some(hedge);
+        self
+    }
+
+    /// Sets a file for a trace of what main and the workers did, and when; none by default. The loader replaces the file
+    /// at the end of each epoch. It has the last 100,000 events of all epochs, in the JSON format that Perfetto
+    /// (`ui.perfetto.dev`) and Chrome (`chrome://tracing`) show. In its name, `{rank}` stands for the rank.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::prelude::*;
+    ///
+    /// let folder = tempfile::tempdir()?;
+    /// let file = folder.path().join("trace.json");
+    /// let numbers = TensorDataset::new(Tensor::from_slice(&[1i64, 2, 3], [3])?)?;
+    /// let loader = DataLoader::builder(numbers).trace(&file).build()?;
+    /// assert_eq!(loader.iter()?.count(), 3);
+    /// assert!(std::fs::read_to_string(&file)?.contains("\"name\":\"next\""));
+    /// # anyhow::Ok(())
+    /// ```
+    #[must_use]
+    pub fn trace(mut self, file: impl Into<PathBuf>) -> Self {
+        self.settings.options.trace = Some(file.into());
+        self
+    }
+
+    /// Sets a file for a trace of the last events, which the loader writes if an error ends an epoch, like a flight
+    /// recorder; none by default. It has the last batches of each worker, also of one that was killed. Its format is that
+    /// of [`trace`](Self::trace). Until there is an error, it costs some tens of nanoseconds per batch.
+    #[must_use]
+    pub fn trace_on_failure(mut self, file: impl Into<PathBuf>) -> Self {
+        self.settings.options.trace_on_failure = Some(file.into());
         self
     }
 

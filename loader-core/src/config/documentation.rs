@@ -48,6 +48,7 @@ fn row(option: &OptionInfo) -> String {
         OptionKind::Seconds => "seconds, or a [time](#sizes-and-times)".to_owned(),
         OptionKind::NumWorkers => "whole number, `\"auto\"` or `{ auto = { min = 1, max = 8 } }`".to_owned(),
         OptionKind::NumberOrAuto => "whole number or `\"auto\"`".to_owned(),
+        OptionKind::Path => "path".to_owned(),
         OptionKind::Choice(names) => {
             listed(&names.iter().map(|name| format!("`\"{name}\"`")).collect::<Vec<_>>(), "or")
         }
@@ -68,6 +69,7 @@ fn row(option: &OptionInfo) -> String {
         OptionKind::Switch => format!("`{flag}`, `{flag}=false`"),
         OptionKind::NumWorkers => format!("`{flag} N`, `{flag} auto`, `{flag} auto:1-8`"),
         OptionKind::NumberOrAuto => format!("`{flag} N`, `{flag} auto`"),
+        OptionKind::Path => format!("`{flag} FILE`"),
         OptionKind::Choice(_) => format!("`{flag} NAME`"),
         kind => format!("`{flag} {}`", kind.value_name()),
     };

@@ -252,6 +252,8 @@ mod tests {
             digest: Some(true),
             sample_timeout: Some(Duration::from_millis(2500)),
             worker_memory_limit: Some(2_000_000),
+            trace: Some("trace.json".into()),
+            trace_on_failure: Some("failed.json".into()),
             hedge: Some(true),
         }
     }

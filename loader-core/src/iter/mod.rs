@@ -20,6 +20,7 @@ use crate::{
     report::{BadSample, EpochReport, Stopwatch},
     sample_digest::SampleDigest,
     state::{Origin, State},
+    trace::{EpochTrace, Tracer},
     warning::{Warn, Warning},
 };
 
@@ -56,6 +57,8 @@ pub struct Iter<B> {
     bad_before: u64,
     /// True once the epoch has had more bad samples than allowed, which ends the iteration.
     has_too_many_bad_samples: bool,
+    /// It is behind `inner`, so it is dropped later, after `inner` has added its last spans.
+    trace: Option<EpochTrace>,
 }
 
 /// The loader's options that main needs while it iterates.
@@ -117,7 +120,14 @@ impl<B: Batch> Iter<B> {
             options,
             bad_before: 0,
             has_too_many_bad_samples: false,
+            trace: None,
         }
+    }
+
+    /// Adds the epoch to a trace.
+    pub(crate) fn traced(mut self, tracer: Option<&Tracer>) -> Self {
+        self.trace = tracer.map(|tracer| tracer.begin_epoch(self.epoch(), self.warn.clone()));
+        self
     }
 
     /// Takes over what `state`, from which this iterator was resumed, knows of the epoch.
@@ -269,8 +279,12 @@ impl<B: Batch> Iterator for Iter<B> {
         self.check_batch_count();
         let Some((info, batch)) = step else {
             self.stopwatch.ended(asked);
+            if let Some(trace) = &mut self.trace {
+                trace.finish();
+            }
             return None;
         };
+        self.trace_step(asked, info.as_ref(), batch.as_ref().err());
         let loaded = info.as_ref().filter(|_| batch.is_ok());
         self.stopwatch.waited(asked, loaded, || self.inner.resource_use(), || self.inner.loaded());
         if info.as_ref().is_some_and(|info| info.shard.is_some()) {
@@ -300,6 +314,24 @@ impl<B: Batch> Iter<B> {
             _ if self.has_too_many_bad_samples => None,
             Inner::Batches(iter) => iter.step(),
             Inner::Shards(iter) => iter.step(),
+        }
+    }
+
+    /// Adds to the trace that `next`, called at `asked`, returns a batch, or this error.
+    fn trace_step(&mut self, asked: Instant, info: Option<&BatchInfo>, error: Option<&Error>) {
+        let Some(trace) = &mut self.trace else { return };
+        let fatal = error.filter(|error| error.ends_iteration());
+        let ready = self.inner.loaded().map(|loaded| loaded.saturating_sub(self.stopwatch.returned() + 1));
+        trace.returned(asked, info.map(|info| info.number), ready);
+        if trace.is_continuous() || fatal.is_some() {
+            match &mut self.inner {
+                Inner::Batches(iter) => trace.collect(iter.profile()),
+                Inner::Shards(iter) => trace.collect(iter.profile()),
+                Inner::Workers(iter) => iter.collect_spans(),
+            }
+        }
+        if let Some(error) = fatal {
+            trace.failed(error);
         }
     }
 

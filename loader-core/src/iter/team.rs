@@ -18,6 +18,7 @@ use crate::{
     pool::Pool,
     report::WorkerReport,
     state::Position,
+    trace::Tracer,
     tuner::Setting,
 };
 
@@ -43,6 +44,9 @@ pub(crate) struct Team {
     /// What each worker had measured at the beginning of the epoch. Later workers had measured nothing.
     profiles_before: Vec<Profile>,
     pub(super) decoding: Decoding,
+    pub(super) tracer: Option<Tracer>,
+    /// Number of spans of each worker that were collected for the trace.
+    spans_seen: Vec<u64>,
 }
 
 /// The time in which main decodes batches, measured for one of [`DECODE_INTERVAL`] batches.
@@ -100,11 +104,13 @@ impl Team {
         supply: Supply,
         slots: &SlotPool,
         persistent: bool,
+        tracer: Option<Tracer>,
     ) -> Self {
         let coordinator = Coordinator::new(options, supply, slots, persistent, Instant::now(), &pool);
         let (changed, worker_time) = (Instant::now(), Duration::ZERO);
         let (profiles_before, decoding) = (Vec::new(), Decoding::default());
-        Self { pool, coordinator, changed, worker_time, profiles_before, decoding }
+        let spans_seen = Vec::new();
+        Self { pool, coordinator, changed, worker_time, profiles_before, decoding, tracer, spans_seen }
     }
 
     /// Returns the number of workers that get tasks, or will once they run.
@@ -161,6 +167,15 @@ impl Team {
         let epoch = self.coordinator.epoch();
         let slowest = (0..self.pool.len()).flat_map(|worker| self.pool.profile(worker).slowest(epoch));
         LoadTimes::new(&self.profiles(), slowest)
+    }
+
+    /// Adds the spans that workers have written since the last call to the trace.
+    pub(super) fn collect_spans(&mut self) {
+        let Some(tracer) = &self.tracer else { return };
+        self.spans_seen.resize(self.pool.len(), 0);
+        for (worker, seen) in self.spans_seen.iter_mut().enumerate() {
+            tracer.collect(Some(worker), self.pool.profile(worker), seen);
+        }
     }
 
     /// Returns what each worker has done in this epoch.

@@ -145,6 +145,9 @@ impl Tuning {
         let memory = self.memory_bounds(team);
         let Some(mut decision) = self.tuner.decide(memory) else { return };
         decision.batch = self.batches;
+        if let Some(tracer) = &team.tracer {
+            tracer.note(None, "tuning decision", decision.to_string());
+        }
         if self.decisions.len() < MAX_DECISIONS {
             self.decisions.push(decision);
         }

@@ -186,6 +186,13 @@ impl<B> WorkerIter<B> {
         self.team.as_ref().map_or(self.summary.main_decode, |team| team.decoding.mean())
     }
 
+    /// Adds what the workers have done since the last call to the trace.
+    pub(super) fn collect_spans(&mut self) {
+        if let Some(team) = &mut self.team {
+            team.collect_spans();
+        }
+    }
+
     /// Returns the number of batches that the workers have loaded in this epoch; `None` after its end.
     pub(super) fn loaded(&self) -> Option<u64> {
         self.team.as_ref().map(Team::loaded)
@@ -227,6 +234,7 @@ impl<B> WorkerIter<B> {
         if let Some(tuning) = self.tuning.as_mut().filter(|_| team.pool.is_owned()) {
             tuning.end(&mut team);
         }
+        team.collect_spans();
         self.summary = team.summary();
         let unwanted = match self.idle.take() {
             Some(idle) => idle.put(team),
@@ -261,8 +269,13 @@ fn next_batch<B: Batch>(team: &mut Team, last_error: &mut Option<Error>) -> Resu
     }
     let Some((taken, outcome)) = team.coordinator.take_next() else { return Ok(None) };
     let worker = taken.worker();
-    let Team { coordinator, decoding, .. } = team;
+    let Team { coordinator, decoding, tracer, .. } = team;
+    let tracer =
+        tracer.as_ref().filter(|tracer| tracer.is_continuous()).map(|tracer| (tracer, Instant::now()));
     let Opened { end, hashes, mut batch, bad } = decoding.measure(|| open(coordinator, &taken, outcome));
+    if let Some((tracer, started)) = tracer {
+        tracer.decoded(started, taken.batch());
+    }
     let mut info = team.coordinator.returned(taken, end, bad);
     if let Some(hashes) = hashes
         && !info.set_digest(&hashes)

@@ -137,6 +137,8 @@ pub enum OptionKind {
     NumWorkers,
     /// A whole number from 0, or `auto`.
     NumberOrAuto,
+    /// A path.
+    Path,
     /// One of these names.
     Choice(&'static [&'static str]),
 }
@@ -151,6 +153,7 @@ impl OptionKind {
             Self::Seconds => "TIME".to_owned(),
             Self::NumWorkers => "N|auto[:MIN-MAX]".to_owned(),
             Self::NumberOrAuto => "N|auto".to_owned(),
+            Self::Path => "FILE".to_owned(),
             Self::Choice(names) => names.join("|"),
         }
     }
@@ -177,6 +180,7 @@ impl fmt::Display for OptionKind {
             }
             Self::NumWorkers => "a number of workers, auto, or auto:MIN-MAX",
             Self::NumberOrAuto => "a whole number from 0 or auto",
+            Self::Path => "a path",
             Self::Choice(names) => return f.write_str(&listed(names, "or")),
         })
     }

@@ -17,7 +17,7 @@ mod info;
 mod units;
 mod values;
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -98,7 +98,7 @@ macro_rules! options {
                         Some(())
                     },
                     get: |options| options.$name.as_ref().map(OptionValue::to_text),
-                    inherit: |options, below| options.$name = options.$name.or(below.$name),
+                    inherit: |options, below| options.$name = options.$name.take().or_else(|| below.$name.clone()),
                 }
             }),*];
         }
@@ -106,6 +106,7 @@ macro_rules! options {
     (@optional) => { None };
     (@optional $default:expr) => { Some($default) };
     (@parameter NumWorkers) => { impl Into<NumWorkers> };
+    (@parameter PathBuf) => { impl Into<PathBuf> };
     (@parameter PrefetchFactor) => { impl Into<PrefetchFactor> };
     (@parameter $type:ident) => { $type };
 }
@@ -265,6 +266,18 @@ options! {
             default_note: "no limit",
             without_workers: Invalid,
         },
+        /// File for a trace of main and the workers, which the loader replaces at the end of each epoch; none by
+        /// default. In its name, `{rank}` stands for the rank.
+        trace: PathBuf => {
+            help: "File for a trace of main and the workers, for Perfetto or Chrome",
+            default_note: "none",
+        },
+        /// File for a trace of the last events, which the loader writes if an error ends the epoch; none by default.
+        /// In its name, `{rank}` stands for the rank.
+        trace_on_failure: PathBuf => {
+            help: "File for a trace of the last events, written if an error ends the epoch",
+            default_note: "none",
+        },
         /// True to give a late batch to a second, idle worker too; false by default. Needs workers.
         hedge: bool = false => {
             help: "Give a late batch to a second worker too",
@@ -304,7 +317,8 @@ impl LoaderOptions {
     ///
     /// `memory_limit` and `shared_memory_limit` stay `None` if they are not set, because their defaults
     /// depend on the machine. Without workers, options that need workers stay `None`. So do options that have
-    /// no default value: `rank`, `world_size`, `launcher`, `shards` and `worker_memory_limit`.
+    /// no default value: `rank`, `world_size`, `launcher`, `shards`, `worker_memory_limit`, `trace` and
+    /// `trace_on_failure`.
     #[must_use]
     pub fn resolved(mut self) -> Self {
         let workers = self.num_workers.unwrap_or_else(default::num_workers).resolved();

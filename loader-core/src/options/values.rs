@@ -1,6 +1,6 @@
 //! The types of values that options have, and how they are written as text.
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -95,6 +95,18 @@ impl OptionValue for Duration {
 
     fn to_text(&self) -> String {
         self.as_secs_f64().to_string()
+    }
+}
+
+impl OptionValue for PathBuf {
+    const KIND: OptionKind = OptionKind::Path;
+
+    fn from_text(text: &str) -> Option<Self> {
+        (!text.is_empty()).then(|| text.into())
+    }
+
+    fn to_text(&self) -> String {
+        self.display().to_string()
     }
 }
 

@@ -5,6 +5,7 @@ mod ends;
 mod extension;
 mod number_of_workers;
 mod persistent;
+mod profile;
 mod programs;
 mod shutdown;
 mod worker_info;
