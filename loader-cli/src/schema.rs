@@ -42,7 +42,7 @@ fn schema_of(option: &OptionInfo, default: Option<&Value>) -> Value {
         OptionKind::Seconds => number_or("number", &with_unit(kind)),
         OptionKind::NumWorkers => num_workers(),
         OptionKind::NumberOrAuto => number_or("integer", &json!({ "enum": ["auto"] })),
-        OptionKind::Path => json!({ "type": "string" }),
+        OptionKind::Path | OptionKind::Address => json!({ "type": "string" }),
         OptionKind::Choice(names) => json!({ "enum": names }),
         // Any value.
         _ => json!({}),

@@ -20,6 +20,7 @@ use crate::{
         BatchSource, IdleTeam, Inner, Iter, IterOptions, LocalBatches, LocalShards, ShardSource, SharedTuner,
         Team, WorkerIter,
     },
+    metrics::MetricsServer,
     options::Order,
     plan::Plan,
     pool::Launch,
@@ -27,6 +28,7 @@ use crate::{
     sampler::BatchSampler,
     shards::Shards,
     state::{Origin, Position, State, must_agree},
+    stats::{Counters, LoaderStats},
     torch::BASE_SEED_DRAWS,
     trace::Tracer,
     warning::{Warn, Warning},
@@ -47,7 +49,7 @@ pub struct DataLoader<B> {
     warn: Warn,
     pinner: Option<Pinner>,
     iteration: IterOptions,
-    tracer: Option<Tracer>,
+    observers: Observers,
     next_epoch: Mutex<u64>,
 }
 
@@ -62,6 +64,15 @@ pub(crate) enum Loading<B> {
         idle: Option<IdleTeam>,
         tuner: Option<SharedTuner>,
     },
+}
+
+/// What watches a loader.
+#[derive(Debug)]
+pub(crate) struct Observers {
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) tracer: Option<Tracer>,
+    /// Serves the counters until the loader is dropped.
+    pub(crate) _metrics: Option<MetricsServer>,
 }
 
 /// What an epoch consists of.
@@ -92,9 +103,9 @@ impl<B: Batch> DataLoader<B> {
         warn: Warn,
         pinner: Option<Pinner>,
         iteration: IterOptions,
-        tracer: Option<Tracer>,
+        observers: Observers,
     ) -> Self {
-        Self { loading, content, origin, warn, pinner, iteration, tracer, next_epoch: Mutex::new(0) }
+        Self { loading, content, origin, warn, pinner, iteration, observers, next_epoch: Mutex::new(0) }
     }
 
     /// Starts the next epoch, and the workers if they do not run yet. The first call starts epoch 0. A call
@@ -226,7 +237,7 @@ impl<B: Batch> DataLoader<B> {
                         let workers = tuner.as_ref().map_or(epochs.workers, |tuner| tuner.setting().workers);
                         let pool = launch.start(workers, slots, self.base_seed(number))?;
                         let epochs = WorkerOptions { workers, ..epochs.clone() };
-                        Team::new(pool, epochs, supply, slots, idle.is_some(), self.tracer.clone())
+                        Team::new(pool, epochs, supply, slots, idle.is_some(), self.observers.tracer.clone())
                     }
                 };
                 let idle = idle.as_ref().map(IdleTeam::downgrade);
@@ -236,7 +247,7 @@ impl<B: Batch> DataLoader<B> {
         };
         let (warn, pinner) = (self.warn.clone(), self.pinner.clone());
         let iter = Iter::new(inner, number, started, self.origin.clone(), warn, pinner, self.iteration);
-        Ok(iter.traced(self.tracer.as_ref()))
+        Ok(iter.observed(&self.observers))
     }
 
     /// Returns what epoch `number` loads from `position` on.
@@ -331,6 +342,23 @@ impl<B: Batch> DataLoader<B> {
             Loading::Workers { tuner: Some(tuner), .. } => tuner.setting().workers,
             Loading::Workers { epochs, .. } => epochs.workers,
         }
+    }
+
+    /// Returns the loader's counters. Any thread may call this at any time, also while another one waits in `next`.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::prelude::*;
+    ///
+    /// let numbers = TensorDataset::new(Tensor::from_slice(&[1i64, 2, 3], [3])?)?;
+    /// let loader = DataLoader::builder(numbers).batch_size(2).build()?;
+    /// assert_eq!(loader.iter()?.count(), 2);
+    /// let stats = loader.stats();
+    /// assert_eq!((stats.epochs, stats.batches, stats.samples), (1, 2, 3));
+    /// # anyhow::Ok(())
+    /// ```
+    pub fn stats(&self) -> LoaderStats {
+        self.observers.counters.read()
     }
 
     /// Returns the seed.

@@ -291,22 +291,14 @@ impl Stopwatch {
     }
 
     /// Notes that the program called `next` at `asked` and now gets a batch, or an error (`None`). `used`
-    /// returns what the processes have used in this epoch, and `loaded` the number of batches that workers have
-    /// loaded in it.
+    /// returns what the processes have used in this epoch. Returns the time.
     pub(crate) fn waited(
         &mut self,
         asked: Instant,
         batch: Option<&BatchInfo>,
         used: impl FnOnce() -> ResourceUse,
-        loaded: impl FnOnce() -> Option<u64>,
-    ) {
+    ) -> Instant {
         let now = Instant::now();
-        let at = now - self.started;
-        if self.ready.is_due(at)
-            && let Some(loaded) = loaded()
-        {
-            self.ready.note(at, loaded.saturating_sub(self.returned() + 1));
-        }
         match batch {
             Some(batch) => {
                 self.batches += 1;
@@ -324,6 +316,19 @@ impl Stopwatch {
         } else {
             self.waiting += now - asked;
         }
+        now
+    }
+
+    /// True if the number of ready batches should be read `now`.
+    pub(crate) fn is_reading_due(&self, now: Instant) -> bool {
+        self.ready.is_due(now - self.started)
+    }
+
+    /// Notes that the workers have loaded `loaded` batches until `now`. Returns the number of ready batches.
+    pub(crate) fn note_loaded(&mut self, now: Instant, loaded: u64) -> u64 {
+        let ready = loaded.saturating_sub(self.returned());
+        self.ready.note(now - self.started, ready);
+        ready
     }
 
     /// Notes the bad samples of a batch. Returns the first of them that exceeds `max` bad samples in the

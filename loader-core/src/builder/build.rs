@@ -22,12 +22,14 @@ use crate::{
     fetch::{self, DatasetKind, Iterable, MapStyle, OpenShard, OpenSignature, RoundTrip, ShardLayout},
     iter::{IdleTeam, IterOptions, MapSource, SharedTuner, StreamSource},
     launch,
-    loader::{Content, DataLoader, Loading},
+    loader::{Content, DataLoader, Loading, Observers},
+    metrics::MetricsServer,
     options::{NumWorkers, OnBadSample, Order, default},
     pinning,
     pool::{Launch, Program},
     ranks,
     state::{Batching, Pipeline},
+    stats::Counters,
     trace::Tracer,
     tuner::Tuner,
     warning::Warning,
@@ -162,6 +164,11 @@ where
         if let Some(tracer) = &tracer {
             settings.warn = tracer.watch(settings.warn);
         }
+        let counters = Arc::<Counters>::default();
+        settings.warn = counters.watch(settings.warn);
+        let metrics = settings.options.metrics;
+        let metrics =
+            metrics.map(|address| MetricsServer::start(address, Arc::clone(&counters))).transpose()?;
         let parts = match &content {
             Content::Batches { .. } => epochs.max_workers.max(1),
             Content::Shards(layout) => layout.shards,
@@ -199,7 +206,8 @@ where
         };
         let max_bad_samples = settings.options.max_bad_samples.unwrap_or_else(default::max_bad_samples);
         let iteration = IterOptions { max_bad_samples, digest: options.digest };
-        Ok(DataLoader::new(loading, content, origin, settings.warn, pinner, iteration, tracer))
+        let observers = Observers { counters, tracer, _metrics: metrics };
+        Ok(DataLoader::new(loading, content, origin, settings.warn, pinner, iteration, observers))
     }
 }
 

@@ -10,7 +10,7 @@ mod order;
 mod settings;
 mod unbatched;
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{fmt, net::SocketAddr, path::PathBuf, time::Duration};
 
 use loader_ipc::function::Function;
 
@@ -485,6 +485,16 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     #[must_use]
     pub fn trace_on_failure(mut self, file: impl Into<PathBuf>) -> Self {
         self.settings.options.trace_on_failure = Some(file.into());
+        self
+    }
+
+    /// Sets an address at which the loader serves its [counters](DataLoader::stats) over HTTP, in the text format of
+    /// Prometheus; none by default. They can be read from the call of `build()` until the loader is dropped, also while
+    /// `next` waits. Everyone who can reach the address can read them: use a loopback address such as `127.0.0.1:9100`
+    /// unless the network is trusted.
+    #[must_use]
+    pub fn metrics(mut self, address: SocketAddr) -> Self {
+        self.settings.options.metrics = Some(address);
         self
     }
 

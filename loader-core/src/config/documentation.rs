@@ -49,6 +49,7 @@ fn row(option: &OptionInfo) -> String {
         OptionKind::NumWorkers => "whole number, `\"auto\"` or `{ auto = { min = 1, max = 8 } }`".to_owned(),
         OptionKind::NumberOrAuto => "whole number or `\"auto\"`".to_owned(),
         OptionKind::Path => "path".to_owned(),
+        OptionKind::Address => "IP address with a port".to_owned(),
         OptionKind::Choice(names) => {
             listed(&names.iter().map(|name| format!("`\"{name}\"`")).collect::<Vec<_>>(), "or")
         }
@@ -70,6 +71,7 @@ fn row(option: &OptionInfo) -> String {
         OptionKind::NumWorkers => format!("`{flag} N`, `{flag} auto`, `{flag} auto:1-8`"),
         OptionKind::NumberOrAuto => format!("`{flag} N`, `{flag} auto`"),
         OptionKind::Path => format!("`{flag} FILE`"),
+        OptionKind::Address => format!("`{flag} ADDRESS:PORT`"),
         OptionKind::Choice(_) => format!("`{flag} NAME`"),
         kind => format!("`{flag} {}`", kind.value_name()),
     };

@@ -254,6 +254,7 @@ mod tests {
             worker_memory_limit: Some(2_000_000),
             trace: Some("trace.json".into()),
             trace_on_failure: Some("failed.json".into()),
+            metrics: Some(([127, 0, 0, 1], 9100).into()),
             hedge: Some(true),
         }
     }
@@ -264,7 +265,8 @@ mod tests {
             .iter()
             .map(|option| {
                 let value = option.get(&every_option()).expect("it is set");
-                let is_name = value.starts_with(char::is_alphabetic) && option.kind() != OptionKind::Switch;
+                let is_name = value.starts_with(char::is_alphabetic) && option.kind() != OptionKind::Switch
+                    || option.kind() == OptionKind::Address;
                 let quote = if is_name { "\"" } else { "" };
                 format!("{} = {quote}{value}{quote}\n", option.name())
             })

@@ -5,7 +5,7 @@ mod team;
 mod tuning;
 mod workers;
 
-use std::{fmt, time::Instant};
+use std::{fmt, sync::Arc, time::Instant};
 
 use loader_ipc::profile::ProfileArea;
 use loader_pinning::Pinner;
@@ -16,11 +16,13 @@ use crate::{
     error::Error,
     figures::ResourceUse,
     load_times::LoadTimes,
+    loader::Observers,
     pinning,
     report::{BadSample, EpochReport, Stopwatch},
     sample_digest::SampleDigest,
     state::{Origin, State},
-    trace::{EpochTrace, Tracer},
+    stats::Counters,
+    trace::EpochTrace,
     warning::{Warn, Warning},
 };
 
@@ -59,6 +61,7 @@ pub struct Iter<B> {
     has_too_many_bad_samples: bool,
     /// It is behind `inner`, so it is dropped later, after `inner` has added its last spans.
     trace: Option<EpochTrace>,
+    counters: Arc<Counters>,
 }
 
 /// The loader's options that main needs while it iterates.
@@ -121,12 +124,19 @@ impl<B: Batch> Iter<B> {
             bad_before: 0,
             has_too_many_bad_samples: false,
             trace: None,
+            counters: Arc::default(),
         }
     }
 
-    /// Adds the epoch to a trace.
-    pub(crate) fn traced(mut self, tracer: Option<&Tracer>) -> Self {
-        self.trace = tracer.map(|tracer| tracer.begin_epoch(self.epoch(), self.warn.clone()));
+    /// Adds the epoch to the loader's counters and trace.
+    pub(crate) fn observed(mut self, observers: &Observers) -> Self {
+        let Observers { counters, tracer, .. } = observers;
+        self.trace = tracer.as_ref().map(|tracer| tracer.begin_epoch(self.epoch(), self.warn.clone()));
+        self.counters = Arc::clone(counters);
+        counters.epoch_begins();
+        if let Inner::Workers(iter) = &self.inner {
+            iter.show(counters);
+        }
         self
     }
 
@@ -260,6 +270,7 @@ impl<B: Batch> Iterator for Iter<B> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let asked = Instant::now();
+        self.counters.next_begins(asked);
         let step = loop {
             let step = self.step();
             if let Some((Some(info), _)) = &step
@@ -279,6 +290,7 @@ impl<B: Batch> Iterator for Iter<B> {
         self.check_batch_count();
         let Some((info, batch)) = step else {
             self.stopwatch.ended(asked);
+            self.counters.next_ends(asked, Instant::now(), None);
             if let Some(trace) = &mut self.trace {
                 trace.finish();
             }
@@ -286,7 +298,16 @@ impl<B: Batch> Iterator for Iter<B> {
         };
         self.trace_step(asked, info.as_ref(), batch.as_ref().err());
         let loaded = info.as_ref().filter(|_| batch.is_ok());
-        self.stopwatch.waited(asked, loaded, || self.inner.resource_use(), || self.inner.loaded());
+        let now = self.stopwatch.waited(asked, loaded, || self.inner.resource_use());
+        self.counters.next_ends(asked, now, Some(loaded.map(|info| info.samples)));
+        if self.stopwatch.is_reading_due(now)
+            && let Inner::Workers(iter) = &self.inner
+            && let Some(loaded) = iter.loaded()
+        {
+            let ready = self.stopwatch.note_loaded(now, loaded);
+            self.counters.read_ready(ready, iter.shared_memory_bytes());
+            iter.show(&self.counters);
+        }
         if info.as_ref().is_some_and(|info| info.shard.is_some()) {
             self.check_length();
         }

@@ -27,6 +27,7 @@ use crate::{
     load_times::LoadTimes,
     report::WorkerReport,
     state::Position,
+    stats::Counters,
     tuner::TuningDecision,
 };
 
@@ -184,6 +185,13 @@ impl<B> WorkerIter<B> {
 
     pub(super) fn main_decode(&self) -> Option<Duration> {
         self.team.as_ref().map_or(self.summary.main_decode, |team| team.decoding.mean())
+    }
+
+    /// Shows the workers to readers of the loader's counters.
+    pub(super) fn show(&self, counters: &Counters) {
+        if let Some(team) = &self.team {
+            team.pool.show(counters);
+        }
     }
 
     /// Adds what the workers have done since the last call to the trace.

@@ -139,6 +139,8 @@ pub enum OptionKind {
     NumberOrAuto,
     /// A path.
     Path,
+    /// An IP address with a port, such as `127.0.0.1:9100`.
+    Address,
     /// One of these names.
     Choice(&'static [&'static str]),
 }
@@ -154,6 +156,7 @@ impl OptionKind {
             Self::NumWorkers => "N|auto[:MIN-MAX]".to_owned(),
             Self::NumberOrAuto => "N|auto".to_owned(),
             Self::Path => "FILE".to_owned(),
+            Self::Address => "ADDRESS:PORT".to_owned(),
             Self::Choice(names) => names.join("|"),
         }
     }
@@ -181,6 +184,7 @@ impl fmt::Display for OptionKind {
             Self::NumWorkers => "a number of workers, auto, or auto:MIN-MAX",
             Self::NumberOrAuto => "a whole number from 0 or auto",
             Self::Path => "a path",
+            Self::Address => "an IP address with a port, such as 127.0.0.1:9100",
             Self::Choice(names) => return f.write_str(&listed(names, "or")),
         })
     }

@@ -17,7 +17,7 @@ mod info;
 mod units;
 mod values;
 
-use std::{path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -278,6 +278,11 @@ options! {
             help: "File for a trace of the last events, written if an error ends the epoch",
             default_note: "none",
         },
+        /// Address at which the loader serves its counters over HTTP, in the text format of Prometheus; none by default.
+        metrics: SocketAddr => {
+            help: "Address at which metrics are served for Prometheus, such as 127.0.0.1:9100",
+            default_note: "none",
+        },
         /// True to give a late batch to a second, idle worker too; false by default. Needs workers.
         hedge: bool = false => {
             help: "Give a late batch to a second worker too",
@@ -317,8 +322,8 @@ impl LoaderOptions {
     ///
     /// `memory_limit` and `shared_memory_limit` stay `None` if they are not set, because their defaults
     /// depend on the machine. Without workers, options that need workers stay `None`. So do options that have
-    /// no default value: `rank`, `world_size`, `launcher`, `shards`, `worker_memory_limit`, `trace` and
-    /// `trace_on_failure`.
+    /// no default value: `rank`, `world_size`, `launcher`, `shards`, `worker_memory_limit`, `trace`,
+    /// `trace_on_failure` and `metrics`.
     #[must_use]
     pub fn resolved(mut self) -> Self {
         let workers = self.num_workers.unwrap_or_else(default::num_workers).resolved();

@@ -1,6 +1,6 @@
 //! The types of values that options have, and how they are written as text.
 
-use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
+use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -41,7 +41,8 @@ option_values!(
     u32: OptionKind::Number,
     u64: OptionKind::Number,
     NumWorkers: OptionKind::NumWorkers,
-    PrefetchFactor: OptionKind::NumberOrAuto
+    PrefetchFactor: OptionKind::NumberOrAuto,
+    SocketAddr: OptionKind::Address
 );
 
 /// Implements `FromStr`, `Display` and `OptionValue` for an enum, given the names of its variants.

@@ -35,7 +35,7 @@ use loader_ipc::{
 };
 use nix::sys::signal::Signal;
 
-use crate::{error::Error, warning::Warn};
+use crate::{error::Error, stats::Counters, warning::Warn};
 
 pub(crate) use program::Program;
 use reaper::Reaper;
@@ -106,6 +106,11 @@ impl Pool {
     /// Returns the number of workers that have a process, or had one.
     pub(crate) fn len(&self) -> usize {
         self.workers.len()
+    }
+
+    /// Shows the workers to readers of the loader's counters.
+    pub(crate) fn show(&self, counters: &Counters) {
+        counters.set_workers(&self.control, self.workers.len());
     }
 
     /// Returns what the worker has measured.

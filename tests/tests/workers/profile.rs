@@ -1,6 +1,13 @@
 //! What the report and the trace say about the time of loading.
 
-use std::{fs, path::Path, thread::sleep, time::Duration};
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    path::Path,
+    thread::{self, sleep},
+    time::Duration,
+};
 
 use loader_core::{Builder, Error, LoadTimes, Phase, kind::MapStyle, prelude::*};
 use loader_tests::{Watchdog, processes};
@@ -109,6 +116,44 @@ fn persistent_workers_begin_each_epoch_at_zero_and_figures_survive_a_kill() {
         assert!((SAMPLES as u64 - 5..=most as u64).contains(&measured), "{measured}");
         assert!(report.times.slowest.iter().any(|sample| sample.index == SLOWEST));
     }
+}
+
+#[test]
+fn any_thread_can_read_the_counters_and_the_metrics() {
+    let _watchdog = Watchdog::start();
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let loader = loader(2).metrics(address).build().unwrap();
+    let mut batches = loader.iter().unwrap();
+    batches.next().unwrap().unwrap();
+    processes::signal(batches.worker_pids()[0], Signal::SIGKILL);
+    let rest = batches.by_ref().map(Result::unwrap).count();
+    let (stats, text) = thread::scope(|scope| {
+        let stats = scope.spawn(|| loader.stats());
+        let metrics = scope.spawn(|| {
+            let mut client = TcpStream::connect(address).unwrap();
+            client.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+            let mut text = String::new();
+            client.read_to_string(&mut text).unwrap();
+            text
+        });
+        (stats.join().unwrap(), metrics.join().unwrap())
+    });
+    assert_eq!((stats.epochs, stats.errors), (1, 0));
+    assert_eq!((stats.batches, stats.samples), (rest as u64 + 1, SAMPLES as u64));
+    assert_eq!(stats.restarts, 1);
+    assert!(stats.waiting >= 20 * TICK);
+    let lines = [
+        format!("loader_batches_total {}", stats.batches),
+        format!("loader_restarts_total {}", stats.restarts),
+        format!("loader_samples_total {SAMPLES}"),
+    ];
+    assert!(lines.iter().all(|line| text.lines().any(|found| found == line)), "{text}");
+    let error = DataLoader::builder(Marked { is_deadly: false }).metrics(address).build().unwrap_err();
+    assert!(matches!(error, Error::InvalidOption { option: "metrics", .. }), "{error}");
+    // While a program waits, its workers and the current wait are shown.
+    let mut batches = loader.iter().unwrap();
+    batches.next().unwrap().unwrap();
+    assert_eq!(loader.stats().workers.len(), 2);
 }
 
 fn entries(file: &Path) -> Vec<Value> {

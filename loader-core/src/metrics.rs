@@ -1,0 +1,218 @@
+//! Serves the counters of a loader over HTTP, in the text format of Prometheus.
+//!
+//! Alternative considered: the package metrics-exporter-prometheus. Rejected because it brings an HTTP server with an
+//! async runtime, for one short text.
+
+use std::{
+    fmt::Write as _,
+    io::{self, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    os::{fd::AsFd, unix::net::UnixStream},
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::{
+    error::Error,
+    stats::{Counters, LoaderStats},
+};
+
+/// Maximum time for a client to send its request, and again to receive the answer.
+const CLIENT_DEADLINE: Duration = Duration::from_secs(1);
+/// Maximum length of a request in bytes.
+const MAX_REQUEST: usize = 8 << 10;
+
+/// A thread that answers requests. Dropping this ends it.
+#[derive(Debug)]
+pub(crate) struct MetricsServer {
+    thread: Option<JoinHandle<()>>,
+    /// Closing it ends the thread.
+    stop: Option<UnixStream>,
+    /// Process id of the process that has the thread. A forked child does not.
+    owner: u32,
+}
+
+impl MetricsServer {
+    /// Starts to serve `counters` at `address`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] if the address cannot be used.
+    pub(crate) fn start(address: SocketAddr, counters: Arc<Counters>) -> Result<Self, Error> {
+        let refused = |error: io::Error| {
+            let problem = format!("metrics cannot be served at {address}: {error}");
+            Error::invalid_option("metrics", problem)
+        };
+        let listener = TcpListener::bind(address).map_err(refused)?;
+        listener.set_nonblocking(true).map_err(refused)?;
+        let (stop, stopped) = UnixStream::pair().map_err(refused)?;
+        let thread = thread::Builder::new().name("loader-metrics".into());
+        let thread = thread.spawn(move || serve(&listener, &stopped, &counters)).map_err(refused)?;
+        Ok(Self { thread: Some(thread), stop: Some(stop), owner: std::process::id() })
+    }
+}
+
+impl Drop for MetricsServer {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take().filter(|_| self.owner == std::process::id()) {
+            // It ends after at most one client, whose deadlines are short.
+            drop(thread.join());
+        }
+    }
+}
+
+/// Answers requests until `stopped` is closed.
+fn serve(listener: &TcpListener, stopped: &UnixStream, counters: &Counters) {
+    loop {
+        let mut fds = [
+            PollFd::new(listener.as_fd(), PollFlags::POLLIN),
+            PollFd::new(stopped.as_fd(), PollFlags::POLLIN),
+        ];
+        // Without a time limit: the loader closes the other end of `stopped` when it is dropped, and the kernel closes
+        // it when the process ends.
+        if poll(&mut fds, PollTimeout::NONE).is_err() {
+            thread::sleep(CLIENT_DEADLINE);
+            continue;
+        }
+        if fds[1].revents().is_some_and(|events| !events.is_empty()) {
+            return;
+        }
+        match listener.accept() {
+            // A client that sends nonsense or goes away harms only itself.
+            Ok((client, _)) => drop(answer(client, counters)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            // Too many open files, for example. Wait, so that this thread does not use a whole CPU.
+            Err(_) => thread::sleep(CLIENT_DEADLINE),
+        }
+    }
+}
+
+fn answer(mut client: TcpStream, counters: &Counters) -> io::Result<()> {
+    client.set_nonblocking(false)?;
+    client.set_write_timeout(Some(CLIENT_DEADLINE))?;
+    let request = request(&mut client)?;
+    let (status, text) =
+        match request.strip_prefix(b"GET ").map(|rest| rest.split(|&byte| byte == b' ').next()) {
+            Some(Some(b"/metrics" | b"/")) => ("200 OK", metrics(&counters.read())),
+            Some(_) => ("404 Not Found", "the metrics are at /metrics\n".to_owned()),
+            None => ("405 Method Not Allowed", "use GET\n".to_owned()),
+        };
+    write!(
+        client,
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n{text}",
+        text.len()
+    )
+}
+
+/// Reads the head of a request.
+fn request(client: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let deadline = Instant::now() + CLIENT_DEADLINE;
+    let (mut request, mut part) = (Vec::new(), [0; 1024]);
+    while !request.ends_with(b"\r\n\r\n") {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() || request.len() > MAX_REQUEST {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        client.set_read_timeout(Some(left))?;
+        match client.read(&mut part)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            read => request.extend_from_slice(&part[..read]),
+        }
+    }
+    Ok(request)
+}
+
+/// Formats counters as Prometheus reads them.
+fn metrics(stats: &LoaderStats) -> String {
+    let mut text = String::new();
+    let mut metric = |name: &str, kind: &str, help: &str, values: &[(String, f64)]| {
+        // Writing to a `String` cannot fail.
+        let _ = writeln!(text, "# HELP loader_{name} {help}\n# TYPE loader_{name} {kind}");
+        for (labels, value) in values {
+            let _ = writeln!(text, "loader_{name}{labels} {value}");
+        }
+    };
+    let one = |value: f64| [(String::new(), value)];
+    metric("epochs_total", "counter", "Epochs begun.", &one(stats.epochs as f64));
+    metric("batches_total", "counter", "Batches returned.", &one(stats.batches as f64));
+    metric("samples_total", "counter", "Samples returned.", &one(stats.samples as f64));
+    metric("errors_total", "counter", "Errors returned.", &one(stats.errors as f64));
+    let waiting = stats.waiting.as_secs_f64();
+    metric("wait_seconds_total", "counter", "Time that the program has waited for batches.", &one(waiting));
+    metric("restarts_total", "counter", "Workers that were replaced.", &one(stats.restarts as f64));
+    let bad = stats.bad_samples as f64;
+    metric("bad_samples_total", "counter", "Samples that were skipped or replaced.", &one(bad));
+    metric("ready_batches", "gauge", "Batches that are ready.", &one(stats.ready_batches as f64));
+    let bytes = stats.shared_memory_bytes as f64;
+    metric("shared_memory_bytes", "gauge", "Shared memory allocated for batches.", &one(bytes));
+    let of_workers = |value: fn(&crate::stats::WorkerStats) -> f64| {
+        let workers = stats.workers.iter().enumerate();
+        workers
+            .map(|(number, worker)| (format!("{{worker=\"{number}\"}}"), value(worker)))
+            .collect::<Vec<_>>()
+    };
+    let busy = of_workers(|worker| worker.busy.as_secs_f64());
+    metric("worker_busy_seconds_total", "counter", "Time that a worker has spent on batches.", &busy);
+    let batches = of_workers(|worker| worker.batches as f64);
+    metric("worker_batches_total", "counter", "Batches that a worker has loaded.", &batches);
+    let age = of_workers(|worker| worker.age.as_secs_f64());
+    metric("worker_state_seconds", "gauge", "Time that a worker has been in its current step.", &age);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(address: SocketAddr, request: &str) -> String {
+        let mut client = TcpStream::connect(address).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        client.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    fn free_address() -> SocketAddr {
+        TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    }
+
+    #[test]
+    fn counters_are_served_until_the_server_is_dropped() {
+        let counters = Arc::new(Counters::default());
+        counters.epoch_begins();
+        let asked = Instant::now();
+        counters.next_begins(asked);
+        counters.next_ends(asked, asked + Duration::from_millis(1500), Some(Some(64)));
+        let address = free_address();
+        let server = MetricsServer::start(address, Arc::clone(&counters)).unwrap();
+        let answer = ask(address, "GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n");
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        for line in ["loader_batches_total 1", "loader_samples_total 64", "loader_wait_seconds_total 1.5"] {
+            assert!(answer.lines().any(|found| found == line), "no {line} in {answer}");
+        }
+        assert!(ask(address, "GET /other HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
+        assert!(ask(address, "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
+        // A client that says nothing does not stop the server.
+        let silent = TcpStream::connect(address).unwrap();
+        assert!(ask(address, "GET / HTTP/1.1\r\n\r\n").contains("loader_epochs_total 1"));
+        drop(silent);
+        drop(server);
+        assert!(TcpStream::connect(address).is_err());
+        // The address can be used again at once.
+        drop(MetricsServer::start(address, counters).unwrap());
+    }
+
+    #[test]
+    fn an_address_in_use_is_an_error() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let error = MetricsServer::start(address, Arc::default()).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains(&format!("metrics cannot be served at {address}: ")), "{text}");
+    }
+}

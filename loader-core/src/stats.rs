@@ -1,0 +1,183 @@
+//! Counters of a loader, which any thread can read at any time.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use loader_ipc::control::{ControlPage, WorkerSnapshot, WorkerState};
+
+use crate::warning::{Warn, Warning};
+
+/// Counters of a loader since it was built, over all epochs and iterators, from
+/// [`DataLoader::stats`](crate::DataLoader::stats).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LoaderStats {
+    /// Number of epochs begun.
+    pub epochs: u64,
+    /// Number of batches returned, without errors.
+    pub batches: u64,
+    /// Number of samples in these batches.
+    pub samples: u64,
+    /// Number of errors returned.
+    pub errors: u64,
+    /// Time that the program has waited in `next`, with the current call and the first batch of each epoch.
+    pub waiting: Duration,
+    /// Number of workers that ended and were replaced.
+    pub restarts: u64,
+    /// Number of samples that were skipped or replaced.
+    pub bad_samples: u64,
+    /// Number of batches that were ready at the last [reading](crate::ReadyBatches) of an iterator.
+    pub ready_batches: u64,
+    /// Bytes of shared memory allocated for batches at that reading.
+    pub shared_memory_bytes: u64,
+    /// The workers that were started last, by their numbers; empty without workers, and after they have ended.
+    pub workers: Vec<WorkerStats>,
+}
+
+/// Counters of a worker since its pool of workers was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WorkerStats {
+    /// What the worker is doing.
+    pub state: WorkerState,
+    /// Time in this state on the current sample, within some milliseconds.
+    pub age: Duration,
+    /// Number of batches loaded.
+    pub batches: u64,
+    /// Number of samples loaded.
+    pub samples: u64,
+    /// Time spent loading batches.
+    pub busy: Duration,
+}
+
+/// The counters, which iterators write. All accesses are relaxed, because no other memory depends on a counter.
+#[derive(Debug)]
+pub(crate) struct Counters {
+    built: Instant,
+    epochs: AtomicU64,
+    batches: AtomicU64,
+    samples: AtomicU64,
+    errors: AtomicU64,
+    waiting_nanos: AtomicU64,
+    /// Nanoseconds from `built` to the current call of `next`; 0 outside of `next`.
+    in_next_since: AtomicU64,
+    restarts: AtomicU64,
+    bad_samples: AtomicU64,
+    ready_batches: AtomicU64,
+    shared_memory_bytes: AtomicU64,
+    /// The control page of the workers that were started last, and the number of workers.
+    workers: Mutex<(Weak<ControlPage>, usize)>,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            built: Instant::now(),
+            epochs: AtomicU64::new(0),
+            batches: AtomicU64::new(0),
+            samples: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
+            waiting_nanos: AtomicU64::new(0),
+            in_next_since: AtomicU64::new(0),
+            restarts: AtomicU64::new(0),
+            bad_samples: AtomicU64::new(0),
+            ready_batches: AtomicU64::new(0),
+            shared_memory_bytes: AtomicU64::new(0),
+            workers: Mutex::default(),
+        }
+    }
+}
+
+impl Counters {
+    pub(crate) fn read(&self) -> LoaderStats {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let current = match load(&self.in_next_since) {
+            0 => 0,
+            since => self.nanos_at(Instant::now()).saturating_sub(since),
+        };
+        let (page, workers) = self.workers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let workers = page.upgrade().map_or_else(Vec::new, |page| {
+            (0..workers).map(|worker| WorkerStats::new(&page.read(worker))).collect()
+        });
+        LoaderStats {
+            epochs: load(&self.epochs),
+            batches: load(&self.batches),
+            samples: load(&self.samples),
+            errors: load(&self.errors),
+            waiting: Duration::from_nanos(load(&self.waiting_nanos).saturating_add(current)),
+            restarts: load(&self.restarts),
+            bad_samples: load(&self.bad_samples),
+            ready_batches: load(&self.ready_batches),
+            shared_memory_bytes: load(&self.shared_memory_bytes),
+            workers,
+        }
+    }
+
+    /// Returns a `Warn` that also counts replaced workers and bad samples.
+    pub(crate) fn watch(self: &Arc<Self>, warn: Warn) -> Warn {
+        let counters = Arc::clone(self);
+        Warn::with(move |warning| {
+            match warning {
+                Warning::WorkerReplaced { .. } => add(&counters.restarts, 1),
+                Warning::BadSample(_) => add(&counters.bad_samples, 1),
+                _ => {}
+            }
+            warn.warn(warning);
+        })
+    }
+
+    pub(crate) fn epoch_begins(&self) {
+        add(&self.epochs, 1);
+    }
+
+    /// Notes the workers that an iterator uses.
+    pub(crate) fn set_workers(&self, page: &Arc<ControlPage>, workers: usize) {
+        *self.workers.lock().unwrap_or_else(PoisonError::into_inner) = (Arc::downgrade(page), workers);
+    }
+
+    /// Notes that the program calls `next` at `asked`.
+    pub(crate) fn next_begins(&self, asked: Instant) {
+        self.in_next_since.store(self.nanos_at(asked).max(1), Ordering::Relaxed);
+    }
+
+    /// Notes that `next`, called at `asked`, returns `now`: a batch with a number of samples, an error
+    /// (`Some(None)`), or the end (`None`).
+    pub(crate) fn next_ends(&self, asked: Instant, now: Instant, returned: Option<Option<usize>>) {
+        add(&self.waiting_nanos, self.nanos_at(now).saturating_sub(self.nanos_at(asked)));
+        self.in_next_since.store(0, Ordering::Relaxed);
+        match returned {
+            Some(Some(samples)) => {
+                add(&self.batches, 1);
+                add(&self.samples, samples as u64);
+            }
+            Some(None) => add(&self.errors, 1),
+            None => {}
+        }
+    }
+
+    /// Notes a reading of the batches that are ready, and of the memory of batches.
+    pub(crate) fn read_ready(&self, batches: u64, shared_memory_bytes: u64) {
+        self.ready_batches.store(batches, Ordering::Relaxed);
+        self.shared_memory_bytes.store(shared_memory_bytes, Ordering::Relaxed);
+    }
+
+    fn nanos_at(&self, instant: Instant) -> u64 {
+        u64::try_from(instant.saturating_duration_since(self.built).as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+impl WorkerStats {
+    fn new(snapshot: &WorkerSnapshot) -> Self {
+        let WorkerSnapshot { state, age, batches, samples, busy, .. } = *snapshot;
+        Self { state, age, batches, samples, busy }
+    }
+}
+
+fn add(counter: &AtomicU64, more: u64) {
+    counter.fetch_add(more, Ordering::Relaxed);
+}
