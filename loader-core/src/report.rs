@@ -340,9 +340,11 @@ impl Stopwatch {
         self.bad_samples.get(max.max(before))
     }
 
-    /// Notes that the program called `next` at `asked` and got `None`.
-    pub(crate) fn ended(&mut self, asked: Instant) {
+    /// Notes that the program called `next` at `asked` and got `None`. True for the first time.
+    pub(crate) fn ended(&mut self, asked: Instant) -> bool {
+        let is_first = self.ended.is_none();
         self.ended.get_or_insert_with(|| (asked, main_cpu()));
+        is_first
     }
 
     /// Adds the processor time of this process to what the workers have used.

@@ -23,6 +23,7 @@ use crate::{
     iter::{IdleTeam, IterOptions, MapSource, SharedTuner, StreamSource},
     launch,
     loader::{Content, DataLoader, Loading, Observers},
+    log,
     metrics::MetricsServer,
     options::{NumWorkers, OnBadSample, Order, default},
     pinning,
@@ -165,7 +166,7 @@ where
             settings.warn = tracer.watch(settings.warn);
         }
         let counters = Arc::<Counters>::default();
-        settings.warn = counters.watch(settings.warn);
+        settings.warn = counters.watch(log::watch(settings.warn));
         let metrics = settings.options.metrics;
         let metrics =
             metrics.map(|address| MetricsServer::start(address, Arc::clone(&counters))).transpose()?;

@@ -17,7 +17,7 @@ use crate::{
     figures::ResourceUse,
     load_times::LoadTimes,
     loader::Observers,
-    pinning,
+    log, pinning,
     report::{BadSample, EpochReport, Stopwatch},
     sample_digest::SampleDigest,
     state::{Origin, State},
@@ -134,6 +134,7 @@ impl<B: Batch> Iter<B> {
         self.trace = tracer.as_ref().map(|tracer| tracer.begin_epoch(self.epoch(), self.warn.clone()));
         self.counters = Arc::clone(counters);
         counters.epoch_begins();
+        log::epoch_began(self.epoch(), self.num_workers());
         if let Inner::Workers(iter) = &self.inner {
             iter.show(counters);
         }
@@ -272,7 +273,7 @@ impl<B: Batch> Iterator for Iter<B> {
         let asked = Instant::now();
         self.counters.next_begins(asked);
         let step = loop {
-            let step = self.step();
+            let step = log::in_next(self.stopwatch.epoch(), || self.step());
             if let Some((Some(info), _)) = &step
                 && !info.bad_samples.is_empty()
                 && let Err(error) = self.count_bad_samples(&info.bad_samples)
@@ -289,8 +290,10 @@ impl<B: Batch> Iterator for Iter<B> {
         pinning::warn_of_failure(self.pinner.as_ref(), &self.warn);
         self.check_batch_count();
         let Some((info, batch)) = step else {
-            self.stopwatch.ended(asked);
             self.counters.next_ends(asked, Instant::now(), None);
+            if self.stopwatch.ended(asked) {
+                log::epoch_ended(|| self.report());
+            }
             if let Some(trace) = &mut self.trace {
                 trace.finish();
             }

@@ -1,16 +1,17 @@
 //! What the report and the trace say about the time of loading.
 
 use std::{
-    fs,
+    fs::{self, File},
     io::{Read, Write},
     net::{TcpListener, TcpStream},
     path::Path,
+    sync::Arc,
     thread::{self, sleep},
     time::Duration,
 };
 
 use loader_core::{Builder, Error, LoadTimes, Phase, kind::MapStyle, prelude::*};
-use loader_tests::{Watchdog, processes};
+use loader_tests::{Watchdog, alone::alone, processes};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -154,6 +155,28 @@ fn any_thread_can_read_the_counters_and_the_metrics() {
     let mut batches = loader.iter().unwrap();
     batches.next().unwrap().unwrap();
     assert_eq!(loader.stats().workers.len(), 2);
+}
+
+#[test]
+fn a_subscriber_of_tracing_gets_warnings_and_epochs() {
+    // Alone: a test on another thread, which has no subscriber, would decide that nobody wants the same events.
+    alone(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let file = Arc::new(File::create(&path).unwrap());
+        tracing_subscriber::fmt().with_ansi(false).with_writer(file).init();
+        let loader = loader(1).build().unwrap();
+        let mut batches = loader.iter().unwrap();
+        batches.next().unwrap().unwrap();
+        processes::signal(batches.worker_pids()[0], Signal::SIGKILL);
+        assert_eq!(batches.by_ref().map(Result::unwrap).count(), SAMPLES / BATCH_SIZE - 1);
+        assert!(batches.next().is_none());
+        let log = fs::read_to_string(path).unwrap();
+        let lines = |text: &str| log.lines().filter(|line| line.contains(text)).count();
+        assert_eq!(lines(" INFO loader: epoch 0 begins"), 1, "{log}");
+        assert_eq!(lines(" INFO loader: epoch 0: 12 batches"), 1, "{log}");
+        assert_eq!(lines(" WARN loader: worker 0"), 1, "{log}");
+    });
 }
 
 fn entries(file: &Path) -> Vec<Value> {
