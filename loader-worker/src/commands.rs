@@ -261,7 +261,7 @@ impl Worker<'_> {
         };
         self.enter(WorkerState::Sending);
         if let Some(timer) = sink.timer() {
-            timer.enter(WorkerState::Sending);
+            timer.start_encoding();
         }
         fault::point(Point::WorkerWrite);
         match encode(&*batch, &mut arena) {

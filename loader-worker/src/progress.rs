@@ -75,9 +75,6 @@ impl ProgressSink for PageSink<'_> {
                 self.untimed.set(left - 1);
             }
         }
-        if let Some(timer) = self.timer.if_timed() {
-            timer.enter(state);
-        }
         !self.control.is_cancelled()
     }
 

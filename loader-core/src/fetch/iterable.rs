@@ -17,6 +17,7 @@ use loader_ipc::{
     codec,
     control::WorkerState,
     frame::{BadSampleRecord, Failure, MAX_BAD_SAMPLES, Stage},
+    profile::BatchTimer,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -327,7 +328,10 @@ impl<S> Cursor<S> {
     }
 
     /// Reads the next item, with its snapshot if it has one. `None` at the end of the shard.
-    fn next_item(&mut self) -> Option<(anyhow::Result<S>, Option<Vec<u8>>)> {
+    fn next_item(&mut self, timer: Option<&BatchTimer<'_>>) -> Option<(anyhow::Result<S>, Option<Vec<u8>>)> {
+        if let Some(timer) = timer {
+            timer.start_sample();
+        }
         match self.items.as_mut()?.0.next() {
             Some(Given::Item(item, snapshot)) => Some((item, snapshot)),
             _ => {
@@ -470,7 +474,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
             cursor.ask_for_snapshot(count + 1 == batch_size, self.snapshot_every);
             let index = Some(cursor.position);
             at.set((Stage::Fetch, index));
-            let Some((item, written)) = cursor.next_item() else { break };
+            let Some((item, written)) = cursor.next_item(timer) else { break };
             snapshot = written;
             if let Err(error) = &item
                 && error.is::<NotOpened>()

@@ -157,6 +157,9 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
             if !sink.progress(WorkerState::Fetching, index) {
                 return Err(NoBatch::Cancelled);
             }
+            if let Some(timer) = timer {
+                timer.start_sample();
+            }
             loaded = index;
             let sample = match (&mut many, self.options.on_bad_sample) {
                 (Some(samples), _) => samples.next().expect("`many::try_get_many` checks the number"),

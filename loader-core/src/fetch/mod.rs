@@ -120,10 +120,7 @@ pub(crate) struct Unwatched<'a> {
 }
 
 impl ProgressSink for Unwatched<'_> {
-    fn progress(&self, state: WorkerState, _index: usize) -> bool {
-        if let Some(timer) = self.timer() {
-            timer.enter(state);
-        }
+    fn progress(&self, _state: WorkerState, _index: usize) -> bool {
         true
     }
 

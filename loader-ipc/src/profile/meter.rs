@@ -6,7 +6,7 @@ use super::{
     BATCH_TIMES, BATCHES, Histogram, MIN_SAMPLE_NANOS, PHASES, ProfileArea, SAMPLE_MEAN, SAMPLE_TIMES,
     SLOWEST, SPANS, SlowSample, Span, SpanKind, TIMED_BATCHES, TIMED_INTERVAL, now, slowest, spans,
 };
-use crate::{atomic::Ordering, control::WorkerState};
+use crate::atomic::Ordering;
 
 pub(super) const PHASE_COUNT: usize = 6;
 
@@ -144,19 +144,23 @@ impl<'a> ProfileArea<'a> {
 }
 
 impl BatchTimer<'_> {
-    /// Returns the timer if samples and phases of this batch are measured. The following two methods must only be called
-    /// if they are.
+    /// Returns the timer if samples and phases of this batch are measured. The following three methods must only be
+    /// called if they are.
     pub fn if_timed(&self) -> Option<&Self> {
         self.is_timed.then_some(self)
     }
 
-    /// Notes what the worker does next. In the states of fetching, a sample begins.
-    pub fn enter(&self, state: WorkerState) {
-        let phase = match state {
-            WorkerState::Fetching | WorkerState::FetchingMany => Phase::Fetch,
-            WorkerState::Sending => Phase::Encode,
-            _ => return,
-        };
+    /// Notes that the dataset is asked for a sample now.
+    pub fn start_sample(&self) {
+        self.enter(Phase::Fetch);
+    }
+
+    /// Notes that collation is done, and that the batch is now encoded.
+    pub fn start_encoding(&self) {
+        self.enter(Phase::Encode);
+    }
+
+    fn enter(&self, phase: Phase) {
         self.step.set(now());
         METER.with(|meter| meter.enter_at(phase, self.step.get()));
     }
@@ -221,7 +225,7 @@ mod tests {
     fn load(own: &OwnProfile, batch: u64) -> Duration {
         let timer = own.area().start_batch(3, batch, None);
         for index in [7, 8] {
-            timer.if_timed().inspect(|timer| timer.enter(WorkerState::Fetching));
+            timer.if_timed().inspect(|timer| timer.start_sample());
             Phase::Transform.measure(|| {
                 sleep(TICK);
                 Phase::Decode.measure(|| Phase::Read.measure(|| sleep(TICK)));
@@ -230,7 +234,7 @@ mod tests {
             timer.if_timed().inspect(|timer| timer.sample_returned(Some(index)));
         }
         sleep(TICK);
-        timer.if_timed().inspect(|timer| timer.enter(WorkerState::Sending));
+        timer.if_timed().inspect(|timer| timer.start_encoding());
         timer.finish(2)
     }
 
