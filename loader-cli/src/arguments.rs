@@ -54,13 +54,15 @@ pub(crate) struct RunArguments {
     #[command(flatten)]
     pub(crate) images: ImageArguments,
 
-    /// Write the state of the run to this file when the run ends, also after Ctrl-C or SIGTERM
+    /// Write the state of the run to this file when the run ends, also after Ctrl-C or SIGTERM; `{rank}` in the
+    /// name stands for the rank
     #[arg(long, value_name = "FILE")]
     pub(crate) save_state: Option<PathBuf>,
 
-    /// Continue the run whose state `--save-state` wrote to this file
-    #[arg(long, value_name = "FILE")]
-    pub(crate) resume: Option<PathBuf>,
+    /// Continue the run whose state `--save-state` wrote to this file (`{rank}` stands for the rank), or the
+    /// run whose ranks wrote these files, with any number of ranks
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub(crate) resume: Vec<PathBuf>,
 
     /// Stop after this number of batches [default: at the end of the last epoch]
     #[arg(long, value_name = "BATCHES", value_parser = at_least_one)]

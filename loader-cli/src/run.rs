@@ -1,5 +1,7 @@
 //! `loader run`: loads epochs like a training loop, and drops the batches.
 
+use std::path::PathBuf;
+
 use loader_core::{
     BatchDigest, DataLoader, Dataset, Error, Iter, LoaderOptions, Sample, State,
     collate::Batch,
@@ -26,8 +28,11 @@ pub(crate) fn run(
 ) -> Result<u64, Stop> {
     let Settings { dataset, loader, launched } = Settings::new(arguments)?;
     reporter.launched(launched.as_ref());
-    let resumed = arguments.resume.as_deref().map(state_file::read).transpose()?;
-    let saver = arguments.save_state.clone().map(Saver::new).transpose()?;
+    let rank = loader.rank.unwrap_or(0);
+    let files: Vec<_> = arguments.resume.iter().map(|path| state_file::of_rank(path, rank)).collect();
+    let resumed = state_file::read_all(&files, loader.world_size.unwrap_or(1))?;
+    let saver = arguments.save_state.as_deref().map(|path| Saver::new(state_file::of_rank(path, rank)));
+    let saver = saver.transpose()?;
     let opened = dataset.open()?;
     let settings = Settings { dataset, loader: loader.clone().resolved(), launched };
     let workers = Workers::default();
@@ -37,6 +42,7 @@ pub(crate) fn run(
         reporter,
         interrupt,
         workers,
+        files,
         resumed,
         saver,
         has_begun: false,
@@ -63,6 +69,8 @@ struct Run<'a> {
     reporter: &'a mut Reporter,
     interrupt: Interrupt,
     workers: Workers,
+    /// The files of `--resume`.
+    files: Vec<PathBuf>,
     /// The state to begin with, until the run begins.
     resumed: Option<State>,
     saver: Option<Saver>,
@@ -129,7 +137,9 @@ impl Run<'_> {
 
     fn load_rest<B: Batch>(&mut self, loader: &DataLoader<B>) -> Result<u64, Stop> {
         let mut state = self.resumed.take().unwrap_or_else(|| loader.state());
-        self.note(|| state.clone());
+        if !state.is_merged() {
+            self.note(|| state.clone());
+        }
         while state.epoch() < self.arguments.epochs && !self.is_enough() {
             state = self.load_epoch(loader, &state)?;
         }
@@ -146,6 +156,7 @@ impl Run<'_> {
             // Only now is it known that the stream of the state has no more batches.
             return Ok(batches.state());
         }
+        self.note(|| batches.state());
         self.begin_epoch(loader, &batches, state)?;
         let mut digest = self.settings.loader.digest.unwrap_or_default().then(BatchDigest::new);
         loop {
@@ -185,8 +196,11 @@ impl Run<'_> {
             workers.begin_with(batches.worker_pids());
         }
         let epoch = batches.epoch();
-        let before = if state.epoch() == epoch { state.batches() as usize } else { 0 };
-        let left = loader.len().map(|len| len.saturating_sub(before));
+        // An iterable dataset has no upper bound.
+        let left = batches.size_hint().1.or_else(|| {
+            let before = if state.epoch() == epoch { state.batches() as usize } else { 0 };
+            loader.len().map(|len| len.saturating_sub(before))
+        });
         reporter.epoch_begins(epoch, arguments.epochs, left, arguments.progress_interval());
         Ok(workers.report_changes(batches.worker_pids(), reporter)?)
     }
@@ -243,10 +257,12 @@ impl Run<'_> {
 
     /// Returns why the run ends if its first epoch cannot begin.
     fn refused(&self, error: Error) -> Stop {
-        match (&self.arguments.resume, error) {
-            (Some(path), error @ (Error::StateVersion { .. } | Error::StateMismatch { .. })) => {
-                Stop::StateNotUsable { path: path.clone(), problem: StateProblem::Refused(error) }
-            }
+        match (&self.files[..], error) {
+            (
+                [path, ..],
+                error
+                @ (Error::StateVersion { .. } | Error::StateMismatch { .. } | Error::StateShards { .. }),
+            ) => Stop::StateNotUsable { path: path.clone(), problem: StateProblem::Refused(error) },
             (_, error) => error.into(),
         }
     }

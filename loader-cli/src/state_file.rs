@@ -16,8 +16,24 @@ use crate::stop::{StateProblem, Stop};
 /// the run.
 static UNSAVED: Mutex<Option<(PathBuf, State)>> = Mutex::new(None);
 
+/// Reads the state that a run of `world_size` ranks resumes. The states of several files, or that of the only process
+/// of a run, are merged if the ranks of this run are others. Returns `None` if there are no files.
+pub(crate) fn read_all(paths: &[PathBuf], world_size: usize) -> Result<Option<State>, Stop> {
+    let mut states = paths.iter().map(|path| read(path)).collect::<Result<Vec<_>, _>>()?;
+    let is_others = |state: &State| state.world_size() == 1 && world_size > 1 && !state.is_merged();
+    if states.len() > 1 || states.first().is_some_and(is_others) {
+        return State::merge(states).map(Some).map_err(Stop::StatesNotMerged);
+    }
+    Ok(states.pop())
+}
+
+/// Returns `path` with the rank in place of each `{rank}`.
+pub(crate) fn of_rank(path: &Path, rank: usize) -> PathBuf {
+    path.to_str().map_or_else(|| path.to_owned(), |text| text.replace("{rank}", &rank.to_string()).into())
+}
+
 /// Reads the state in the file `path`.
-pub(crate) fn read(path: &Path) -> Result<State, Stop> {
+fn read(path: &Path) -> Result<State, Stop> {
     let failed = |problem| Stop::StateNotUsable { path: path.to_owned(), problem };
     let text = fs::read(path).map_err(|error| failed(StateProblem::NotRead(error)))?;
     serde_json::from_slice(&text).map_err(|error| failed(StateProblem::NotAState(error)))

@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf, process::ExitCode};
 
-use loader_core::{Error, RankError, config::ConfigError};
+use loader_core::{Error, MergeError, RankError, config::ConfigError};
 #[cfg(feature = "formats")]
 use loader_data::PackError;
 use loader_data::{ImageFolderError, TransformError};
@@ -36,6 +36,8 @@ pub(crate) enum Stop {
         path: PathBuf,
         problem: StateProblem,
     },
+    /// The files of `--resume` are not those of all ranks of a run.
+    StatesNotMerged(MergeError),
     /// The contact sheet would have no image.
     NoImages(String),
     /// SIGINT and SIGTERM cannot be handled.
@@ -81,7 +83,8 @@ impl Stop {
             | Self::InvalidConfig(_)
             | Self::DatasetNotOpened(_)
             | Self::InvalidTransform(_)
-            | Self::StateNotUsable { .. } => WRONG_REQUEST,
+            | Self::StateNotUsable { .. }
+            | Self::StatesNotMerged(_) => WRONG_REQUEST,
             #[cfg(feature = "formats")]
             Self::DataNotOpened(_) => WRONG_REQUEST,
             Self::Loader(
@@ -137,6 +140,7 @@ impl Stop {
                 let (kind, problem) = problem.message();
                 (kind, format!("--resume: `{}` {problem}", path.display()))
             }
+            Self::StatesNotMerged(error) => ("StatesNotMerged", format!("--resume: {error}")),
             Self::Interrupted(Ending::Interrupt) => ("Interrupted", "interrupted".to_owned()),
             Self::Interrupted(Ending::Terminate) => ("Interrupted", "ended by SIGTERM".to_owned()),
         })

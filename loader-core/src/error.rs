@@ -234,8 +234,8 @@ pub enum Error {
     },
     /// `resume()`: the state was taken from a loader that was built differently.
     #[error(
-        "the state does not fit the loader: its {part} is {state}, the loader's is {loader}; build the loader with \
-         the dataset and the options of the run that wrote the state, or start again with `iter()`"
+        "the state does not fit the loader: its {part} is {state}, the loader's is {loader}; {}",
+        if matches!(*part, "world_size" | "rank") { OTHER_SHARE } else { OTHER_LOADER }
     )]
     StateMismatch {
         /// What differs, such as "seed", "sampler" or "dataset".
@@ -244,6 +244,20 @@ pub enum Error {
         state: String,
         /// Its value in the loader.
         loader: String,
+    },
+    /// `resume()` of a [merged](crate::State::merge) state: the ranks of an iterable dataset do not have the shards
+    /// that the state has.
+    #[error(
+        "the state has {state} shards, but {world_size} ranks with {shards} shards each have {}; {}",
+        .world_size * .shards, other_shards(*.state, *.world_size)
+    )]
+    StateShards {
+        /// Number of shards in the state, of all ranks.
+        state: usize,
+        /// Number of shards that each rank of the loader has.
+        shards: usize,
+        /// Number of ranks of the loader.
+        world_size: usize,
     },
     /// A worker died while it had work and is not replaced, because `on_worker_death` is `Fail` or the worker
     /// has died more than `max_worker_deaths` times in a row outside of batches. The iterator ends with this
@@ -405,6 +419,7 @@ impl Error {
             Self::SamplerPanicked { .. } => "SamplerPanicked",
             Self::StateVersion { .. } => "StateVersion",
             Self::StateMismatch { .. } => "StateMismatch",
+            Self::StateShards { .. } => "StateShards",
             Self::WorkerExited { .. } => "WorkerExited",
             Self::BatchGivenUp { .. } => "BatchGivenUp",
             Self::TimedOut { .. } => "TimedOut",
@@ -413,6 +428,24 @@ impl Error {
             Self::WorkerMisbehaved { .. } => "WorkerMisbehaved",
         }
     }
+}
+
+const OTHER_LOADER: &str = "build the loader with the dataset and the options of the run that wrote the state, or start \
+                            again with `iter()`";
+
+const OTHER_SHARE: &str = "give the state that this rank saved, or merge the states of all ranks with `State::merge` to \
+                           resume with another number of ranks";
+
+/// Says which shards `world_size` ranks need to resume a state with `shards` shards, or how many ranks can.
+fn other_shards(shards: usize, world_size: usize) -> String {
+    if shards.is_multiple_of(world_size) {
+        return format!("use shards({})", shards / world_size);
+    }
+    const MAX_RANKS: usize = 1 << 16;
+    let divides = |ranks: &usize| shards.is_multiple_of(*ranks);
+    let ranks = (1..=shards.min(MAX_RANKS)).filter(divides).map(|ranks| ranks.to_string());
+    let ranks = ranks.collect::<Vec<_>>();
+    format!("this number of ranks cannot share them equally; use one of {} ranks", ranks.join(", "))
 }
 
 fn failed(

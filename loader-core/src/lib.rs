@@ -140,7 +140,7 @@ pub use ready_batches::ReadyBatches;
 pub use report::{BadSample, EpochReport, Verdict, WorkerReport};
 pub use sample_digest::SampleDigest;
 pub use shared_vec::{SharedVec, SharedVecError};
-pub use state::State;
+pub use state::{MergeError, State};
 pub use stats::{LoaderStats, WorkerStats};
 pub use tensor::{AnyTensor, BytesArray, DType, Element, Tensor, TensorError};
 pub use tuner::{TuningDecision, TuningReason};

@@ -25,7 +25,7 @@ use crate::{
     plan::Plan,
     pool::Launch,
     random::base_seed,
-    sampler::BatchSampler,
+    sampler::{BatchSampler, Sharing, Taken},
     shards::Shards,
     state::{Origin, Position, State, must_agree},
     stats::{Counters, LoaderStats},
@@ -77,8 +77,8 @@ pub(crate) struct Observers {
 
 /// What an epoch consists of.
 pub(crate) enum Content {
-    /// Batches of a map-style dataset, which has `samples` samples.
-    Batches { sampler: Box<dyn BatchSampler>, samples: usize },
+    /// Batches of a map-style dataset, which has `samples` samples. `sharing` is `None` with a sampler of the user's.
+    Batches { sampler: Box<dyn BatchSampler>, sharing: Option<Sharing>, samples: usize },
     /// Shards of an iterable dataset.
     Shards(ShardLayout),
 }
@@ -157,6 +157,10 @@ impl<B: Batch> DataLoader<B> {
     /// last snapshot or from its beginning, without collation, unless it implements
     /// [`iter_at`](IterableDataset::iter_at). For an iterable dataset, this call waits for the first batch.
     ///
+    /// From a [merged](State::merge) state, any number of ranks loads the rest of the epoch. Its batches are other ones
+    /// than those of a run that was never stopped, and are numbered from 0 again. All ranks resume in the epoch of the
+    /// state, also if nothing of it is left for a rank.
+    ///
     /// The state after the last batch of an epoch is the beginning of the next epoch. One loop therefore
     /// serves a new run, which begins with [`state`](Self::state), and a resumed one.
     ///
@@ -191,21 +195,29 @@ impl<B: Batch> DataLoader<B> {
     /// # Errors
     /// - [`Error::StateVersion`]: another version of this library wrote the state, in another format.
     /// - [`Error::StateMismatch`]: the loader was built differently from the one of the state.
+    /// - [`Error::StateShards`]: the ranks do not have as many shards as a merged state.
     /// - The errors of [`iter`](Self::iter).
     /// - For an iterable dataset, an error of the iterator before its first batch, such as
     ///   [`Error::TimedOut`].
     pub fn resume(&self, state: &State) -> Result<Iter<B>, Error> {
-        state.check(&self.origin)?;
+        let is_merged = state.is_merged();
+        let of_rank;
+        let state = if is_merged {
+            of_rank = state.of_rank(&self.origin)?;
+            &of_rank
+        } else {
+            state.check(&self.origin)?;
+            state
+        };
         let mut iter = self.start(state.epoch(), state.position())?;
-        if matches!(state.position(), Position::Shards(_)) && !iter.has_more()? {
+        // From a merged state, all ranks resume in the same epoch, also one for which nothing is left.
+        if matches!(state.position(), Position::Shards(_)) && !is_merged && !iter.has_more()? {
             // The state was taken after the last batch, before the loader knew that it was the last one.
             drop(iter);
             iter = self.start(state.epoch().saturating_add(1), &Position::Start)?;
         }
         *self.next_epoch() = iter.epoch().saturating_add(1);
-        if iter.epoch() == state.epoch() {
-            iter.continue_from(state);
-        }
+        iter.continue_from(state);
         Ok(iter)
     }
 
@@ -255,23 +267,40 @@ impl<B: Batch> DataLoader<B> {
         // `State::check` refuses a state of the other kind. Only a state that was edited by hand gets here.
         let wrong_kind = |state, loader| must_agree("kind of dataset", state, loader).unwrap_err();
         match (&self.content, position) {
-            (Content::Batches { sampler, samples }, position) => {
-                let plan = Plan::new(&**sampler, self.origin.epoch(number), *samples);
-                match position {
-                    Position::Start => Ok(Supply::batches(plan)),
-                    Position::Batches(position) => {
-                        plan.check(position)?;
-                        Ok(Supply::batches_from(plan, position))
-                    }
-                    Position::Shards(_) => Err(wrong_kind("iterable", "map-style")),
-                }
+            (Content::Batches { .. }, Position::Start) => Ok(Supply::batches(self.plan(number, &[])?)),
+            (Content::Batches { .. }, Position::Remaining(taken)) => {
+                Ok(Supply::batches(self.plan(number, taken)?))
             }
+            (Content::Batches { .. }, Position::Batches(position)) => {
+                let plan = self.plan(number, &position.taken)?;
+                plan.check(position)?;
+                Ok(Supply::batches_from(plan, position))
+            }
+            (Content::Batches { .. }, Position::Shards(_)) => Err(wrong_kind("iterable", "map-style")),
             (Content::Shards(layout), Position::Start) => Ok(Supply::shards(Shards::new(number, *layout))),
             (Content::Shards(layout), Position::Shards(position)) => {
                 Ok(Supply::shards(Shards::resume(number, *layout, position)?))
             }
-            (Content::Shards(_), Position::Batches(_)) => Err(wrong_kind("map-style", "iterable")),
+            (Content::Shards(_), Position::Batches(_) | Position::Remaining(_)) => {
+                Err(wrong_kind("map-style", "iterable"))
+            }
         }
+    }
+
+    /// Returns the plan of this process's share of what `taken` leaves of epoch `number`.
+    fn plan(&self, number: u64, taken: &[Taken]) -> Result<Plan, Error> {
+        let Content::Batches { sampler, sharing, samples } = &self.content else {
+            unreachable!("`supply` has checked the kind of the dataset")
+        };
+        let epoch = self.origin.epoch(number);
+        if taken.is_empty() {
+            return Ok(Plan::new(&**sampler, epoch, *samples));
+        }
+        let Some(sharing) = sharing else {
+            // `State::check` refuses the state of another sampler. Only a state that was edited by hand gets here.
+            return Err(must_agree("sampler", "shared by ranks", "the user's").unwrap_err());
+        };
+        Ok(Plan::new(&sharing.of_remaining(taken), epoch, *samples).after(taken.to_vec()))
     }
 
     /// Refuses an epoch whose order would take too long to compute: PyTorch's generator must skip the numbers

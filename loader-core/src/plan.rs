@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::{
     error::Error,
     panic::to_failure,
-    sampler::{BatchSampler, Epoch},
+    sampler::{BatchSampler, Epoch, Taken},
     state::{BatchesPosition, Position, must_agree},
 };
 
@@ -35,6 +35,8 @@ pub(crate) struct Plan {
     repeated: usize,
     /// Number of samples of the dataset.
     samples: usize,
+    /// What earlier runs have returned of the epoch; the plan is of a share of the rest.
+    taken: Vec<Taken>,
     /// True if the sampler panicked.
     has_failed: bool,
 }
@@ -59,9 +61,19 @@ impl Plan {
         };
         let (epoch, next, fingerprint) = (epoch.number, 0, 0);
         let has_failed = panicked.is_some();
-        let upcoming = None;
-        let mut plan =
-            Self { batches, epoch, upcoming, next, fingerprint, announced, repeated, samples, has_failed };
+        let (upcoming, taken) = (None, Vec::new());
+        let mut plan = Self {
+            batches,
+            epoch,
+            upcoming,
+            next,
+            fingerprint,
+            announced,
+            repeated,
+            samples,
+            taken,
+            has_failed,
+        };
         plan.upcoming = panicked.map(Err).or_else(|| plan.draw(0, 0));
         if let Some(Ok(indices)) = &plan.upcoming {
             let mut hash = Xxh3::new();
@@ -69,6 +81,11 @@ impl Plan {
             plan.fingerprint = hash.digest();
         }
         plan
+    }
+
+    /// Notes that the sampler gives a share of what `taken` leaves of the epoch.
+    pub(crate) fn after(self, taken: Vec<Taken>) -> Self {
+        Self { taken, ..self }
     }
 
     pub(crate) fn epoch(&self) -> u64 {
@@ -79,7 +96,8 @@ impl Plan {
     /// batches that were.
     pub(crate) fn position(&self, next: u64, ahead: Vec<u64>) -> Position {
         let batches = self.announced as u64;
-        Position::Batches(BatchesPosition { next, ahead, batches, fingerprint: self.fingerprint })
+        let (fingerprint, taken) = (self.fingerprint, self.taken.clone());
+        Position::Batches(BatchesPosition { next, ahead, batches, fingerprint, taken })
     }
 
     /// Checks that a state was taken from an equal plan.

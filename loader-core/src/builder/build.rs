@@ -29,7 +29,7 @@ use crate::{
     pinning,
     pool::{Launch, Program},
     ranks,
-    state::{Batching, Pipeline},
+    state::{Batching, Pipeline, SharedOrder},
     stats::Counters,
     trace::Tracer,
     tuner::Tuner,
@@ -67,7 +67,9 @@ impl<D: Dataset, C, W> Builder<MapStyle<D>, C, W> {
         let samples = self.kind.dataset.len();
         self.kind.draws_from_all = self.settings.loads_all();
         // Options that exclude each other are reported before an empty dataset.
-        let content = Content::Batches { sampler: self.settings.make_batch_sampler(samples)?, samples };
+        let sharing = self.settings.sharing(samples);
+        let sampler = self.settings.make_batch_sampler(samples)?;
+        let content = Content::Batches { sampler, sharing: sharing?, samples };
         if samples == 0 {
             return Err(Error::EmptyDataset);
         }
@@ -178,17 +180,8 @@ where
         self.kind.set_options(options, settings.memory()?.datasets / parts as u64);
         let pinner =
             pinning::open(settings.options.pin_memory.unwrap_or_else(default::pin_memory), &settings.warn);
-        let is_torch = settings.options.order == Some(Order::Torch);
-        let batching = match &content {
-            // In PyTorch's order, a sampler that shares the loader's generator gives other indices than the
-            // same sampler with its own generator.
-            Content::Batches { sampler, .. } if is_torch && sampler.torch_draws() > 0 => {
-                Batching::Sampler(format!("{} with the loader's generator", sampler.fingerprint()))
-            }
-            Content::Batches { sampler, .. } => Batching::Sampler(sampler.fingerprint()),
-            Content::Shards(layout) => Batching::Shards(*layout),
-        };
-        let pipeline = Pipeline::new(self.kind.fingerprint(), batching);
+        let order = settings.options.order.unwrap_or_else(default::order);
+        let pipeline = content.pipeline(self.kind.fingerprint(), order);
         let origin = settings.origin(self.kind.samples(), pipeline);
         let program = match epochs.max_workers {
             0 => None,
@@ -209,6 +202,27 @@ where
         let iteration = IterOptions { max_bad_samples, digest: options.digest };
         let observers = Observers { counters, tracer, _metrics: metrics };
         Ok(DataLoader::new(loading, content, origin, settings.warn, pinner, iteration, observers))
+    }
+}
+
+impl Content {
+    /// Returns what determines the samples of each batch, for states.
+    fn pipeline(&self, dataset: String, order: Order) -> Pipeline {
+        let (sampler, sharing) = match self {
+            Self::Batches { sampler, sharing, .. } => (sampler, sharing),
+            Self::Shards(layout) => return Pipeline::new(dataset, Batching::Shards(*layout), None),
+        };
+        let fingerprint = match order == Order::Torch && sampler.torch_draws() > 0 {
+            // In PyTorch's order, a sampler that shares the loader's generator gives other indices than the
+            // same sampler with its own generator.
+            true => format!("{} with the loader's generator", sampler.fingerprint()),
+            false => sampler.fingerprint(),
+        };
+        let shared = sharing.map(|sharing| SharedOrder {
+            order: sharing.order.fingerprint(order).to_owned(),
+            batch_size: sharing.batch_size as u64,
+        });
+        Pipeline::new(dataset, Batching::Sampler(fingerprint), shared)
     }
 }
 

@@ -4,7 +4,10 @@ use crate::{
     error::Error,
     memory,
     options::{LoaderOptions, Order, default},
-    sampler::{BatchSampler, DistributedSampler, FixedBatches, RandomSampler, Sampler, SequentialSampler},
+    sampler::{
+        BatchSampler, DistributedSampler, EpochOrder, FixedBatches, RandomSampler, Sampler,
+        SequentialSampler, Sharing, share,
+    },
 };
 
 impl LoaderOptions {
@@ -82,6 +85,21 @@ impl LoaderOptions {
             None if shuffle => Box::new(RandomSampler::of_loader(samples)),
             None => Box::new(SequentialSampler::new(samples)),
         })
+    }
+
+    /// Returns how this process shares the order of an epoch with other ranks. Without a rank, it is the only one.
+    pub(super) fn sharing(&self, samples: usize) -> Result<Sharing, Error> {
+        let shuffle = self.shuffle.unwrap_or_else(default::shuffle);
+        let order = match self.share(samples)? {
+            None if shuffle => EpochOrder::Random(RandomSampler::of_loader(samples)),
+            own => {
+                EpochOrder::Distributed(own.unwrap_or_else(|| share(samples, 1, 0, false)).shuffle(shuffle))
+            }
+        };
+        let (rank, world_size) = self.rank_and_world_size()?.unwrap_or((0, 1));
+        let batch_size = self.batch_size.unwrap_or_else(default::batch_size);
+        let drop_last = self.drop_last.unwrap_or_else(default::drop_last);
+        Ok(Sharing { order, rank, world_size, batch_size, drop_last })
     }
 
     /// The sampler of this process's share, if `rank` and `world_size` are set.

@@ -15,7 +15,7 @@ use crate::{
     },
     pool::WorkerProgram,
     ranks::{LaunchedRank, Variables},
-    sampler::{BatchSampler, Sampler},
+    sampler::{BatchSampler, Sampler, Sharing},
     state::{Origin, Pipeline, Share, SharePolicy},
     tuner::{AUTO_PREFETCH, Setting, Tuner, TunerOptions},
     warning::{Warn, Warning},
@@ -282,6 +282,15 @@ impl Settings {
             (Some(_), _) => Some("rank"),
             (None, Some(_)) => Some("world_size"),
             (None, None) => None,
+        }
+    }
+
+    /// Returns how ranks share the order of a map-style dataset with `samples` samples; `None` with a sampler of the
+    /// user's.
+    pub(super) fn sharing(&self, samples: usize) -> Result<Option<Sharing>, Error> {
+        match self.sampler.is_some() || self.batch_sampler.is_some() {
+            true => Ok(None),
+            false => self.options.sharing(samples).map(Some),
         }
     }
 

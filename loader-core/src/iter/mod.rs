@@ -57,6 +57,8 @@ pub struct Iter<B> {
     options: IterOptions,
     /// Number of bad samples in the epoch before the position from which this iterator was resumed.
     bad_before: u64,
+    /// Digest of the epoch before, if the state from which this iterator was resumed has it.
+    digest_before: Option<SampleDigest>,
     /// True once the epoch has had more bad samples than allowed, which ends the iteration.
     has_too_many_bad_samples: bool,
     /// It is behind `inner`, so it is dropped later, after `inner` has added its last spans.
@@ -122,6 +124,7 @@ impl<B: Batch> Iter<B> {
             has_warned_of_length: false,
             options,
             bad_before: 0,
+            digest_before: None,
             has_too_many_bad_samples: false,
             trace: None,
             counters: Arc::default(),
@@ -141,8 +144,13 @@ impl<B: Batch> Iter<B> {
         self
     }
 
-    /// Takes over what `state`, from which this iterator was resumed, knows of the epoch.
+    /// Takes over what `state`, from which this iterator was resumed, knows of the epoch, or of the one before.
     pub(crate) fn continue_from(&mut self, state: &State) {
+        if self.epoch() != state.epoch() {
+            self.digest_before = state.digest();
+            return;
+        }
+        self.digest_before = state.digest_before();
         self.bad_before = state.bad_samples();
         self.stopwatch.continue_digest(state.digest());
     }
@@ -164,8 +172,10 @@ impl<B: Batch> Iter<B> {
             Some(position) => {
                 let bad_samples = self.bad_before.saturating_add(self.stopwatch.bad_samples());
                 State::new(&self.origin, self.epoch(), bad_samples, self.stopwatch.digest(), position)
+                    .with_digest_before(self.digest_before)
             }
-            None => State::start(&self.origin, self.epoch().saturating_add(1)),
+            None => State::start(&self.origin, self.epoch().saturating_add(1))
+                .with_digest_before(self.stopwatch.digest()),
         }
     }
 

@@ -93,16 +93,32 @@ impl Sampler for DistributedSampler {
 }
 
 impl DistributedSampler {
-    fn permutation(&self, epoch: Epoch) -> Option<Permutations> {
+    /// Number of samples of all processes.
+    pub(super) fn samples(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn shuffles(&self) -> bool {
+        self.shuffle
+    }
+
+    /// Returns the order of all processes; `None` if it is `0, 1, 2, ...`.
+    pub(super) fn permutation(&self, epoch: Epoch) -> Option<Permutations> {
         self.shuffle.then(|| Permutations::new(self.len, epoch, || Source::of_epoch(epoch)))
+    }
+
+    /// Returns the position in the order of all processes that is at `position` of this process's share. The
+    /// last one may be behind the end of the order.
+    pub(super) fn position(&self, position: usize) -> usize {
+        position * self.world_size + self.rank
     }
 
     /// Returns this process's share of the order that has the index `at(position)` at each position.
     fn share(self, mut at: impl FnMut(usize) -> usize + Send) -> impl Iterator<Item = usize> + Send {
-        let (len, world_size, rank) = (self.len, self.world_size, self.rank);
+        let len = self.len;
         // After its end the order is repeated: at most once, unless there are more processes than indices.
         ByPosition::new(Sampler::len(&self), move |position| {
-            let position = position * world_size + rank;
+            let position = self.position(position);
             at(if position < len { position } else { position % len })
         })
     }

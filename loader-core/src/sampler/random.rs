@@ -116,8 +116,13 @@ impl RandomSampler {
         (0..self.num_samples).map(move |_| source.below(len) as usize)
     }
 
+    /// Returns the order without replacement.
+    pub(super) fn permutation(&self, epoch: Epoch) -> Permutations {
+        Permutations::new(self.population, epoch, || self.source(epoch))
+    }
+
     fn permutations(&self, epoch: Epoch) -> impl Iterator<Item = usize> + Send + use<> {
-        let mut permutations = Permutations::new(self.population, epoch, || self.source(epoch));
+        let mut permutations = self.permutation(epoch);
         ByPosition::new(self.num_samples, move |position| permutations.at(position))
     }
 }

@@ -193,7 +193,7 @@ impl SimulatedDataset {
             0 => Batching::Sampler(format!("{batch_size} samples, rank {rank} of {world_size}")),
             _ => Batching::Shards(self.layout()),
         };
-        let pipeline = Pipeline::new("simulated".to_owned(), batching).into();
+        let pipeline = Pipeline::new("simulated".to_owned(), batching, None).into();
         let (rank, world_size) = (rank as usize, world_size as usize);
         let share = Share { rank, world_size, policy: SharePolicy::Repeat };
         Origin { seed, order: Order::Native, samples: Some(self.dataset_len()), share, pipeline }

@@ -319,6 +319,7 @@ impl Setup {
                 plan.check(position).expect("the same batches");
                 Supply::batches_from(plan, position)
             }
+            Position::Remaining(_) => unreachable!("the simulation merges no states"),
             Position::Shards(position) => Supply::shards(
                 Shards::resume(epoch, self.dataset.layout(), position).expect("the same shards"),
             ),

@@ -1,5 +1,7 @@
 //! The state of a loader: the user's position in an epoch, which a loader can resume from.
 
+mod merge;
+
 use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
@@ -10,11 +12,14 @@ use crate::{
     fetch::{ShardLayout, ShardPosition, Snapshot},
     options::Order,
     sample_digest::SampleDigest,
-    sampler::Epoch,
+    sampler::{Epoch, Taken},
 };
 
-/// Version of the format. Version 1 had no fingerprints and a different random order, version 2 no share.
-const VERSION: u32 = 3;
+pub use merge::MergeError;
+
+/// Version of the format. Version 1 had no fingerprints and a different random order, version 2 no share, and version
+/// 3 could not say what earlier runs with other numbers of ranks took from the epoch.
+const VERSION: u32 = 4;
 
 /// Maximum length of a fingerprint, in bytes. In a longer fingerprint, a hash replaces the end.
 const MAX_FINGERPRINT: usize = 200;
@@ -36,7 +41,8 @@ pub(crate) const SHARDS: &str = "number of shards (see `shards`)";
 /// snapshot of each shard.
 ///
 /// `resume` works with another number of workers. For an iterable dataset, this requires the option
-/// [`shards`](crate::Builder::shards).
+/// [`shards`](crate::Builder::shards). To resume with another number of ranks, [merge](State::merge) the states of all
+/// ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     version: u32,
@@ -45,6 +51,9 @@ pub struct State {
     samples: Option<u64>,
     #[serde(default)]
     share: Share,
+    /// True if it is the state of all ranks. Its share then has rank 0.
+    #[serde(default)]
+    is_merged: bool,
     #[serde(default)]
     pipeline: Pipeline,
     epoch: u64,
@@ -54,6 +63,10 @@ pub struct State {
     /// Digest of the epoch so far, with the option `digest`.
     #[serde(default)]
     digest: Option<SampleDigest>,
+    /// Digest of the epoch before, if the state was taken at its end or soon after. A merged state needs it if other
+    /// ranks are still in that epoch.
+    #[serde(default)]
+    digest_before: Option<SampleDigest>,
     #[serde(rename = "place")]
     position: Position,
 }
@@ -66,7 +79,9 @@ pub(crate) enum Position {
     Start,
     /// Batches of a map-style dataset.
     Batches(BatchesPosition),
-    /// Batches of an iterable dataset.
+    /// No batch of a map-style dataset was returned of what these earlier runs have left. In a merged state.
+    Remaining(Vec<Taken>),
+    /// Batches of an iterable dataset. In a merged state, all ranks' shards.
     Shards(ShardsPosition),
 }
 
@@ -81,6 +96,10 @@ pub(crate) struct BatchesPosition {
     pub(crate) batches: u64,
     /// Fingerprint of the epoch's order; see [`Plan`](crate::plan::Plan).
     pub(crate) fingerprint: u64,
+    /// What earlier runs with other numbers of ranks have returned of the epoch. The batches are those of a share of
+    /// the rest. Empty in an epoch that was not resumed from a merged state.
+    #[serde(default)]
+    pub(crate) taken: Vec<Taken>,
 }
 
 /// Which batches of an iterable dataset were returned.
@@ -113,6 +132,12 @@ pub(crate) enum SharePolicy {
     DropLast,
 }
 
+impl Share {
+    fn drops_last(&self) -> bool {
+        self.policy == SharePolicy::DropLast
+    }
+}
+
 impl Default for Share {
     /// All samples.
     fn default() -> Self {
@@ -128,6 +153,17 @@ pub(crate) struct Pipeline {
     /// The dataset's fingerprint.
     dataset: String,
     batching: Batching,
+    /// For a map-style dataset whose order all ranks share.
+    #[serde(default)]
+    shared: Option<SharedOrder>,
+}
+
+/// What all ranks have in common that share the order of an epoch.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SharedOrder {
+    /// Fingerprint of the order of all ranks.
+    pub(crate) order: String,
+    pub(crate) batch_size: u64,
 }
 
 /// What determines the samples of each batch.
@@ -141,12 +177,21 @@ pub(crate) enum Batching {
 }
 
 impl Pipeline {
-    pub(crate) fn new(dataset: String, batching: Batching) -> Self {
+    pub(crate) fn new(dataset: String, batching: Batching, shared: Option<SharedOrder>) -> Self {
         let batching = match batching {
             Batching::Sampler(fingerprint) => Batching::Sampler(shorten(fingerprint)),
             shards @ Batching::Shards(_) => shards,
         };
-        Self { dataset: shorten(dataset), batching }
+        Self { dataset: shorten(dataset), batching, shared }
+    }
+
+    /// Returns the fingerprint of the order that all ranks share, or else that of the sampler.
+    fn epoch_order(&self) -> &str {
+        match (&self.shared, &self.batching) {
+            (Some(shared), _) => &shared.order,
+            (None, Batching::Sampler(sampler)) => sampler,
+            (None, Batching::Shards(_)) => "",
+        }
     }
 
     fn kind(&self) -> &'static str {
@@ -199,6 +244,15 @@ impl State {
         Self::new(origin, epoch, 0, None, Position::Start)
     }
 
+    /// The same state, with the digest of the epoch before.
+    pub(crate) fn with_digest_before(self, digest_before: Option<SampleDigest>) -> Self {
+        Self { digest_before, ..self }
+    }
+
+    pub(crate) fn digest_before(&self) -> Option<SampleDigest> {
+        self.digest_before
+    }
+
     /// The state at a position of an epoch that has had `bad_samples` bad samples and this digest so far.
     pub(crate) fn new(
         origin: &Origin,
@@ -210,7 +264,32 @@ impl State {
         let Origin { seed, order, samples, share, ref pipeline } = *origin;
         let samples = samples.map(|samples| samples as u64);
         let pipeline = Pipeline::clone(pipeline);
-        Self { version: VERSION, seed, order, samples, share, pipeline, epoch, bad_samples, digest, position }
+        Self {
+            version: VERSION,
+            seed,
+            order,
+            samples,
+            share,
+            is_merged: false,
+            pipeline,
+            epoch,
+            bad_samples,
+            digest,
+            digest_before: None,
+            position,
+        }
+    }
+
+    /// Returns the number of ranks of the run that saved the state, or from whose states it was
+    /// [merged](Self::merge); 1 for a process without ranks.
+    pub fn world_size(&self) -> usize {
+        self.share.world_size
+    }
+
+    /// True if the state was [merged](Self::merge) from the states of all ranks, so that any number of ranks can
+    /// resume from it.
+    pub fn is_merged(&self) -> bool {
+        self.is_merged
     }
 
     /// Returns the number of the epoch, from 0.
@@ -218,10 +297,11 @@ impl State {
         self.epoch
     }
 
-    /// Returns the number of batches of the epoch that were returned, including batches that failed.
+    /// Returns the number of batches of the epoch that were returned, including batches that failed. In an epoch that
+    /// was resumed from a [merged](Self::merge) state, this rank's batches since then; 0 in the merged state.
     pub fn batches(&self) -> u64 {
         match &self.position {
-            Position::Start => 0,
+            Position::Start | Position::Remaining(_) => 0,
             Position::Batches(position) => position.next.saturating_add(position.ahead.len() as u64),
             Position::Shards(position) => position.batches,
         }
@@ -244,6 +324,19 @@ impl State {
 
     /// Checks that the state agrees with a loader.
     pub(crate) fn check(&self, origin: &Origin) -> Result<(), Error> {
+        self.check_run(origin)?;
+        must_agree("world_size", self.share.world_size, origin.share.world_size)?;
+        must_agree("rank", self.share.rank, origin.share.rank)?;
+        match (&self.pipeline.batching, &origin.pipeline.batching) {
+            (Batching::Sampler(theirs), Batching::Sampler(ours)) => must_agree("sampler", theirs, ours),
+            (Batching::Shards(theirs), Batching::Shards(ours)) => must_agree_on_layout(theirs, ours),
+            // This cannot happen, because the datasets have the same kind.
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks what must agree whatever share of the samples the loader has.
+    fn check_run(&self, origin: &Origin) -> Result<(), Error> {
         let (theirs, ours) = (&self.pipeline, &*origin.pipeline);
         if self.version != VERSION {
             return Err(Error::StateVersion { version: self.version, supported: VERSION });
@@ -251,22 +344,15 @@ impl State {
         must_agree("kind of dataset", theirs.kind(), ours.kind())?;
         must_agree("seed", self.seed, origin.seed)?;
         must_agree("order", self.order, origin.order)?;
-        let samples =
-            |samples: Option<u64>| samples.map_or("unknown".to_owned(), |samples| samples.to_string());
         let our_samples = origin.samples.map(|samples| samples as u64);
-        must_agree("number of samples", samples(self.samples), samples(our_samples))?;
-        must_agree("world_size", self.share.world_size, origin.share.world_size)?;
-        must_agree("rank", self.share.rank, origin.share.rank)?;
-        let drops_last = |share: Share| share.policy == SharePolicy::DropLast;
-        must_agree("drop_last", drops_last(self.share), drops_last(origin.share))?;
-        must_agree("dataset", &theirs.dataset, &ours.dataset)?;
-        match (&theirs.batching, &ours.batching) {
-            (Batching::Sampler(theirs), Batching::Sampler(ours)) => must_agree("sampler", theirs, ours),
-            (Batching::Shards(theirs), Batching::Shards(ours)) => must_agree_on_layout(theirs, ours),
-            // This cannot happen, because the datasets have the same kind.
-            _ => Ok(()),
-        }
+        must_agree("number of samples", known(self.samples), known(our_samples))?;
+        must_agree("drop_last", self.share.drops_last(), origin.share.drops_last())?;
+        must_agree("dataset", &theirs.dataset, &ours.dataset)
     }
+}
+
+fn known(samples: Option<u64>) -> String {
+    samples.map_or("unknown".to_owned(), |samples| samples.to_string())
 }
 
 fn must_agree_on_layout(theirs: &ShardLayout, ours: &ShardLayout) -> Result<(), Error> {
@@ -351,7 +437,7 @@ mod tests {
     fn origin() -> Origin {
         let layout =
             ShardLayout { shards: 2, first_shard: 0, all_shards: 2, batch_size: 4, drop_last: false };
-        let pipeline = Arc::new(Pipeline::new("stream".to_owned(), Batching::Shards(layout)));
+        let pipeline = Arc::new(Pipeline::new("stream".to_owned(), Batching::Shards(layout), None));
         Origin { seed: 7, order: Order::Native, samples: None, share: Share::default(), pipeline }
     }
 
@@ -371,16 +457,20 @@ mod tests {
         for broken in [json.replace("00ff10", "00ff1x"), json.replace("[3,", "[9,")] {
             assert!(serde_json::from_str::<State>(&broken).is_err());
         }
-        // Version 1 had none of these fields, version 2 only the first.
-        for (version, missing) in [(1, &["pipeline", "share", "digest"][..]), (2, &["share", "digest"])] {
+        // Version 1 had none of these fields, version 2 only the first, version 3 all but the last.
+        for (version, missing) in [
+            (1, &["pipeline", "share", "digest", "is_merged"][..]),
+            (2, &["share", "digest", "is_merged"]),
+            (3, &["is_merged"]),
+        ] {
             let mut old = serde_json::to_value(State { version, ..state() }).unwrap();
             old.as_object_mut().unwrap().retain(|field, _| !missing.contains(&&field[..]));
             let error = serde_json::from_value::<State>(old).unwrap().check(&origin()).unwrap_err();
-            assert!(matches!(error, Error::StateVersion { supported: 3, .. }), "{error:?}");
+            assert!(matches!(error, Error::StateVersion { supported: 4, .. }), "{error:?}");
             assert_eq!(
                 error.to_string(),
                 format!(
-                    "this state is of version {version}, but this library reads version 3; resume it with the version \
+                    "this state is of version {version}, but this library reads version 4; resume it with the version \
                      of this library that wrote it, or start again with `iter()`"
                 )
             );

@@ -1,0 +1,392 @@
+//! Merging the states of all ranks, so that another number of ranks can resume.
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{
+    BatchesPosition, Batching, Origin, Position, SHARDS, ShardsPosition, Share, SharePolicy, State, VERSION,
+    must_agree,
+};
+use crate::{
+    error::Error,
+    fetch::{ShardLayout, ShardPosition},
+    sample_digest::SampleDigest,
+    sampler::{Remaining, Sampler, Taken, share},
+};
+
+/// Error returned by [`State::merge`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MergeError {
+    /// There is no state.
+    #[error("there are no states to merge; give the states of all ranks")]
+    NoStates,
+    /// Another version of this library wrote a state, in another format.
+    #[error(
+        "the state of rank {rank} is of version {version}, but this library reads version {supported}; resume it with \
+         the version of this library that wrote it"
+    )]
+    Version {
+        /// Rank of the state.
+        rank: usize,
+        /// Version of its format.
+        version: u32,
+        /// Version of the format that this library reads.
+        supported: u32,
+    },
+    /// A state was merged before.
+    #[error(
+        "a state is already that of all {world_size} ranks of a run; give the states that its ranks saved"
+    )]
+    AlreadyMerged {
+        /// Number of ranks from whose states it was merged.
+        world_size: usize,
+    },
+    /// Two states are of the same rank.
+    #[error("there are two states of rank {rank}; give one state of each of the {world_size} ranks")]
+    RankTwice {
+        /// The rank.
+        rank: usize,
+        /// Number of ranks.
+        world_size: usize,
+    },
+    /// The state of a rank is missing.
+    #[error("the state of rank {rank} of {world_size} is missing; give the states of all ranks")]
+    RankMissing {
+        /// The rank.
+        rank: usize,
+        /// Number of ranks.
+        world_size: usize,
+    },
+    /// The states are not of the same run, or not of the same epoch.
+    #[error(
+        "the states are not of one run: the {part} of rank {rank} is {found}, that of rank {first_rank} is {expected}; \
+         give states that all ranks saved at about the same time"
+    )]
+    Mismatch {
+        /// What differs, such as "seed" or "epoch".
+        part: &'static str,
+        /// Rank of the state that differs.
+        rank: usize,
+        /// Its value.
+        found: String,
+        /// Rank of the state that it was compared with.
+        first_rank: usize,
+        /// The value of that state.
+        expected: String,
+    },
+    /// The order is not one that ranks share, so no other number of ranks can go on with it.
+    #[error(
+        "the run had the sampler `{sampler}`, which decides itself what each rank loads, so the loader cannot give what \
+         remains to other ranks; resume each rank with its own state, and with the same number of ranks"
+    )]
+    OwnSampler {
+        /// Fingerprint of the sampler.
+        sampler: String,
+    },
+}
+
+/// The kind of the state that all ranks have, and the epoch that they are in.
+struct Ranks {
+    /// By rank.
+    states: Vec<State>,
+    epoch: u64,
+}
+
+impl State {
+    /// Merges the states that the ranks of a run saved, so that any number of ranks can resume from the result, also
+    /// a single process without ranks. Each rank gives the merged state to
+    /// [`DataLoader::resume`](crate::DataLoader::resume). The ranks then load what remains of the epoch: each sample
+    /// that no rank of the earlier run has returned comes once. Later epochs are those of a run that was never
+    /// stopped.
+    ///
+    /// The states may come in any order, and from different positions of the epoch. A rank whose state is the start
+    /// of the next epoch has returned all of its batches. The state of one process without ranks can be merged too,
+    /// so that several ranks resume from it.
+    ///
+    /// A map-style dataset may be resumed with another batch size. Samplers and batch samplers of your own cannot
+    /// be merged. For an iterable dataset, `world_size * shards` must stay the same: the shards are dealt out to
+    /// the ranks again.
+    ///
+    /// # Errors
+    /// [`MergeError`] names the rank and the part that does not fit: the states must be one of each rank, and of
+    /// the same run and epoch.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::prelude::*;
+    ///
+    /// let loader = |rank, world_size| {
+    ///     let numbers = TensorDataset::new(Tensor::from_vec((0..100i64).collect(), [100])?)?;
+    ///     DataLoader::builder(numbers).batch_size(5).shuffle(true).distributed(rank, world_size).build()
+    /// };
+    /// let mut seen = Vec::new();
+    /// let mut states = Vec::new();
+    /// for rank in 0..2 {
+    ///     let mut batches = loader(rank, 2)?.iter()?;
+    ///     for batch in batches.by_ref().take(4) {
+    ///         seen.extend_from_slice(batch?.as_slice());
+    ///     }
+    ///     states.push(batches.state());
+    /// }
+    /// let state = State::merge(states)?;
+    /// for rank in 0..3 {
+    ///     for batch in loader(rank, 3)?.resume(&state)? {
+    ///         seen.extend_from_slice(batch?.as_slice());
+    ///     }
+    /// }
+    /// seen.sort();
+    /// assert_eq!(seen, (0..100).collect::<Vec<i64>>());
+    /// # anyhow::Ok(())
+    /// ```
+    pub fn merge(states: impl IntoIterator<Item = State>) -> Result<State, MergeError> {
+        let ranks = Ranks::new(states.into_iter().collect())?;
+        let position = ranks.position()?;
+        let first = &ranks.states[0];
+        let share = Share { rank: 0, ..first.share };
+        let is_start = position == Position::Start;
+        let bad_samples =
+            |(rank, state): (usize, &State)| if ranks.is_done(rank) { 0 } else { state.bad_samples };
+        Ok(State {
+            share,
+            is_merged: true,
+            epoch: ranks.epoch,
+            bad_samples: (0..).zip(&ranks.states).map(bad_samples).max().unwrap_or(0),
+            digest: if is_start { None } else { ranks.digest() },
+            digest_before: None,
+            position,
+            ..first.clone()
+        })
+    }
+
+    /// Returns the state of the rank of `origin` in a merged state. Of the digest so far, rank 0 has all, so that the
+    /// sum over the ranks is that of the epoch.
+    ///
+    /// # Errors
+    /// If the state does not fit the loader.
+    pub(crate) fn of_rank(&self, origin: &Origin) -> Result<Self, Error> {
+        self.check_run(origin)?;
+        let Share { rank, world_size, .. } = origin.share;
+        let position = match (&self.pipeline.batching, &origin.pipeline.batching) {
+            (Batching::Shards(theirs), Batching::Shards(ours)) => {
+                if theirs.all_shards != ours.all_shards {
+                    let (state, shards) = (theirs.all_shards, ours.shards);
+                    return Err(Error::StateShards { state, shards, world_size });
+                }
+                self.position.of_shards(ours.first_shard, ours.shards)?
+            }
+            _ => {
+                must_agree("sampler", self.pipeline.epoch_order(), origin.pipeline.epoch_order())?;
+                self.position.clone()
+            }
+        };
+        let digest = self.digest.filter(|_| rank == 0);
+        Ok(Self::new(origin, self.epoch, self.bad_samples, digest, position))
+    }
+
+    /// True if no batch of its epoch was returned.
+    fn is_start(&self) -> bool {
+        match &self.position {
+            Position::Start => true,
+            Position::Batches(BatchesPosition { next: 0, ahead, taken, .. }) => {
+                ahead.is_empty() && taken.is_empty()
+            }
+            Position::Batches(_) | Position::Remaining(_) => false,
+            Position::Shards(position) => {
+                position.shards.iter().all(|shard| *shard == ShardPosition::default())
+            }
+        }
+    }
+}
+
+impl Position {
+    /// Returns the position in the `count` shards from `first` on.
+    fn of_shards(&self, first: usize, count: usize) -> Result<Self, Error> {
+        let Self::Shards(position) = self else { return Ok(self.clone()) };
+        // A user may have edited the state.
+        let Some(shards) = position.shards.get(first..first + count) else {
+            return Err(must_agree(SHARDS, position.shards.len(), first + count).unwrap_err());
+        };
+        Ok(Self::Shards(ShardsPosition { batches: 0, turn: 0, shards: shards.to_vec() }))
+    }
+}
+
+impl Ranks {
+    fn new(mut states: Vec<State>) -> Result<Self, MergeError> {
+        states.sort_by_key(|state| state.share.rank);
+        let Some(first) = states.first().cloned() else { return Err(MergeError::NoStates) };
+        let world_size = first.share.world_size;
+        for state in &states {
+            let &State { version, share: Share { rank, world_size, .. }, is_merged, .. } = state;
+            if version != VERSION {
+                return Err(MergeError::Version { rank, version, supported: VERSION });
+            }
+            if is_merged {
+                return Err(MergeError::AlreadyMerged { world_size });
+            }
+            first.compare(state)?;
+        }
+        if let Some(pair) = states.windows(2).find(|pair| pair[0].share.rank == pair[1].share.rank) {
+            return Err(MergeError::RankTwice { rank: pair[0].share.rank, world_size });
+        }
+        let missing =
+            (0..world_size).find(|&rank| states.get(rank).is_none_or(|state| state.share.rank != rank));
+        if let Some(rank) = missing {
+            return Err(MergeError::RankMissing { rank, world_size });
+        }
+        let epoch = states.iter().map(|state| state.epoch).min().unwrap_or_default();
+        let ranks = Self { states, epoch };
+        let current = ranks.states.iter().find(|state| state.epoch == epoch).unwrap_or(&first);
+        for (rank, state) in ranks.states.iter().enumerate() {
+            if !(state.epoch == epoch || ranks.is_done(rank)) {
+                current.must_equal("epoch", state, |state| state.epoch)?;
+            }
+        }
+        Ok(ranks)
+    }
+
+    /// True if the rank has returned all of its batches: it is at the start of the next epoch.
+    fn is_done(&self, rank: usize) -> bool {
+        let state = &self.states[rank];
+        state.epoch == self.epoch.saturating_add(1) && state.is_start()
+    }
+
+    /// The states of the ranks that have not returned all of their batches.
+    fn current(&self) -> impl Iterator<Item = &State> {
+        self.states.iter().filter(|state| state.epoch == self.epoch)
+    }
+
+    fn digest(&self) -> Option<SampleDigest> {
+        let of = |(rank, state): (usize, &State)| match self.is_done(rank) {
+            true => state.digest_before,
+            false => state.digest.or_else(|| state.is_start().then(SampleDigest::default)),
+        };
+        (0..).zip(&self.states).map(of).sum()
+    }
+
+    /// Returns the position of all ranks.
+    fn position(&self) -> Result<Position, MergeError> {
+        let first = &self.states[0];
+        match &first.pipeline.batching {
+            Batching::Sampler(sampler) if first.pipeline.shared.is_none() => {
+                Err(MergeError::OwnSampler { sampler: sampler.clone() })
+            }
+            _ if self.states.iter().all(|state| state.epoch == self.epoch && state.is_start()) => {
+                Ok(Position::Start)
+            }
+            Batching::Sampler(_) => Ok(Position::Remaining(self.taken()?)),
+            Batching::Shards(layout) => Ok(Position::Shards(self.shards(layout.shards))),
+        }
+    }
+
+    /// Returns the positions in the shards of all ranks. Each has `count` shards.
+    fn shards(&self, count: usize) -> ShardsPosition {
+        let of = |(rank, state): (usize, &State)| match &state.position {
+            Position::Shards(position) if !self.is_done(rank) => position.shards.clone(),
+            _ => vec![ShardPosition { ended: self.is_done(rank), ..ShardPosition::default() }; count],
+        };
+        let shards = (0..).zip(&self.states).flat_map(of).collect();
+        ShardsPosition { batches: 0, turn: 0, shards }
+    }
+
+    /// Returns what all ranks have taken from the epoch of a map-style dataset.
+    fn taken(&self) -> Result<Vec<Taken>, MergeError> {
+        let first = self.current().next().unwrap_or(&self.states[0]);
+        for state in self.current() {
+            first.must_equal("earlier state (its hash)", state, State::hash_of_earlier)?;
+        }
+        let mut layers = first.taken_before().to_vec();
+        let samples = usize::try_from(first.samples.unwrap_or_default()).unwrap_or(usize::MAX);
+        let left = Remaining::new(samples, &layers).len();
+        let batch_size = first.pipeline.shared.as_ref().map_or(1, |shared| shared.batch_size.max(1));
+        let ranges = |(rank, state): (usize, &State)| {
+            let batch = |number: u64| {
+                (number.saturating_mul(batch_size), number.saturating_add(1).saturating_mul(batch_size))
+            };
+            match &state.position {
+                _ if self.is_done(rank) => {
+                    let Share { world_size, policy, .. } = state.share;
+                    let drop_last = policy == SharePolicy::DropLast;
+                    let share = share(left, world_size, rank, drop_last).len() as u64;
+                    vec![(0, if drop_last { share - share % batch_size } else { share })]
+                }
+                Position::Batches(BatchesPosition { next, ahead, .. }) => {
+                    std::iter::once((0, batch(*next).0))
+                        .chain(ahead.iter().map(|&ahead| batch(ahead)))
+                        .collect()
+                }
+                _ => Vec::new(),
+            }
+        };
+        let ranks = (0..).zip(&self.states).map(ranges).collect();
+        Taken::add(&mut layers, ranks);
+        Ok(layers)
+    }
+}
+
+impl State {
+    /// Compares the properties of a run that all ranks have in common.
+    fn compare(&self, other: &State) -> Result<(), MergeError> {
+        self.must_equal("kind of dataset", other, |state| state.pipeline.kind())?;
+        self.must_equal("world_size", other, |state| state.share.world_size)?;
+        self.must_equal("seed", other, |state| state.seed)?;
+        self.must_equal("order", other, |state| state.order)?;
+        self.must_equal("number of samples", other, |state| super::known(state.samples))?;
+        self.must_equal("drop_last", other, |state| state.share.drops_last())?;
+        self.must_equal("dataset", other, |state| state.pipeline.dataset.clone())?;
+        match &self.pipeline.batching {
+            Batching::Sampler(_) => {
+                let shared = |state: &State| state.pipeline.shared.clone().unwrap_or_default();
+                self.must_equal("sampler", other, |state| shared(state).order)?;
+                self.must_equal("batch_size", other, |state| shared(state).batch_size)
+            }
+            Batching::Shards(_) => {
+                let layout = |state: &State| match state.pipeline.batching {
+                    Batching::Sampler(_) => ShardLayout::default(),
+                    Batching::Shards(layout) => layout,
+                };
+                self.must_equal("batch_size", other, |state| layout(state).batch_size)?;
+                self.must_equal(SHARDS, other, |state| layout(state).shards)
+            }
+        }
+    }
+
+    /// Fails if `value` of `other` differs from that of this state.
+    fn must_equal<T: PartialEq + fmt::Display>(
+        &self,
+        part: &'static str,
+        other: &State,
+        value: impl Fn(&State) -> T,
+    ) -> Result<(), MergeError> {
+        let (expected, found) = (value(self), value(other));
+        if expected == found {
+            return Ok(());
+        }
+        let (expected, found) = (expected.to_string(), found.to_string());
+        Err(MergeError::Mismatch {
+            part,
+            rank: other.share.rank,
+            found,
+            first_rank: self.share.rank,
+            expected,
+        })
+    }
+
+    /// Returns a hash of what earlier runs took from the epoch.
+    fn hash_of_earlier(&self) -> String {
+        format!("{:016x}", xxh3_64(format!("{:?}", self.taken_before()).as_bytes()))
+    }
+
+    /// What earlier runs took from the epoch.
+    fn taken_before(&self) -> &[Taken] {
+        match &self.position {
+            Position::Batches(position) => &position.taken,
+            Position::Remaining(taken) => taken,
+            Position::Start | Position::Shards(_) => &[],
+        }
+    }
+}

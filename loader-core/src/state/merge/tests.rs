@@ -1,0 +1,250 @@
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    options::Order,
+    sampler::{BatchSampler, EpochOrder, RandomSampler, Sharing},
+    state::{Pipeline, SharedOrder},
+};
+
+/// A run of several ranks over a map-style dataset.
+#[derive(Debug, Clone)]
+struct Run {
+    world_size: usize,
+    batch_size: usize,
+    /// For each rank, how many batches it returns, and which of the next ones it returns ahead of their turn.
+    stops: Vec<(usize, Vec<bool>)>,
+}
+
+fn run() -> impl Strategy<Value = Run> {
+    let stops = prop::collection::vec((0usize..12, prop::collection::vec(any::<bool>(), 0..4)), 6);
+    let stops = (stops, any::<bool>()).prop_map(|(mut stops, is_synchronous)| {
+        if is_synchronous {
+            let stop = (stops[0].0, Vec::new());
+            stops.fill(stop);
+        }
+        stops
+    });
+    (1usize..6, 1usize..6, stops).prop_map(|(world_size, batch_size, stops)| Run {
+        world_size,
+        batch_size,
+        stops,
+    })
+}
+
+/// The order of an epoch, and what all runs have in common.
+#[derive(Debug, Clone, Copy)]
+struct Epochs {
+    samples: usize,
+    order: Order,
+    shuffle: bool,
+    drop_last: bool,
+}
+
+impl Epochs {
+    fn sharing(self, rank: usize, run: &Run) -> Sharing {
+        let Self { samples, shuffle, drop_last, .. } = self;
+        let order = EpochOrder::Distributed(share(samples, run.world_size, rank, false).shuffle(shuffle));
+        Sharing { order, rank, world_size: run.world_size, batch_size: run.batch_size, drop_last }
+    }
+
+    fn origin(self, rank: usize, run: &Run) -> Origin {
+        let sharing = self.sharing(rank, run);
+        let order = sharing.order.fingerprint(self.order).to_owned();
+        let shared = SharedOrder { order, batch_size: run.batch_size as u64 };
+        let fingerprint = Batching::Sampler(format!("rank {rank} of {run:?}"));
+        let policy = if self.drop_last { SharePolicy::DropLast } else { SharePolicy::Repeat };
+        Origin {
+            seed: 7,
+            order: self.order,
+            samples: Some(self.samples),
+            share: Share { rank, world_size: run.world_size, policy },
+            pipeline: Arc::new(Pipeline::new("dataset".to_owned(), fingerprint, Some(shared))),
+        }
+    }
+
+    /// Lets a rank resume from the merged state `from`, return batches until it stops, and save its state. Notes
+    /// the indices that it returned in `seen`. Returns the state and the number of batches in all.
+    fn load(self, rank: usize, run: &Run, from: &State, ends: bool, seen: &mut [u32]) -> (State, usize) {
+        let origin = self.origin(rank, run);
+        let state = from.of_rank(&origin).unwrap();
+        let epoch = origin.epoch(0);
+        let layers = state.taken_before().to_vec();
+        let sampler = self.sharing(rank, run).of_remaining(&layers);
+        let batches: Vec<Vec<usize>> = sampler.batches(epoch).collect();
+        assert_eq!(batches.len(), sampler.len(epoch));
+        let (next, ahead) = &run.stops[rank];
+        let next = if ends { batches.len() } else { *next.min(&batches.len()) };
+        let ahead = ahead.iter().enumerate().filter(|(_, returned)| **returned).map(|(at, _)| next + 1 + at);
+        let ahead: Vec<usize> = ahead.filter(|&number| number < batches.len()).collect();
+        let mut digest = state.digest.unwrap_or_default();
+        for number in (0..next).chain(ahead.iter().copied()) {
+            let repeated = if number + 1 == batches.len() { sampler.repeated(epoch) } else { 0 };
+            let counted = &batches[number][..batches[number].len() - repeated];
+            counted.iter().for_each(|&index| seen[index] += 1);
+            digest += SampleDigest::of(&counted.iter().map(|&index| hash(index)).collect::<Vec<_>>());
+        }
+        let state = if next == batches.len() {
+            State::start(&origin, 1).with_digest_before(Some(digest))
+        } else {
+            let (next, ahead) = (next as u64, ahead.into_iter().map(|number| number as u64).collect());
+            let batches = batches.len() as u64;
+            let position = BatchesPosition { next, ahead, batches, fingerprint: 0, taken: layers };
+            State::new(&origin, 0, 0, Some(digest), Position::Batches(position))
+        };
+        (state, batches.len())
+    }
+}
+
+fn hash(index: usize) -> u128 {
+    u128::from(xxh3_64(&index.to_le_bytes())) << 64 | index as u128
+}
+
+proptest! {
+    /// Whatever the numbers of ranks, the batch sizes and the positions at which ranks stop.
+    #[test]
+    fn each_sample_of_the_epoch_comes_once(
+        (samples, shuffle, drop_last, torch) in (1usize..150, any::<bool>(), any::<bool>(), any::<bool>()),
+        runs in prop::collection::vec(run(), 2..5),
+    ) {
+        let order = if torch { Order::Torch } else { Order::Native };
+        let epochs = Epochs { samples, order, shuffle, drop_last };
+        let mut seen = vec![0; samples];
+        let starts = (0..runs[0].world_size).map(|rank| State::start(&epochs.origin(rank, &runs[0]), 0));
+        let mut state = State::merge(starts).unwrap();
+        let mut digest = None;
+        let mut at_most_left = 0;
+        for (number, run) in runs.iter().enumerate() {
+            let is_last = number + 1 == runs.len();
+            let ranks = (0..run.world_size).map(|rank| epochs.load(rank, run, &state, is_last, &mut seen));
+            let (states, batches): (Vec<State>, Vec<usize>) = ranks.unzip();
+            prop_assert!(batches.iter().all(|&count| count == batches[0]), "unequal steps: {:?}", batches);
+            at_most_left = run.world_size * run.batch_size - 1;
+            let sum = states.iter().map(|state| state.digest_before).sum::<Option<SampleDigest>>();
+            state = State::merge(states.into_iter().rev()).unwrap();
+            let json = serde_json::to_string(&state).unwrap();
+            prop_assert_eq!(&serde_json::from_str::<State>(&json).unwrap(), &state);
+            if state.epoch() == 1 {
+                digest = sum;
+                break;
+            }
+        }
+        prop_assert_eq!((state.epoch(), state.position()), (1, &Position::Start));
+        let expected = (0..samples).filter(|&index| seen[index] > 0).map(hash).collect::<Vec<_>>();
+        prop_assert_eq!(digest, Some(SampleDigest::of(&expected)));
+        let left = samples - expected.len();
+        prop_assert!(seen.iter().all(|&times| times <= 1), "a sample came twice: {:?}", seen);
+        prop_assert!(left <= if drop_last { at_most_left } else { 0 }, "{} samples left out", left);
+    }
+
+    /// A run whose ranks all stopped at the same batch goes on with the batches that were left, also with the
+    /// repeated samples, if the number of ranks is the same.
+    #[test]
+    fn the_same_ranks_go_on_with_the_same_batches(
+        (samples, world_size, batch_size, stop) in (1usize..100, 1usize..6, 1usize..6, 0usize..12),
+        drop_last: bool,
+    ) {
+        let epochs = Epochs { samples, order: Order::Native, shuffle: true, drop_last };
+        let run = Run { world_size, batch_size, stops: vec![(stop, Vec::new()); world_size] };
+        let merged = |states: Vec<State>| State::merge(states).unwrap();
+        let start = merged((0..world_size).map(|rank| State::start(&epochs.origin(rank, &run), 0)).collect());
+        let mut seen = vec![0; samples];
+        let load = |rank| epochs.load(rank, &run, &start, false, &mut seen).0;
+        let state = merged((0..world_size).map(load).collect());
+        for rank in (0..world_size).filter(|_| state.epoch() == 0) {
+            let batches = |state: &State| -> Vec<Vec<usize>> {
+                let epoch = epochs.origin(rank, &run).epoch(0);
+                epochs.sharing(rank, &run).of_remaining(state.taken_before()).batches(epoch).collect()
+            };
+            prop_assert_eq!(batches(&state), &batches(&start)[stop..]);
+        }
+    }
+}
+
+const EPOCHS: Epochs = Epochs { samples: 100, order: Order::Native, shuffle: true, drop_last: false };
+
+fn three() -> Run {
+    Run { world_size: 3, batch_size: 5, stops: vec![(2, Vec::new()); 3] }
+}
+
+/// The states of three ranks that have returned two batches each.
+fn states() -> Vec<State> {
+    let start = State::merge((0..3).map(|rank| State::start(&EPOCHS.origin(rank, &three()), 0))).unwrap();
+    (0..3).map(|rank| EPOCHS.load(rank, &three(), &start, false, &mut [0; 100]).0).collect()
+}
+
+#[test]
+fn states_that_do_not_belong_together_are_refused_by_rank_and_part() {
+    let refusal = |change: &dyn Fn(&mut Vec<State>)| {
+        let mut states = states();
+        change(&mut states);
+        State::merge(states).unwrap_err().to_string()
+    };
+    let different = "the states are not of one run: the";
+    type Change = dyn Fn(&mut Vec<State>);
+    let cases: [(&Change, &str); 9] = [
+        (&Vec::clear, "there are no states to merge; give the states of all ranks"),
+        (
+            &|states| drop(states.remove(1)),
+            "the state of rank 1 of 3 is missing; give the states of all ranks",
+        ),
+        (
+            &|states| states[2].share.rank = 0,
+            "there are two states of rank 0; give one state of each of the 3 ranks",
+        ),
+        (
+            &|states| states[1].version = 3,
+            "the state of rank 1 is of version 3, but this library reads version 4;",
+        ),
+        (&|states| states[2].seed = 8, &format!("{different} seed of rank 2 is 8, that of rank 0 is 7;")),
+        (&|states| states[2].epoch = 5, &format!("{different} epoch of rank 2 is 5, that of rank 0 is 0;")),
+        (&|states| states[1].epoch = 1, &format!("{different} epoch of rank 1 is 1, that of rank 0 is 0;")),
+        (
+            &|states| states[1].share.world_size = 2,
+            &format!("{different} world_size of rank 1 is 2, that of rank 0 is 3;"),
+        ),
+        (
+            &|states| states[0] = State::merge(states.clone()).unwrap(),
+            "a state is already that of all 3 ranks",
+        ),
+    ];
+    for (change, expected) in cases {
+        let message = refusal(change);
+        assert!(message.starts_with(expected), "{message}");
+    }
+    let own = |state: &mut State| state.pipeline.shared = None;
+    let message = refusal(&|states| states.iter_mut().for_each(own));
+    assert!(message.starts_with("the run had the sampler `rank 0 of Run"), "{message}");
+}
+
+#[test]
+fn a_merged_state_of_another_order_is_refused() {
+    let merged = State::merge(states()).unwrap();
+    let one = Run { world_size: 1, ..three() };
+    assert_eq!((merged.world_size(), merged.is_merged(), merged.batches()), (3, true, 0));
+    merged.of_rank(&EPOCHS.origin(0, &one)).unwrap();
+    let refusal = |epochs: Epochs| merged.of_rank(&epochs.origin(0, &one)).unwrap_err().to_string();
+    let message = refusal(Epochs { shuffle: false, ..EPOCHS });
+    assert!(message.contains("its sampler is shuffle, the loader's is sequential"), "{message}");
+    let message = refusal(Epochs { drop_last: true, ..EPOCHS });
+    assert!(message.contains("its drop_last is false, the loader's is true"), "{message}");
+    // In PyTorch's order, a loader without ranks draws other numbers than the ranks do.
+    let random = EpochOrder::Random(RandomSampler::of_loader(100));
+    assert_eq!(random.fingerprint(Order::Native), EPOCHS.sharing(0, &one).order.fingerprint(Order::Native));
+    assert_ne!(random.fingerprint(Order::Torch), EPOCHS.sharing(0, &one).order.fingerprint(Order::Torch));
+}
+
+#[test]
+fn ranks_that_stop_at_the_same_batch_add_no_layer() {
+    let mut state = State::merge(states()).unwrap();
+    for world_size in [2, 3, 1] {
+        let run = Run { world_size, ..three() };
+        let load = |rank| EPOCHS.load(rank, &run, &state, false, &mut [0; 100]).0;
+        state = State::merge((0..world_size).map(load)).unwrap();
+    }
+    // 2 batches of 5 samples of 3, 2, 3 and 1 ranks.
+    let json = serde_json::to_value(&state).unwrap();
+    assert_eq!(json["place"], serde_json::json!({ "remaining": [[[[0, 90]]]] }));
+}
