@@ -1,5 +1,6 @@
 //! States, and epochs that are resumed from them.
 
+mod elastic;
 mod language_models;
 mod mismatches;
 mod resumed;
