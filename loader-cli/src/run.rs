@@ -156,7 +156,10 @@ impl Run<'_> {
             // Only now is it known that the stream of the state has no more batches.
             return Ok(batches.state());
         }
-        self.note(|| batches.state());
+        if state.is_merged() {
+            // From now on, a state is that of this rank.
+            self.note(|| batches.state());
+        }
         self.begin_epoch(loader, &batches, state)?;
         let mut digest = self.settings.loader.digest.unwrap_or_default().then(BatchDigest::new);
         loop {

@@ -1,6 +1,6 @@
 //! Runs that are cut in parts: stopped and resumed, or split over ranks.
 
-use std::{fs, path::Path};
+use std::{fs, os::unix::fs::symlink, path::Path};
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -90,6 +90,68 @@ fn ranks_together_have_the_digest_of_one_process() {
     // Of two ranks, the second loads a sample that the first has too.
     assert_eq!(union(2, "2"), whole);
     assert_eq!(union(3, "1"), whole);
+}
+
+/// Two ranks end in mid-epoch, one of them by a signal. Three ranks go on, and one process loads the rest.
+#[test]
+fn other_ranks_go_on_with_the_files_of_all_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let photos = folder.path().join("photos");
+    fs::create_dir(&photos).unwrap();
+    for copy in 0..10 {
+        for class in fs::read_dir(PHOTOS).unwrap().map(|entry| entry.unwrap()) {
+            let name = format!("{}-{copy}", class.file_name().display());
+            if class.path().is_dir() {
+                symlink(class.path(), photos.join(name)).unwrap();
+            }
+        }
+    }
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let photos = path("photos");
+    let common = ["run", &photos, "--size=16", "--shuffle", "--seed=7", "--json", "--digest", "--batches"];
+    let start = |rank: usize, world_size: usize, options: &[&str]| {
+        let (rank, world_size) = (format!("--rank={rank}"), format!("--world-size={world_size}"));
+        Running::start(command(&[&common[..], &[&rank, &world_size, "--num-workers=2"], options].concat()))
+    };
+    let [first, second] = ["first", "second"].map(|name| path(&format!("{name}-{{rank}}.json")));
+    let files =
+        |name: &str, ranks: usize| (0..ranks).map(|rank| path(&format!("{name}-{rank}.json"))).collect();
+
+    let stopped = start(1, 2, &["--batch-size=4", "--stop-after=7", "--save-state", &first]);
+    stopped.finish().assert_status(0);
+    let mut killed = start(0, 2, &["--batch-size=4", "--save-state", &first]);
+    while killed.next_event()["event"] != "batch" {}
+    killed.signal(Signal::SIGTERM);
+    let killed = killed.finish();
+    killed.assert_status(143);
+    assert!(killed.named("epoch").is_empty(), "the run has ended before the signal");
+
+    let of_two: Vec<String> = files("first", 2);
+    let resume: Vec<&str> = ["--resume"].into_iter().chain(of_two.iter().map(String::as_str)).collect();
+    for rank in 0..3 {
+        let options = [&["--batch-size=3", "--stop-after=2", "--save-state", &second], &resume[..]].concat();
+        start(rank, 3, &options).finish().assert_status(0);
+    }
+    let of_three: Vec<String> = files("second", 3);
+    let resume: Vec<&str> = ["--resume"].into_iter().chain(of_three.iter().map(String::as_str)).collect();
+    let rest = run(&[&common[..], &["--batch-size=5"], &resume].concat());
+    let undisturbed = run(&[&common[..], &["--num-workers=1"]].concat());
+    assert_eq!(sample_digests(&rest), sample_digests(&undisturbed));
+    assert_eq!(sample_digests(&rest)[0][1], 90);
+    let batches = rest.assert_status(0).named("batch");
+    let samples: usize = batches.iter().map(|batch| batch["indices"].as_array().unwrap().len()).sum();
+    assert!(samples < 90 - 28 - 3 * 6, "{samples} samples were left");
+
+    // With one rank's file missing, and with the file of one rank alone.
+    let refused = |files: &[&String], kind: &str, expected: &str| {
+        let files: Vec<&str> = files.iter().map(|file| file.as_str()).collect();
+        let refused = run(&[&common[..], &["--resume"], &files].concat());
+        let event = refused.assert_status(2).events().remove(0);
+        let message = event["message"].as_str().unwrap();
+        assert!(event["kind"] == kind && message.contains(expected), "{event}");
+    };
+    refused(&[&of_three[0], &of_three[2]], "StatesNotMerged", "the state of rank 1 of 3 is missing");
+    refused(&[&of_three[0]], "StateMismatch", "its world_size is 3, the loader's is 1");
 }
 
 #[test]
