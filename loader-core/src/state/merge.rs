@@ -122,7 +122,8 @@ impl State {
     ///
     /// let loader = |rank, world_size| {
     ///     let numbers = TensorDataset::new(Tensor::from_vec((0..100i64).collect(), [100])?)?;
-    ///     DataLoader::builder(numbers).batch_size(5).shuffle(true).distributed(rank, world_size).build()
+    ///     let builder = DataLoader::builder(numbers).batch_size(5).shuffle(true);
+    ///     anyhow::Ok(builder.distributed(rank, world_size).build()?)
     /// };
     /// let mut seen = Vec::new();
     /// let mut states = Vec::new();
@@ -143,15 +144,15 @@ impl State {
     /// assert_eq!(seen, (0..100).collect::<Vec<i64>>());
     /// # anyhow::Ok(())
     /// ```
-    pub fn merge(states: impl IntoIterator<Item = State>) -> Result<State, MergeError> {
+    pub fn merge(states: impl IntoIterator<Item = Self>) -> Result<Self, MergeError> {
         let ranks = Ranks::new(states.into_iter().collect())?;
         let position = ranks.position()?;
         let first = &ranks.states[0];
         let share = Share { rank: 0, ..first.share };
         let is_start = position == Position::Start;
         let bad_samples =
-            |(rank, state): (usize, &State)| if ranks.is_done(rank) { 0 } else { state.bad_samples };
-        Ok(State {
+            |(rank, state): (usize, &Self)| if ranks.is_done(rank) { 0 } else { state.bad_samples };
+        Ok(Self {
             share,
             is_merged: true,
             epoch: ranks.epoch,
@@ -330,7 +331,7 @@ impl Ranks {
 
 impl State {
     /// Compares the properties of a run that all ranks have in common.
-    fn compare(&self, other: &State) -> Result<(), MergeError> {
+    fn compare(&self, other: &Self) -> Result<(), MergeError> {
         self.must_equal("kind of dataset", other, |state| state.pipeline.kind())?;
         self.must_equal("world_size", other, |state| state.share.world_size)?;
         self.must_equal("seed", other, |state| state.seed)?;
@@ -340,12 +341,12 @@ impl State {
         self.must_equal("dataset", other, |state| state.pipeline.dataset.clone())?;
         match &self.pipeline.batching {
             Batching::Sampler(_) => {
-                let shared = |state: &State| state.pipeline.shared.clone().unwrap_or_default();
+                let shared = |state: &Self| state.pipeline.shared.clone().unwrap_or_default();
                 self.must_equal("sampler", other, |state| shared(state).order)?;
                 self.must_equal("batch_size", other, |state| shared(state).batch_size)
             }
             Batching::Shards(_) => {
-                let layout = |state: &State| match state.pipeline.batching {
+                let layout = |state: &Self| match state.pipeline.batching {
                     Batching::Sampler(_) => ShardLayout::default(),
                     Batching::Shards(layout) => layout,
                 };
@@ -359,8 +360,8 @@ impl State {
     fn must_equal<T: PartialEq + fmt::Display>(
         &self,
         part: &'static str,
-        other: &State,
-        value: impl Fn(&State) -> T,
+        other: &Self,
+        value: impl Fn(&Self) -> T,
     ) -> Result<(), MergeError> {
         let (expected, found) = (value(self), value(other));
         if expected == found {
