@@ -1,4 +1,8 @@
 //! Merging the states of all ranks, so that another number of ranks can resume.
+//!
+//! Alternative considered: a rank resumes from its own state in the merged one if the number of ranks has not changed.
+//! Rejected because ranks that stopped at different batches would have different numbers of batches left. Ranks
+//! that stopped at the same batch go on with the same batches anyway.
 
 #[cfg(test)]
 mod tests;
@@ -44,6 +48,16 @@ pub enum MergeError {
     )]
     AlreadyMerged {
         /// Number of ranks from whose states it was merged.
+        world_size: usize,
+    },
+    /// A state has a rank that there cannot be, so it was changed.
+    #[error(
+        "a state is of rank {rank} of {world_size}, which there cannot be; give the states that the ranks saved"
+    )]
+    InvalidRank {
+        /// The rank.
+        rank: usize,
+        /// Number of ranks.
         world_size: usize,
     },
     /// Two states are of the same rank.
@@ -230,6 +244,9 @@ impl Ranks {
                 return Err(MergeError::AlreadyMerged { world_size });
             }
             first.compare(state)?;
+            if rank >= world_size {
+                return Err(MergeError::InvalidRank { rank, world_size });
+            }
         }
         if let Some(pair) = states.windows(2).find(|pair| pair[0].share.rank == pair[1].share.rank) {
             return Err(MergeError::RankTwice { rank: pair[0].share.rank, world_size });

@@ -184,7 +184,8 @@ fn states_that_do_not_belong_together_are_refused_by_rank_and_part() {
     };
     let different = "the states are not of one run: the";
     type Change = dyn Fn(&mut Vec<State>);
-    let cases: [(&Change, &str); 9] = [
+    let cases: [(&Change, &str); 10] = [
+        (&|states| states[2].share.rank = 3, "a state is of rank 3 of 3, which there cannot be;"),
         (&Vec::clear, "there are no states to merge; give the states of all ranks"),
         (
             &|states| drop(states.remove(1)),
