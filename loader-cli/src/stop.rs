@@ -156,7 +156,15 @@ impl StateProblem {
                 "StateNotRead",
                 format!("is not the state of a run: {error}; give a file that `--save-state` wrote"),
             ),
-            Self::Refused(error) => (error.kind(), format!("cannot be resumed: {error}")),
+            Self::Refused(error) => {
+                let hint = match error {
+                    Error::StateMismatch { part: "rank" | "world_size", .. } => {
+                        "; `--resume` merges the states if it has the files of all ranks"
+                    }
+                    _ => "",
+                };
+                (error.kind(), format!("cannot be resumed: {error}{hint}"))
+            }
         }
     }
 }

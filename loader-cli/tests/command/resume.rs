@@ -152,6 +152,11 @@ fn other_ranks_go_on_with_the_files_of_all_ranks() {
     };
     refused(&[&of_three[0], &of_three[2]], "StatesNotMerged", "the state of rank 1 of 3 is missing");
     refused(&[&of_three[0]], "StateMismatch", "its world_size is 3, the loader's is 1");
+    refused(
+        &[&of_three[0]],
+        "StateMismatch",
+        "`--resume` merges the states if it has the files of all ranks",
+    );
 }
 
 #[test]
