@@ -199,6 +199,7 @@ impl ErrorContext {
         let nothing = Self::default();
         match *error {
             Error::InvalidOption { option, .. } => Self { option: Some(option), ..nothing },
+            Error::CpuNotAllowed { .. } => Self { option: Some("worker_affinity"), ..nothing },
             Error::DatasetFailed { index, batch, worker, .. }
             | Error::CollateFailed { index, batch, worker, .. } => {
                 Self { index, batch: Some(batch), worker, ..nothing }

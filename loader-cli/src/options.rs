@@ -90,6 +90,7 @@ mod tests {
                 OptionKind::Bytes => "2 GiB",
                 OptionKind::NumWorkers => "auto:1-8",
                 OptionKind::NumberOrAuto => "auto",
+                OptionKind::Affinity => "0-3 4-7",
                 OptionKind::Choice(names) => names[1],
                 _ => "20",
             };

@@ -43,6 +43,7 @@ fn schema_of(option: &OptionInfo, default: Option<&Value>) -> Value {
         OptionKind::NumWorkers => num_workers(),
         OptionKind::NumberOrAuto => number_or("integer", &json!({ "enum": ["auto"] })),
         OptionKind::Path | OptionKind::Address => json!({ "type": "string" }),
+        OptionKind::Affinity => affinity(),
         OptionKind::Choice(names) => json!({ "enum": names }),
         // Any value.
         _ => json!({}),
@@ -78,6 +79,14 @@ fn num_workers() -> Value {
                 "properties": { "min": count, "max": count, "freeze": { "type": "boolean" } },
             } },
         },
+    ] })
+}
+
+fn affinity() -> Value {
+    let set = json!({ "type": "string", "pattern": "^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$" });
+    json!({ "anyOf": [
+        { "enum": ["inherit", "share", "spread", "pack"] },
+        { "type": "array", "items": set, "minItems": 1 },
     ] })
 }
 

@@ -91,6 +91,7 @@ impl Stop {
                 Error::InvalidOption { .. }
                 | Error::ConflictingOptions { .. }
                 | Error::RankUnknown(_)
+                | Error::CpuNotAllowed { .. }
                 | Error::EmptyDataset
                 | Error::WorkerProgramMissing { .. },
             ) => WRONG_REQUEST,

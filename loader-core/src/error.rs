@@ -4,6 +4,7 @@ use std::{io, path::PathBuf, time::Duration};
 
 use loader_ipc::{
     advice,
+    cpu_set::CpuSet,
     frame::{Failure, Stage},
     slots::SlotError,
     violation::ProtocolViolation,
@@ -47,6 +48,18 @@ pub enum Error {
     /// process.
     #[error(transparent)]
     RankUnknown(#[from] crate::ranks::RankError),
+    /// `build()`: the option `worker_affinity` names a CPU that does not exist, or that the control group of this
+    /// process does not have.
+    #[error(
+        "worker_affinity: CPU {cpu} does not exist, or this process may not use it: it may use the CPUs {allowed}; \
+         name only these, or use \"share\" or \"spread\""
+    )]
+    CpuNotAllowed {
+        /// Number of the CPU.
+        cpu: usize,
+        /// The CPUs that the process may use.
+        allowed: CpuSet,
+    },
     /// `build()`: the dataset has no samples.
     #[error("the dataset is empty; check the path or the filter that it was made from")]
     EmptyDataset,
@@ -400,6 +413,7 @@ impl Error {
             Self::InvalidOption { .. } => "InvalidOption",
             Self::ConflictingOptions { .. } => "ConflictingOptions",
             Self::RankUnknown(_) => "RankUnknown",
+            Self::CpuNotAllowed { .. } => "CpuNotAllowed",
             Self::EmptyDataset => "EmptyDataset",
             Self::InitNotCalled { .. } => "InitNotCalled",
             Self::InitOutsideProgram { .. } => "InitOutsideProgram",

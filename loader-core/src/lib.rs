@@ -58,6 +58,7 @@
 extern crate self as loader_core;
 
 mod advice;
+mod affinity;
 mod batch_info;
 mod builder;
 pub mod collate;
@@ -128,11 +129,16 @@ pub use loader::DataLoader;
 pub use loader_core_derive::{Convert, Sample};
 #[doc(inline)]
 pub use loader_ipc::{
-    control::WorkerState, frame::ExitStatus, profile::Phase, slots::SlotError, violation::ProtocolViolation,
+    control::WorkerState,
+    cpu_set::{CpuSet, ParseCpuSetError},
+    frame::ExitStatus,
+    profile::Phase,
+    slots::SlotError,
+    violation::ProtocolViolation,
 };
 pub use options::{
     AutoWorkers, LauncherMode, LoaderOptions, NumWorkers, OnBadSample, OnWorkerDeath, OptionInfo, OptionKind,
-    Order, ParseOptionError, PrefetchFactor,
+    Order, ParseOptionError, PrefetchFactor, WorkerAffinity,
 };
 pub use pool::{WorkerProgram, WorkerStartError};
 pub use ranks::{LaunchedRank, Launcher, RankError};

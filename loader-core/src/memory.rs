@@ -33,7 +33,7 @@ fn in_meminfo(field: &str) -> Option<u64> {
 }
 
 /// The folder of the process's control group (version 2).
-pub(crate) fn control_group() -> Option<PathBuf> {
+fn control_group() -> Option<PathBuf> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     Some(Path::new("/sys/fs/cgroup").join(own))

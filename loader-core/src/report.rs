@@ -12,7 +12,6 @@ use crate::{
     batch_info::BatchInfo,
     figures::{LoadFigures, ResourceUse, main_cpu},
     load_times::{LoadTimes, PhaseTimes},
-    options::cpus,
     ready_batches::ReadyBatches,
     sample_digest::SampleDigest,
     tuner::TuningDecision,
@@ -55,6 +54,9 @@ pub struct EpochReport {
     pub workers: Vec<WorkerReport>,
     /// Number of workers that load batches now, or did at the end of the epoch.
     pub num_workers: usize,
+    /// Number of CPUs that the workers, or the program without workers, may use, by affinity and the control
+    /// group's quota.
+    pub cpus: usize,
     /// Bytes of shared memory that the loader has allocated for batches.
     pub shared_memory_bytes: u64,
     /// Where the time of loading went.
@@ -162,7 +164,7 @@ impl EpochReport {
 
     /// Returns what would make loading faster; `None` before the third batch.
     pub fn advice(&self) -> Option<Advice> {
-        Some(Advice::new(&self.figures?, self.num_workers, cpus()))
+        Some(Advice::new(&self.figures?, self.num_workers, self.cpus))
     }
 
     /// Tells which side is the bottleneck: the loader, if the program has waited for more than 5 % of the
@@ -378,6 +380,7 @@ impl Stopwatch {
             main_cpu: cpu.saturating_sub(self.cpu_before),
             workers: Vec::new(),
             num_workers: 0,
+            cpus: 0,
             shared_memory_bytes: 0,
             times: LoadTimes::default(),
             ready: self.ready.clone(),

@@ -21,10 +21,10 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Warning {
-    /// `build()`: there are more workers than processors that this process may use, by its affinity and its
-    /// control group's quota.
+    /// `build()`: there are more workers than processors that they may use, by their affinity and the control
+    /// group's quota.
     #[error(
-        "num_workers is {workers}, but this process may use {cpus} processors: workers share processors, \
+        "num_workers is {workers}, but the workers may use {cpus} processors: workers share processors, \
          which may make loading slower; lower num_workers, or use \"auto\""
     )]
     MoreWorkersThanCpus {
@@ -46,7 +46,7 @@ pub enum Warning {
     /// `build()`: a launcher has bound this process, and so its workers, to a small part of the processors.
     #[error(
         "{launcher} has bound this process and its {workers} workers to {cpus} of {all_cpus} processors, though it \
-         runs {processes} processes on this machine; {}", unbind(*.launcher)
+         runs {processes} processes on this machine; set worker_affinity to \"share\", or {}", unbind(*.launcher)
     )]
     BoundToFewCpus {
         /// The launcher.

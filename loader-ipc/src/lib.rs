@@ -27,6 +27,7 @@ pub mod build_id;
 pub mod channel;
 pub mod codec;
 pub mod control;
+pub mod cpu_set;
 pub mod entry;
 pub mod fault;
 pub mod frame;

@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use loader_core::CpuSet;
 use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -130,6 +131,48 @@ fn workers_do_not_inherit_the_variables_of_the_launcher() {
     assert_eq!(removed.filter(|name| names.contains_key(**name)).count(), 0, "{names:?}");
 }
 
+#[test]
+fn the_workers_of_a_rank_have_their_part_of_the_cpus() {
+    let cpus = CpuSet::allowed().unwrap();
+    if cpus.len() < 2 {
+        println!("SKIPPED: with one CPU, there are no parts");
+        return;
+    }
+    let endless = [
+        "run",
+        PHOTOS,
+        "--json",
+        "--size=16",
+        "--epochs=100000",
+        "--num-workers=2",
+        "--worker-affinity=share",
+    ];
+    let masks = |local_rank, local_size| {
+        let variables = [
+            ("OMPI_COMM_WORLD_RANK", "0"),
+            ("OMPI_COMM_WORLD_SIZE", "2"),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", local_rank),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", local_size),
+        ];
+        let mut running = Running::start(with_variables(&endless, &variables));
+        let workers = worker_pids(&running.next_event());
+        let mask = |pid: &u32| {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+            let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
+            list.trim().parse::<CpuSet>().unwrap()
+        };
+        let masks: Vec<_> = workers.iter().map(mask).collect();
+        drop(running);
+        assert_gone(&workers);
+        assert_eq!(masks[0], masks[1]);
+        masks[0].iter().collect::<Vec<_>>()
+    };
+    let parts = [masks("0", "2"), masks("1", "2")];
+    assert!(parts.iter().all(|part| !part.is_empty() && part.len() < cpus.len()), "{parts:?}");
+    assert_eq!(parts.concat().into_iter().collect::<CpuSet>(), cpus);
+    assert_eq!(masks("0", "1").into_iter().collect::<CpuSet>(), cpus);
+}
+
 /// A launcher that has started `OPTIONS` in several processes.
 struct Launched {
     running: Running,
@@ -210,10 +253,11 @@ fn ranks_under_a_real_mpirun_load_the_epoch_together() {
 #[test]
 #[ignore = "needs mpirun"]
 fn workers_under_a_real_mpirun_that_binds_are_noticed() {
-    let started = |binding| {
+    let started = |binding, affinity| {
         let arguments =
             ["--bind-to", binding, "-n", "1", env!("CARGO_BIN_EXE_loader"), "run", PHOTOS, "--size=16"];
-        let command = command_of("mpirun", &[&arguments[..], &["--num-workers=2"]].concat());
+        let options = ["--num-workers=2", "--worker-affinity", affinity];
+        let command = command_of("mpirun", &[&arguments[..], &options].concat());
         let finished = Running::start(command).finish();
         finished.assert_status(0);
         finished.stderr
@@ -223,10 +267,14 @@ fn workers_under_a_real_mpirun_that_binds_are_noticed() {
         println!("SKIPPED: with one CPU, no launcher can bind a process to fewer");
         return;
     }
-    let bound = started("core");
+    let bound = started("core", "inherit");
     assert!(bound.contains("Open MPI has bound this process and its 2 workers to 1 of"), "{bound}");
-    assert!(bound.contains("start it with `mpirun --bind-to none`"), "{bound}");
-    assert!(!started("none").contains("warning"));
+    assert!(
+        bound.contains("set worker_affinity to \"share\", or start it with `mpirun --bind-to none`"),
+        "{bound}"
+    );
+    assert!(!started("none", "inherit").contains("warning"));
+    assert!(!started("core", "share").contains("warning"));
 }
 
 #[test]

@@ -15,6 +15,7 @@ use loader_pinning::Pinner;
 
 use super::{Builder, binding, settings::Settings};
 use crate::{
+    affinity::WorkerCpus,
     collate::{Batch, Collate},
     coordinator::WorkerOptions,
     dataset::Dataset,
@@ -50,6 +51,7 @@ impl<D: Dataset, C, W> Builder<MapStyle<D>, C, W> {
     /// - [`Error::InvalidOption`], [`Error::ConflictingOptions`]: an option has an invalid value, or two
     ///   options exclude each other.
     /// - [`Error::RankUnknown`]: the variables of the launcher do not tell the rank.
+    /// - [`Error::CpuNotAllowed`]: `worker_affinity` names a CPU that this process may not use.
     /// - [`Error::EmptyDataset`]: the dataset has no samples.
     /// - [`Error::DatasetNotEncodable`], [`Error::FunctionNotSendable`]: the dataset, or a function of the
     ///   loader, cannot be sent to workers.
@@ -63,7 +65,7 @@ impl<D: Dataset, C, W> Builder<MapStyle<D>, C, W> {
         C: Collate<D::Sample, Batch = B>,
         W: WorkerInit,
     {
-        let epochs = self.check()?;
+        let (epochs, cpus) = self.check()?;
         let samples = self.kind.dataset.len();
         self.kind.draws_from_all = self.settings.loads_all();
         // Options that exclude each other are reported before an empty dataset.
@@ -73,7 +75,7 @@ impl<D: Dataset, C, W> Builder<MapStyle<D>, C, W> {
         if samples == 0 {
             return Err(Error::EmptyDataset);
         }
-        self.assemble(epochs, content, true, |kind, collate, seed, memory| {
+        self.assemble((epochs, cpus), content, true, |kind, collate, seed, memory| {
             Loading::Batches(Arc::new(MapSource::new(kind, collate, seed, memory)))
         })
     }
@@ -91,7 +93,7 @@ impl<O: OpenShard, C, W> Builder<Iterable<O>, C, W> {
         C: Collate<O::Sample, Batch = B>,
         W: WorkerInit,
     {
-        let mut epochs = self.check()?;
+        let (mut epochs, cpus) = self.check()?;
         let shards = self.settings.count_shards(epochs.max_workers)?;
         if matches!(self.settings.options.num_workers, Some(NumWorkers::Auto(_))) {
             // More workers than shards have nothing to do.
@@ -115,7 +117,7 @@ impl<O: OpenShard, C, W> Builder<Iterable<O>, C, W> {
         let content = Content::Shards(self.kind.layout);
         // A shard that changes its worker loads again what follows its last snapshot.
         let is_cheap = O::SNAPSHOTS && self.kind.snapshot_every <= MAX_LOADED_AGAIN;
-        self.assemble(epochs, content, is_cheap, |iterable, collate, seed, memory| {
+        self.assemble((epochs, cpus), content, is_cheap, |iterable, collate, seed, memory| {
             Loading::Shards(Arc::new(StreamSource::new(iterable, collate, seed, memory)))
         })
     }
@@ -127,12 +129,15 @@ where
     C: Collate<K::Sample>,
     W: WorkerInit,
 {
-    /// Checks the options that both kinds of datasets have.
-    fn check(&mut self) -> Result<WorkerOptions, Error> {
+    /// Checks the options that both kinds of datasets have. Returns those of the workers, and their CPUs.
+    fn check(&mut self) -> Result<(WorkerOptions, WorkerCpus), Error> {
         if process::is_worker() {
             return Err(Error::LoaderInWorker);
         }
-        let epochs = self.settings.check_options()?;
+        let variables = ranks::environment();
+        let cpus = self.settings.worker_cpus(&variables);
+        let epochs = self.settings.check_options(cpus.as_ref().map_or(1, WorkerCpus::count))?;
+        let cpus = cpus?;
         if C::UNBATCHED {
             self.settings.check_unbatched()?;
         } else if self.settings.fetch_options().digest && !C::HASHES_SAMPLES {
@@ -140,16 +145,17 @@ where
                                    `collate`, or leave digest out";
             return Err(Error::invalid_option("digest", PROBLEM));
         }
-        let launched = self.settings.take_rank(&ranks::environment())?;
-        let cpus = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
-        if let Some(bound) = launched.and_then(|launched| binding::warning(&launched, epochs.workers)) {
+        let launched = self.settings.take_rank(&variables)?;
+        let bound = launched.filter(|_| cpus.are_inherited());
+        if let Some(bound) = bound.and_then(|launched| binding::warning(&launched, epochs.workers)) {
             self.settings.warn.warn(&bound);
-        } else if epochs.workers > cpus && epochs.workers == epochs.max_workers {
+        } else if epochs.workers > cpus.count() && epochs.workers == epochs.max_workers {
             // A loader that finds the number of workers only tries more of them than CPUs if it predicts a
             // gain.
-            self.settings.warn.warn(&Warning::MoreWorkersThanCpus { workers: epochs.workers, cpus });
+            let (workers, cpus) = (epochs.workers, cpus.count());
+            self.settings.warn.warn(&Warning::MoreWorkersThanCpus { workers, cpus });
         }
-        Ok(epochs)
+        Ok((epochs, cpus))
     }
 
     /// Makes the loader after the checks. If `tunes_within_epochs` is false, the loader changes its number of
@@ -157,7 +163,7 @@ where
     /// `in_process` makes the source of batches of a loader without workers.
     fn assemble(
         mut self,
-        epochs: WorkerOptions,
+        (epochs, cpus): (WorkerOptions, WorkerCpus),
         content: Content,
         tunes_within_epochs: bool,
         in_process: impl FnOnce(K, C, u64, HeapPool) -> Loading<C::Batch>,
@@ -177,6 +183,8 @@ where
             Content::Shards(layout) => layout.shards,
         };
         let options = epochs.fetch;
+        let max_bad_samples = settings.options.max_bad_samples.unwrap_or_else(default::max_bad_samples);
+        let iteration = IterOptions { max_bad_samples, digest: options.digest, cpus: cpus.count() };
         self.kind.set_options(options, settings.memory()?.datasets / parts as u64);
         let pinner =
             pinning::open(settings.options.pin_memory.unwrap_or_else(default::pin_memory), &settings.warn);
@@ -194,12 +202,10 @@ where
                 in_process(kind, collate, origin.seed, HeapPool::pinned(pinner.clone()))
             }
             Some(program) => {
-                let tuner = settings.tuner(&epochs, tunes_within_epochs);
-                load_by_workers(&mut settings, program, (epochs, tuner), encoded, pinner.clone())?
+                let tuner = settings.tuner(&epochs, tunes_within_epochs, cpus.count());
+                load_by_workers(&mut settings, (program, cpus), (epochs, tuner), encoded, pinner.clone())?
             }
         };
-        let max_bad_samples = settings.options.max_bad_samples.unwrap_or_else(default::max_bad_samples);
-        let iteration = IterOptions { max_bad_samples, digest: options.digest };
         let observers = Observers { counters, tracer, _metrics: metrics };
         Ok(DataLoader::new(loading, content, origin, settings.warn, pinner, iteration, observers))
     }
@@ -233,7 +239,7 @@ fn find_program(settings: &Settings, workers: usize) -> Result<Program, Error> {
 
 fn load_by_workers<K, C, W>(
     settings: &mut Settings,
-    program: Program,
+    (program, cpus): (Program, WorkerCpus),
     (epochs, tuner): (WorkerOptions, Option<Tuner>),
     encoded: RoundTrip<K, C, W>,
     pinner: Option<Pinner>,
@@ -269,6 +275,7 @@ where
     };
     let launch = Launch {
         program: Box::new(program),
+        cpus,
         max_workers: epochs.max_workers,
         seed: settings.seed(),
         code,

@@ -22,7 +22,10 @@ use crate::{
     dataset::{Dataset, IterableDataset, SnapshotDataset},
     fetch::{DatasetKind, FetchOptions, Iterable, MapStyle, Plain, ShardLayout, Snapshots},
     function::{CollateFn, CollateFnWith, Params, WithParams, WorkerInitFn, WorkerInitFnWith},
-    options::{LauncherMode, LoaderOptions, NumWorkers, OnBadSample, OnWorkerDeath, Order, PrefetchFactor},
+    options::{
+        LauncherMode, LoaderOptions, NumWorkers, OnBadSample, OnWorkerDeath, Order, PrefetchFactor,
+        WorkerAffinity,
+    },
     pool::WorkerProgram,
     sampler::{BatchSampler, Sampler},
     warning::{Warn, Warning},
@@ -432,6 +435,26 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     #[must_use]
     pub fn sample_timeout(mut self, timeout: Duration) -> Self {
         self.settings.options.sample_timeout = Some(timeout);
+        self
+    }
+
+    /// Sets the CPUs to which each worker is bound; [`WorkerAffinity::Inherit`] by default. A process that takes
+    /// a worker's place is bound to the same CPUs. Main's own CPUs stay as they are. No effect without workers.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::{WorkerAffinity, prelude::*};
+    ///
+    /// let numbers = TensorDataset::new(Tensor::<i64>::from_vec((0..80).collect(), [80])?)?;
+    /// let share = DataLoader::builder(numbers.clone()).worker_affinity(WorkerAffinity::Share).build()?;
+    /// let sets = WorkerAffinity::Sets(vec!["0-3".parse()?, "4-7".parse()?]);
+    /// let listed = DataLoader::builder(numbers).worker_affinity(sets).build()?;
+    /// # let _ = (share, listed);
+    /// # anyhow::Ok(())
+    /// ```
+    #[must_use]
+    pub fn worker_affinity(mut self, affinity: WorkerAffinity) -> Self {
+        self.settings.options.worker_affinity = Some(affinity);
         self
     }
 

@@ -6,13 +6,12 @@ use loader_ipc::slots::FIRST_LEN;
 
 use super::order::invalid;
 use crate::{
+    affinity::WorkerCpus,
     coordinator::WorkerOptions,
     error::Error,
     fetch::FetchOptions,
     memory,
-    options::{
-        AutoWorkers, LauncherMode, LoaderOptions, NumWorkers, OnWorkerDeath, PrefetchFactor, cpus, default,
-    },
+    options::{AutoWorkers, LauncherMode, LoaderOptions, NumWorkers, OnWorkerDeath, PrefetchFactor, default},
     pool::WorkerProgram,
     ranks::{LaunchedRank, Variables},
     sampler::{BatchSampler, Sampler, Sharing},
@@ -142,10 +141,10 @@ impl Settings {
     }
 
     /// Checks every option alone and against the others, except those of the order and of the batches. If
-    /// several are wrong, it reports the one that PyTorch reports.
-    pub(super) fn check_options(&self) -> Result<WorkerOptions, Error> {
+    /// several are wrong, it reports the one that PyTorch reports. Workers may use `cpus` CPUs.
+    pub(super) fn check_options(&self, cpus: usize) -> Result<WorkerOptions, Error> {
         let options = &self.options;
-        let (workers, max_workers) = self.check_workers()?;
+        let (workers, max_workers) = self.check_workers(cpus)?;
         let check_needs_workers = |option, is_set| match workers == 0 && is_set {
             true => invalid(
                 option,
@@ -199,7 +198,7 @@ impl Settings {
     }
 
     /// Returns the number of workers at first, and the maximum number of workers.
-    fn check_workers(&self) -> Result<(usize, usize), Error> {
+    fn check_workers(&self, cpus: usize) -> Result<(usize, usize), Error> {
         let (first, max) = match self.options.num_workers.unwrap_or_else(default::num_workers) {
             NumWorkers::Fixed(workers) => (workers, workers),
             NumWorkers::Auto(AutoWorkers { min: 0, .. }) => {
@@ -214,7 +213,7 @@ impl Settings {
                     format!("`max` is {max}, below `min`, which is {min}; raise `max` or lower `min`"),
                 );
             }
-            NumWorkers::Auto(auto) => (auto.first(), auto.resolved_max()),
+            NumWorkers::Auto(auto) => (auto.first(cpus), auto.resolved_max(cpus)),
         };
         match max > MAX_WORKERS {
             true => too_large("num_workers", max, MAX_WORKERS),
@@ -224,7 +223,7 @@ impl Settings {
 
     /// Returns the tuner of a loader that finds its number of workers or its prefetch factor; `None` if both
     /// are fixed.
-    pub(super) fn tuner(&self, epochs: &WorkerOptions, within_epochs: bool) -> Option<Tuner> {
+    pub(super) fn tuner(&self, epochs: &WorkerOptions, within_epochs: bool, cpus: usize) -> Option<Tuner> {
         let (auto, freeze) = match self.options.num_workers {
             Some(NumWorkers::Auto(auto)) => (Some(auto), auto.freeze),
             _ => (None, false),
@@ -240,7 +239,7 @@ impl Settings {
             max_prefetch: if is_prefetch_auto { *AUTO_PREFETCH.end() } else { prefetch_factor },
             within_epochs,
             freeze,
-            cpus: cpus(),
+            cpus,
         };
         Some(Tuner::new(options, Setting { workers, prefetch_factor }))
     }
@@ -248,6 +247,14 @@ impl Settings {
     /// True if an epoch loads the whole dataset: no sampler, batch sampler or rank is set.
     pub(super) fn loads_all(&self) -> bool {
         self.sampler.is_none() && self.batch_sampler.is_none() && self.options.rank.is_none()
+    }
+
+    /// Finds the CPUs of the workers.
+    pub(super) fn worker_cpus(&self, variables: &Variables) -> Result<WorkerCpus, Error> {
+        match self.options.num_workers.unwrap_or_else(default::num_workers) {
+            NumWorkers::Fixed(0) => Ok(WorkerCpus::inherited()),
+            _ => self.options.worker_cpus(variables),
+        }
     }
 
     /// Replaces the option `launcher` by the rank that the launcher gave this process. Returns what the
@@ -398,7 +405,7 @@ mod tests {
             let text = if option.kind() == OptionKind::Switch { "true" } else { "20000000" };
             let mut options = LoaderOptions::default();
             option.set(&mut options, text).unwrap();
-            let refused = |options| Settings { options, ..Settings::default() }.check_options().err();
+            let refused = |options| Settings { options, ..Settings::default() }.check_options(8).err();
             let expected = format!(
                 "{0}: has no effect without workers; set num_workers, or leave {0} out",
                 option.name()

@@ -50,13 +50,16 @@ fn row(option: &OptionInfo) -> String {
         OptionKind::NumberOrAuto => "whole number or `\"auto\"`".to_owned(),
         OptionKind::Path => "path".to_owned(),
         OptionKind::Address => "IP address with a port".to_owned(),
+        OptionKind::Affinity => {
+            "`\"inherit\"`, `\"share\"`, `\"spread\"`, `\"pack\"` or sets of CPUs".to_owned()
+        }
         OptionKind::Choice(names) => {
             listed(&names.iter().map(|name| format!("`\"{name}\"`")).collect::<Vec<_>>(), "or")
         }
     };
     let default = match (option.kind(), option.default_text()) {
         (_, None) => "none".to_owned(),
-        (OptionKind::Choice(_), Some(name)) => format!("`\"{name}\"`"),
+        (OptionKind::Choice(_) | OptionKind::Affinity, Some(name)) => format!("`\"{name}\"`"),
         (_, Some(text)) => text,
     };
     let mut bounds = option.bounds().to_owned();
@@ -72,6 +75,7 @@ fn row(option: &OptionInfo) -> String {
         OptionKind::NumberOrAuto => format!("`{flag} N`, `{flag} auto`"),
         OptionKind::Path => format!("`{flag} FILE`"),
         OptionKind::Address => format!("`{flag} ADDRESS:PORT`"),
+        OptionKind::Affinity => format!("`{flag} NAME`, `{flag} '0-3 4-7'`"),
         OptionKind::Choice(_) => format!("`{flag} NAME`"),
         kind => format!("`{flag} {}`", kind.value_name()),
     };

@@ -198,7 +198,10 @@ mod tests {
     use std::{fs, path::PathBuf, time::Duration};
 
     use super::*;
-    use crate::{LauncherMode, NumWorkers, OnBadSample, OnWorkerDeath, OptionKind, Order, PrefetchFactor};
+    use crate::{
+        LauncherMode, NumWorkers, OnBadSample, OnWorkerDeath, OptionKind, Order, PrefetchFactor,
+        WorkerAffinity,
+    };
 
     #[derive(Debug, PartialEq, Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -251,6 +254,7 @@ mod tests {
             max_bad_samples: Some(100),
             digest: Some(true),
             sample_timeout: Some(Duration::from_millis(2500)),
+            worker_affinity: Some(WorkerAffinity::Spread),
             worker_memory_limit: Some(2_000_000),
             trace: Some("trace.json".into()),
             trace_on_failure: Some("failed.json".into()),

@@ -73,6 +73,8 @@ pub(crate) struct IterOptions {
     pub(crate) max_bad_samples: u64,
     /// True if batches come with the hashes of their samples.
     pub(crate) digest: bool,
+    /// Number of CPUs that the workers, or main without workers, may use.
+    pub(crate) cpus: usize,
 }
 
 pub(crate) enum Inner<B> {
@@ -256,6 +258,7 @@ impl<B: Batch> Iter<B> {
     /// or the training step is the bottleneck.
     pub fn report(&self) -> EpochReport {
         let mut report = self.stopwatch.report(self.inner.resource_use());
+        report.cpus = self.options.cpus;
         let of_main = |profile: ProfileArea<'_>| {
             LoadTimes::new(&[profile.read()], profile.slowest(self.stopwatch.epoch()))
         };

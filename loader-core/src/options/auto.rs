@@ -17,8 +17,8 @@ pub enum NumWorkers {
 
 /// How the loader finds the number of workers; see [`NumWorkers::Auto`].
 ///
-/// The loader begins with one worker less than the number of CPUs that this process may use (by its affinity
-/// and its control group's quota), within `min` and `max`. It then adds workers while it predicts that the
+/// The loader begins with one worker less than the number of CPUs that the workers may use (by their
+/// [affinity](crate::WorkerAffinity) and the control group's quota), within `min` and `max`. It then adds workers while it predicts that the
 /// program gets batches sooner, and parks workers that are not needed. The batches stay the same, and so does
 /// their order unless `in_order` is false. [`EpochReport::tuning`](crate::EpochReport::tuning) lists the
 /// decisions. [`WorkerInfo::num_workers`](crate::WorkerInfo::num_workers) returns `max`.
@@ -66,14 +66,14 @@ impl AutoWorkers {
         Self { freeze, ..self }
     }
 
-    /// Returns the maximum, which is at least `min` if it is the default.
-    pub(crate) fn resolved_max(self) -> usize {
-        self.max.unwrap_or_else(|| (4 * cpus()).clamp(16, 62).max(self.min))
+    /// Returns the maximum for workers that may use `cpus` CPUs. It is at least `min` if it is the default.
+    pub(crate) fn resolved_max(self, cpus: usize) -> usize {
+        self.max.unwrap_or_else(|| (4 * cpus).clamp(16, 62).max(self.min))
     }
 
     /// Returns the number of workers with which the loader begins.
-    pub(crate) fn first(self) -> usize {
-        cpus().saturating_sub(1).min(self.resolved_max()).max(self.min)
+    pub(crate) fn first(self, cpus: usize) -> usize {
+        cpus.saturating_sub(1).min(self.resolved_max(cpus)).max(self.min)
     }
 }
 
@@ -83,8 +83,7 @@ impl Default for AutoWorkers {
     }
 }
 
-/// Returns the number of CPUs that this process may use. On Linux, this respects `sched_getaffinity` and the
-/// control group's quota.
+/// Returns the number of CPUs that this thread may use, by its affinity mask and the control group's quota.
 pub(crate) fn cpus() -> usize {
     thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
@@ -93,14 +92,6 @@ impl NumWorkers {
     /// Returns [`Auto`](Self::Auto) with the default bounds.
     pub fn auto() -> Self {
         Self::Auto(AutoWorkers::default())
-    }
-
-    /// Returns the number with its default bounds filled in.
-    pub(super) fn resolved(self) -> Self {
-        match self {
-            Self::Fixed(_) => self,
-            Self::Auto(auto) => Self::Auto(auto.max(auto.resolved_max())),
-        }
     }
 }
 
@@ -322,9 +313,9 @@ mod tests {
 
     #[test]
     fn the_bounds_hold_for_the_first_number_of_workers() {
-        assert!((1..=62).contains(&AutoWorkers::default().first()));
-        assert_eq!(AutoWorkers::default().min(100).first(), 100);
-        assert_eq!(AutoWorkers::default().max(1).first(), 1);
-        assert_eq!(AutoWorkers::default().min(100).resolved_max(), 100);
+        let auto = AutoWorkers::default();
+        assert_eq!([1, 8, 200].map(|cpus| auto.first(cpus)), [1, 7, 62]);
+        assert_eq!((auto.min(100).first(8), auto.max(1).first(8)), (100, 1));
+        assert_eq!((auto.resolved_max(8), auto.min(100).resolved_max(8)), (32, 100));
     }
 }

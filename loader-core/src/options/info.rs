@@ -141,6 +141,8 @@ pub enum OptionKind {
     Path,
     /// An IP address with a port, such as `127.0.0.1:9100`.
     Address,
+    /// `inherit`, `share`, `spread`, `pack`, or sets of CPUs with a space between them, such as `0-3 4-7`.
+    Affinity,
     /// One of these names.
     Choice(&'static [&'static str]),
 }
@@ -157,6 +159,7 @@ impl OptionKind {
             Self::NumberOrAuto => "N|auto".to_owned(),
             Self::Path => "FILE".to_owned(),
             Self::Address => "ADDRESS:PORT".to_owned(),
+            Self::Affinity => "inherit|share|spread|pack|CPUS".to_owned(),
             Self::Choice(names) => names.join("|"),
         }
     }
@@ -185,6 +188,7 @@ impl fmt::Display for OptionKind {
             Self::NumberOrAuto => "a whole number from 0 or auto",
             Self::Path => "a path",
             Self::Address => "an IP address with a port, such as 127.0.0.1:9100",
+            Self::Affinity => "inherit, share, spread, pack, or sets of CPUs such as 0-3 4-7",
             Self::Choice(names) => return f.write_str(&listed(names, "or")),
         })
     }

@@ -12,6 +12,7 @@
 //! struct. Rejected because loader-core would depend on clap, because `loader plan` needs a part of the
 //! options, which a derived struct cannot give, and because the table needs each option's bounds anyway.
 
+mod affinity;
 mod auto;
 mod info;
 mod units;
@@ -21,10 +22,16 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
+use crate::{
+    affinity::WorkerCpus,
+    error::Error,
+    ranks::{self, LaunchedRank, Variables},
+};
 use info::WithoutWorkers::{Ignored, Invalid, Used};
 use units::seconds;
 use values::OptionValue;
 
+pub use affinity::WorkerAffinity;
 pub(crate) use auto::cpus;
 pub use auto::{AutoWorkers, NumWorkers, PrefetchFactor};
 #[cfg(all(test, feature = "config"))]
@@ -98,7 +105,11 @@ macro_rules! options {
                         Some(())
                     },
                     get: |options| options.$name.as_ref().map(OptionValue::to_text),
-                    inherit: |options, below| options.$name = options.$name.take().or_else(|| below.$name.clone()),
+                    inherit: |options, below| {
+                        if options.$name.is_none() {
+                            options.$name.clone_from(&below.$name);
+                        }
+                    },
                 }
             }),*];
         }
@@ -256,6 +267,12 @@ options! {
             help: "Maximum time for a sample in seconds, 0 for no limit",
             without_workers: Invalid,
         },
+        /// CPUs to which each worker is bound; [`WorkerAffinity::Inherit`] by default.
+        worker_affinity: WorkerAffinity = WorkerAffinity::Inherit => {
+            bounds: "CPUs that this process may use",
+            help: "CPUs of each worker: those of this process, its share of the machine, one CPU each, or listed sets",
+            without_workers: Ignored,
+        },
         /// Maximum bytes of memory of a worker's own, at least 16,777,216; no limit by default. A worker that
         /// uses more is replaced between two batches. Needs workers.
         #[serde(deserialize_with = "units::deserialize")]
@@ -326,7 +343,15 @@ impl LoaderOptions {
     /// `trace_on_failure` and `metrics`.
     #[must_use]
     pub fn resolved(mut self) -> Self {
-        let workers = self.num_workers.unwrap_or_else(default::num_workers).resolved();
+        let workers = match self.num_workers.unwrap_or_else(default::num_workers) {
+            NumWorkers::Auto(auto) => {
+                // `build` reports an affinity that cannot be used.
+                let found = self.worker_cpus(&ranks::environment());
+                let cpus = found.unwrap_or_else(|_| WorkerCpus::inherited()).count();
+                NumWorkers::Auto(auto.max(auto.resolved_max(cpus)))
+            }
+            fixed @ NumWorkers::Fixed(_) => fixed,
+        };
         self.num_workers = Some(workers);
         let is_used =
             |option: &&OptionInfo| workers != NumWorkers::Fixed(0) || option.without_workers == Used;
@@ -334,6 +359,12 @@ impl LoaderOptions {
             (option.inherit)(&mut self, &Self::DEFAULTS);
         }
         self
+    }
+
+    /// Finds the CPUs of workers with these options.
+    pub(crate) fn worker_cpus(&self, variables: &Variables) -> Result<WorkerCpus, Error> {
+        let affinity = self.worker_affinity.clone().unwrap_or_else(default::worker_affinity);
+        WorkerCpus::find(&affinity, LaunchedRank::local(self.launcher, variables))
     }
 }
 
@@ -348,6 +379,7 @@ mod tests {
         assert_eq!(options.order, Some(Order::default()));
         assert_eq!(options.on_worker_death, Some(OnWorkerDeath::default()));
         assert_eq!(options.on_bad_sample, Some(OnBadSample::default()));
+        assert_eq!(options.worker_affinity, Some(WorkerAffinity::default()));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use super::{
+    affinity::WorkerAffinity,
     auto::{NumWorkers, PrefetchFactor},
     info::{OptionKind, ParseOptionError},
     units::Measured,
@@ -42,7 +43,8 @@ option_values!(
     u64: OptionKind::Number,
     NumWorkers: OptionKind::NumWorkers,
     PrefetchFactor: OptionKind::NumberOrAuto,
-    SocketAddr: OptionKind::Address
+    SocketAddr: OptionKind::Address,
+    WorkerAffinity: OptionKind::Affinity
 );
 
 /// Implements `FromStr`, `Display` and `OptionValue` for an enum, given the names of its variants.

@@ -8,7 +8,10 @@ use std::{
     path::PathBuf,
 };
 
-use loader_ipc::process::{self, WorkerProcess};
+use loader_ipc::{
+    cpu_set::CpuSet,
+    process::{self, WorkerProcess},
+};
 
 use super::WorkerProgram;
 use crate::{error::Error, launch::Init, ranks};
@@ -19,11 +22,18 @@ use crate::{error::Error, launch::Init, ranks};
 /// have a process fork that has an interpreter and its libraries loaded.
 pub(crate) trait StartProcess: fmt::Debug + Send + Sync {
     /// Starts a process with `lifeline` as its standard input and `output` as its standard output and error.
-    /// `name` is how lists of processes should show it.
+    /// `name` is how lists of processes should show it. The process is bound to `cpus`, or inherits main's
+    /// mask.
     ///
     /// # Errors
     /// The error of the operating system.
-    fn start(&self, name: &OsStr, lifeline: OwnedFd, output: OwnedFd) -> io::Result<WorkerProcess>;
+    fn start(
+        &self,
+        name: &OsStr,
+        cpus: Option<&CpuSet>,
+        lifeline: OwnedFd,
+        output: OwnedFd,
+    ) -> io::Result<WorkerProcess>;
 
     /// Returns what it starts, for error messages.
     fn describe(&self) -> String;
@@ -76,10 +86,16 @@ impl Program {
 }
 
 impl StartProcess for Program {
-    fn start(&self, name: &OsStr, lifeline: OwnedFd, output: OwnedFd) -> io::Result<WorkerProcess> {
+    fn start(
+        &self,
+        name: &OsStr,
+        cpus: Option<&CpuSet>,
+        lifeline: OwnedFd,
+        output: OwnedFd,
+    ) -> io::Result<WorkerProcess> {
         let names = env::vars_os().map(|(name, _)| name);
         let launchers = names.filter(|name| name.to_str().is_some_and(ranks::belongs_to_launcher));
-        WorkerProcess::spawn(&self.path, &self.args, launchers, name, lifeline, output)
+        WorkerProcess::spawn(&self.path, &self.args, cpus, launchers, name, lifeline, output)
     }
 
     fn describe(&self) -> String {

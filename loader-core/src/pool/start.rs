@@ -32,7 +32,7 @@ use super::{
     reaper::{Reaper, Watched},
     start_error::WorkerStartError,
 };
-use crate::{error::Error, warning::Warn};
+use crate::{affinity::WorkerCpus, error::Error, warning::Warn};
 
 /// Maximum time from the start of a pool's workers to the end of their handshakes, and the same for a
 /// replacement.
@@ -47,6 +47,7 @@ const GRACE: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Launch {
     pub(crate) program: Box<dyn StartProcess>,
+    pub(crate) cpus: WorkerCpus,
     /// Maximum number of workers, which `WorkerInfo::num_workers` returns.
     pub(crate) max_workers: usize,
     pub(crate) seed: u64,
@@ -224,7 +225,8 @@ impl Starter {
         let (lifeline, theirs) = Lifeline::pair().map_err(failed)?;
         let (output, writer) = Output::pipe(number).map_err(failed)?;
         let name = format!("loader-worker-{number}");
-        let process = program.start(OsStr::new(&name), theirs, writer).map_err(failed)?;
+        let process =
+            program.start(OsStr::new(&name), self.launch.cpus.of(number), theirs, writer).map_err(failed)?;
         Ok(Spawned { process: Arc::new(process), number, lifeline, output, socket_folder })
     }
 
@@ -342,6 +344,8 @@ fn reap_until(process: &WorkerProcess, deadline: Instant) -> Option<ExitStatus> 
 
 #[cfg(test)]
 mod tests {
+    use loader_ipc::cpu_set::CpuSet;
+
     use super::*;
 
     /// Starts the first workers, and no other.
@@ -349,12 +353,18 @@ mod tests {
     struct Limited(usize);
 
     impl StartProcess for Limited {
-        fn start(&self, name: &OsStr, lifeline: OwnedFd, output: OwnedFd) -> io::Result<WorkerProcess> {
+        fn start(
+            &self,
+            name: &OsStr,
+            cpus: Option<&CpuSet>,
+            lifeline: OwnedFd,
+            output: OwnedFd,
+        ) -> io::Result<WorkerProcess> {
             let number: usize = name.to_str().and_then(|name| name.rsplit('-').next()?.parse().ok()).unwrap();
             if number >= self.0 {
                 return Err(io::ErrorKind::QuotaExceeded.into());
             }
-            WorkerProcess::spawn("/bin/sleep".as_ref(), &["60".into()], [], name, lifeline, output)
+            WorkerProcess::spawn("/bin/sleep".as_ref(), &["60".into()], cpus, [], name, lifeline, output)
         }
 
         fn describe(&self) -> String {
@@ -366,6 +376,7 @@ mod tests {
     fn a_process_that_does_not_start_ends_the_start() {
         let launch = Launch {
             program: Box::new(Limited(2)),
+            cpus: WorkerCpus::inherited(),
             max_workers: 3,
             seed: 0,
             code: DatasetCode::Registered { name: "none".into(), types: String::new() },

@@ -70,6 +70,17 @@ impl LaunchedRank {
         Self::find(&environment(), None)
     }
 
+    /// Returns the number of this process among those that the launcher started on this machine, and their
+    /// number. Returns `None` if the launcher does not tell both, or `mode` says to ignore it.
+    pub(crate) fn local(mode: Option<LauncherMode>, variables: &Variables) -> Option<(usize, usize)> {
+        if mode == Some(LauncherMode::Off) {
+            return None;
+        }
+        // An invalid rank is an error of `launcher`, if that is on.
+        let launched = Self::find(variables, None).ok().flatten()?;
+        launched.local_rank.zip(launched.local_size)
+    }
+
     /// Finds rank and world size in `variables`. If the user gave a world size, takes only the rank.
     pub(crate) fn find(variables: &Variables, world_size: Option<usize>) -> Result<Option<Self>, RankError> {
         for group in GROUPS {

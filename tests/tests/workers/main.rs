@@ -1,5 +1,6 @@
 //! The life of workers: programs, start, persistent workers, and shutdown.
 
+mod affinity;
 mod automatic;
 mod ends;
 mod extension;

@@ -1,0 +1,136 @@
+//! The CPUs to which workers are bound.
+//!
+//! `topology` reads the NUMA nodes and cores of the machine and divides them; this file decides which CPUs a
+//! process may use, and gives each worker its set. `loader-ipc` binds the process when it starts it.
+
+mod topology;
+
+use std::io;
+
+use loader_ipc::cpu_set::CpuSet;
+
+pub(crate) use topology::Topology;
+
+use crate::{
+    error::Error,
+    options::{WorkerAffinity, cpus},
+};
+
+/// The CPUs of a loader's workers.
+#[derive(Debug, Clone)]
+pub(crate) struct WorkerCpus {
+    /// Worker `i` has set `i` modulo their number. Empty if workers inherit main's mask.
+    sets: Vec<CpuSet>,
+    count: usize,
+}
+
+impl WorkerCpus {
+    /// The mask of the thread that starts the workers.
+    pub(crate) fn inherited() -> Self {
+        Self { sets: Vec::new(), count: cpus() }
+    }
+
+    /// Finds the CPUs of workers with `affinity`. `local` is the number of this process among those of its
+    /// launcher on this machine, and their number.
+    ///
+    /// # Errors
+    /// [`Error::CpuNotAllowed`] and [`Error::InvalidOption`] if the listed sets cannot be used;
+    /// [`Error::System`] if the system does not tell which CPUs the process may use.
+    pub(crate) fn find(affinity: &WorkerAffinity, local: Option<(usize, usize)>) -> Result<Self, Error> {
+        const READING: &str = "finding the CPUs that workers may use (worker_affinity)";
+        if *affinity == WorkerAffinity::Inherit {
+            return Ok(Self::inherited());
+        }
+        let system = |source: io::Error| Error::System { what: READING, source };
+        let allowed = CpuSet::allowed().map_err(system)?;
+        let own = || CpuSet::of_this_thread().map_err(system);
+        let share = || match local {
+            Some((rank, ranks)) => Topology::of(&allowed).part(rank, ranks),
+            None => allowed.clone(),
+        };
+        let single = |order: fn(&Topology) -> Vec<usize>| -> Result<Vec<CpuSet>, Error> {
+            let cpus = if local.is_some() { share() } else { own()? };
+            Ok(order(&Topology::of(&cpus)).into_iter().map(|cpu| CpuSet::from_iter([cpu])).collect())
+        };
+        let sets = match affinity {
+            WorkerAffinity::Inherit => Vec::new(),
+            WorkerAffinity::Share => vec![share()],
+            WorkerAffinity::Spread => single(Topology::spread)?,
+            WorkerAffinity::Pack => single(Topology::pack)?,
+            WorkerAffinity::Sets(sets) => {
+                check(sets, &allowed)?;
+                sets.clone()
+            }
+        };
+        let all: CpuSet = sets.iter().flat_map(CpuSet::iter).collect();
+        // On a thread with this mask, the standard library counts its CPUs, and knows the control group's quota.
+        let count = all.run(cpus).map_err(system)?;
+        Ok(Self { sets, count })
+    }
+
+    /// Returns the CPUs of a worker; `None` if it inherits main's.
+    pub(crate) fn of(&self, worker: usize) -> Option<&CpuSet> {
+        self.sets.get(worker.checked_rem(self.sets.len())?)
+    }
+
+    /// True if workers inherit main's mask.
+    pub(crate) fn are_inherited(&self) -> bool {
+        self.sets.is_empty()
+    }
+
+    /// Number of CPUs that the workers together may use, at most the control group's quota.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+}
+
+fn check(sets: &[CpuSet], allowed: &CpuSet) -> Result<(), Error> {
+    if sets.is_empty() || sets.iter().any(CpuSet::is_empty) {
+        let problem = "a set without CPUs; name at least one, as in [\"0-3\", \"4-7\"]";
+        return Err(Error::invalid_option("worker_affinity", problem));
+    }
+    match sets.iter().flat_map(CpuSet::iter).find(|&cpu| !allowed.contains(cpu)) {
+        Some(cpu) => Err(Error::CpuNotAllowed { cpu, allowed: allowed.clone() }),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_affinity_determines_the_set_of_each_worker() {
+        let (own, allowed) = (CpuSet::of_this_thread().unwrap(), CpuSet::allowed().unwrap());
+        let find = |affinity, local| WorkerCpus::find(&affinity, local).unwrap();
+        let inherited = find(WorkerAffinity::Inherit, None);
+        assert_eq!((inherited.of(3), inherited.count()), (None, cpus()));
+        assert_eq!(find(WorkerAffinity::Share, None).of(3), Some(&allowed));
+        // The parts of all ranks are all CPUs.
+        let ranks = allowed.len();
+        let parts = (0..ranks).map(|rank| find(WorkerAffinity::Share, Some((rank, ranks))));
+        let union: CpuSet = parts.flat_map(|cpus| cpus.of(0).unwrap().iter().collect::<Vec<_>>()).collect();
+        assert_eq!(union, allowed);
+        for affinity in [WorkerAffinity::Spread, WorkerAffinity::Pack] {
+            let cpus = find(affinity, None);
+            let sets: Vec<_> = (0..own.len()).map(|worker| cpus.of(worker).unwrap()).collect();
+            assert!(sets.iter().all(|set| set.len() == 1));
+            assert_eq!(sets.iter().flat_map(|set| set.iter()).collect::<CpuSet>(), own);
+            assert_eq!(cpus.of(own.len()), cpus.of(0));
+        }
+    }
+
+    #[test]
+    fn a_cpu_that_is_not_allowed_is_refused() {
+        let allowed: CpuSet = "0-3".parse().unwrap();
+        let check = |sets: &[&str]| {
+            let sets: Vec<CpuSet> = sets.iter().map(|set| set.parse().unwrap()).collect();
+            check(&sets, &allowed).map_err(|error| error.to_string())
+        };
+        assert_eq!(check(&["0-1", "2,3", "1"]), Ok(()));
+        let refused = "worker_affinity: CPU 4 does not exist, or this process may not use it: it may use the CPUs 0-3; \
+                       name only these, or use \"share\" or \"spread\"";
+        assert_eq!(check(&["0-1", "3-5"]), Err(refused.to_owned()));
+        assert!(check(&[]).unwrap_err().starts_with("worker_affinity: a set without CPUs"));
+    }
+}
