@@ -26,6 +26,8 @@ pub(crate) enum Command {
     Plan(Box<PlanArguments>),
     /// Read a dataset once and print its fields, types, shapes, lengths, classes and bad files
     Inspect(Box<InspectArguments>),
+    /// Check what the loader needs of this machine: kernel, limits, CPUs, workers, memory, storage
+    Doctor(Box<DoctorArguments>),
     /// Print the settings of a run and where each value comes from, or the JSON Schema of configs
     Config(Box<ConfigArguments>),
     /// Make the stored indexes of JSON lines, lines of text and tar archives, or check them
@@ -165,6 +167,19 @@ pub(crate) struct InspectArguments {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct DoctorArguments {
+    /// Config (a .toml file), folder or data files, as for `loader run`, to check the dataset and its storage too
+    pub(crate) target: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) loader: LoaderArguments<false>,
+
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
 #[cfg_attr(not(feature = "formats"), allow(dead_code, reason = "read only by `loader index`"))]
 pub(crate) struct IndexArguments {
     /// Data files (.jsonl, .ndjson, .txt or .tar; a pattern too), a folder of them, or a config (a .toml
@@ -231,6 +246,7 @@ impl Arguments {
         match &self.command {
             Command::Run(arguments) => arguments.json,
             Command::Plan(_) | Command::Config(_) | Command::Pack(_) => false,
+            Command::Doctor(arguments) => arguments.json,
             Command::Inspect(arguments) => arguments.json,
             Command::Index(arguments) => arguments.json,
         }
@@ -304,6 +320,7 @@ fn called() -> &'static str {
         Some(command) if command == "plan" => "loader plan",
         Some(command) if command == "inspect" => "loader inspect",
         Some(command) if command == "config" => "loader config",
+        Some(command) if command == "doctor" => "loader doctor",
         Some(command) if command == "index" => "loader index",
         Some(command) if command == "pack" => "loader pack",
         _ => "loader",

@@ -1,6 +1,7 @@
 //! The `loader` command. `loader run` loads epochs from files; `loader plan` prints the indices of batches;
 //! `loader inspect` prints what is in a dataset; `loader config` prints the settings of a run; `loader index`
-//! makes the stored indexes of data files; `loader pack` packs files into archives.
+//! makes the stored indexes of data files; `loader pack` packs files into archives; `loader doctor` checks the
+//! machine.
 //!
 //! `arguments`, `options` and `settings` read the command line and the config, and `layout` finds the data
 //! files of a folder. `dataset` and `run` open and load the dataset, `events` and `reporter` print what
@@ -9,6 +10,7 @@
 mod arguments;
 mod config;
 mod dataset;
+mod doctor;
 mod events;
 #[cfg(feature = "formats")]
 mod index;
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
             Command::Run(arguments) => run::run(arguments, &mut reporter, interrupt),
             Command::Plan(arguments) => plan::plan(arguments, &reporter, interrupt).map(|()| 0),
             Command::Config(arguments) => config::config(arguments).map(|()| 0),
+            Command::Doctor(arguments) => doctor::doctor(arguments, &reporter, interrupt),
             Command::Inspect(arguments) => inspect::inspect(arguments, &mut reporter, interrupt),
             #[cfg(feature = "formats")]
             Command::Index(arguments) => index::index(arguments, &reporter),

@@ -206,15 +206,19 @@ pub mod prelude {
 // on another version.
 pub use rand;
 
-/// What `loader-worker` and `loader-data` use of this crate. It may change in any release.
+/// What `loader-worker`, `loader-data` and `loader-cli` use of this crate. It may change in any release.
 #[doc(hidden)]
 pub mod internal {
+    pub use loader_ipc::{build_id::BuildId, memory::SealedMemory, socket_folder::SocketFolder};
+
     pub use crate::{
+        affinity::Topology,
         fetch::{
             BatchRequest, EncodeBatch, Fetch, NoBatch, OpenFn, OpenRequest, OpenSignature, ProgressSink,
             ShardPosition, Snapshot, open,
         },
         launch::{note_init, types},
+        memory::{available, default_limit, left_in_control_group, of_control_group, of_machine},
         panic::{record_backtraces, to_failure},
         random::{below, shuffle},
     };

@@ -8,7 +8,7 @@ use std::{
 /// Returns the default of `memory_limit` in bytes: half of the memory that this process may use, as in the
 /// kernel's default for a tmpfs. The process may use the machine's memory, or the limit of its control group
 /// if that is lower.
-pub(crate) fn default_limit() -> u64 {
+pub fn default_limit() -> u64 {
     /// In bytes, if neither is known.
     const FALLBACK: u64 = 1 << 32;
     let memory = [of_machine(), of_control_group()].into_iter().flatten().min();
@@ -16,14 +16,14 @@ pub(crate) fn default_limit() -> u64 {
 }
 
 /// The machine's memory in bytes, or `None` if the kernel does not tell it.
-pub(crate) fn of_machine() -> Option<u64> {
+pub fn of_machine() -> Option<u64> {
     in_meminfo("MemTotal:")
 }
 
 /// Returns how many bytes this process can still allocate: on the machine without swapping, and in its
 /// control group.
-pub(crate) fn available() -> Option<u64> {
-    [in_meminfo("MemAvailable:"), left_in_control_group()].into_iter().flatten().min()
+pub fn available() -> Option<u64> {
+    [in_meminfo("MemAvailable:"), left_in_control_group("memory")].into_iter().flatten().min()
 }
 
 fn in_meminfo(field: &str) -> Option<u64> {
@@ -40,15 +40,16 @@ fn control_group() -> Option<PathBuf> {
 }
 
 /// The lowest memory limit, in bytes, of the process's control group (version 2) and its ancestors.
-fn of_control_group() -> Option<u64> {
+pub fn of_control_group() -> Option<u64> {
     lowest_in_control_groups(|group| in_file(&group.join("memory.max")))
 }
 
-/// The least memory, in bytes, that is left below a limit of the process's control group or its ancestors.
-fn left_in_control_group() -> Option<u64> {
+/// The least number that is left below a limit of the process's control group or its ancestors: bytes of
+/// `memory`, or processes and threads (`pids`). Returns `None` if no group has a limit.
+pub fn left_in_control_group(resource: &str) -> Option<u64> {
     lowest_in_control_groups(|group| {
-        let limit: u64 = in_file(&group.join("memory.max"))?;
-        Some(limit.saturating_sub(in_file(&group.join("memory.current"))?))
+        let limit: u64 = in_file(&group.join(format!("{resource}.max")))?;
+        Some(limit.saturating_sub(in_file(&group.join(format!("{resource}.current")))?))
     })
 }
 

@@ -1,6 +1,7 @@
 //! Tests of the `loader` command as a process.
 
 mod config;
+mod doctor;
 mod failures;
 mod inspect;
 mod interrupt;

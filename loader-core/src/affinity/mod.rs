@@ -9,7 +9,7 @@ use std::io;
 
 use loader_ipc::cpu_set::CpuSet;
 
-pub(crate) use topology::Topology;
+pub use topology::Topology;
 
 use crate::{
     error::Error,

@@ -8,14 +8,14 @@ const FOLDER: &str = "/sys/devices/system/";
 
 /// Some of the machine's CPUs, by NUMA node and physical core.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Topology {
+pub struct Topology {
     /// The cores of each node that has CPUs. A core is its hardware threads.
     nodes: Vec<Vec<CpuSet>>,
 }
 
 impl Topology {
     /// Reads where `cpus` are. What the system does not tell counts as one node, and as one core per CPU.
-    pub(crate) fn of(cpus: &CpuSet) -> Self {
+    pub fn of(cpus: &CpuSet) -> Self {
         Self::read(cpus, |path| fs::read_to_string(format!("{FOLDER}{path}")).ok())
     }
 
@@ -47,8 +47,7 @@ impl Topology {
     }
 
     /// The CPUs of each NUMA node.
-    #[cfg(test)]
-    pub(crate) fn nodes(&self) -> Vec<CpuSet> {
+    pub fn nodes(&self) -> Vec<CpuSet> {
         self.nodes.iter().map(|cores| cores.iter().flat_map(CpuSet::iter).collect()).collect()
     }
 

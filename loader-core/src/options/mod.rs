@@ -344,12 +344,7 @@ impl LoaderOptions {
     #[must_use]
     pub fn resolved(mut self) -> Self {
         let workers = match self.num_workers.unwrap_or_else(default::num_workers) {
-            NumWorkers::Auto(auto) => {
-                // `build` reports an affinity that cannot be used.
-                let found = self.worker_cpus(&ranks::environment());
-                let cpus = found.unwrap_or_else(|_| WorkerCpus::inherited()).count();
-                NumWorkers::Auto(auto.max(auto.resolved_max(cpus)))
-            }
+            NumWorkers::Auto(auto) => NumWorkers::Auto(auto.max(auto.resolved_max(self.count_cpus()))),
             fixed @ NumWorkers::Fixed(_) => fixed,
         };
         self.num_workers = Some(workers);
@@ -359,6 +354,20 @@ impl LoaderOptions {
             (option.inherit)(&mut self, &Self::DEFAULTS);
         }
         self
+    }
+
+    /// Returns the number of workers with which a loader built from these options begins.
+    pub fn first_workers(&self) -> usize {
+        match self.num_workers.unwrap_or_else(default::num_workers) {
+            NumWorkers::Fixed(workers) => workers,
+            NumWorkers::Auto(auto) => auto.first(self.count_cpus()),
+        }
+    }
+
+    /// Number of CPUs that workers may use. `build` reports an affinity that cannot be used.
+    fn count_cpus(&self) -> usize {
+        let found = self.worker_cpus(&ranks::environment());
+        found.unwrap_or_else(|_| WorkerCpus::inherited()).count()
     }
 
     /// Finds the CPUs of workers with these options.

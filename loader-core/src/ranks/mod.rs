@@ -70,6 +70,20 @@ impl LaunchedRank {
         Self::find(&environment(), None)
     }
 
+    /// Returns what the variables of each launcher say, for each that has set some, in the order in which
+    /// [`from_env`](Self::from_env) looks at them. The first decides, unless another one of equal standing
+    /// contradicts it.
+    pub fn candidates() -> Vec<(Launcher, Result<Self, RankError>)> {
+        Self::candidates_in(&environment())
+    }
+
+    fn candidates_in(variables: &Variables) -> Vec<(Launcher, Result<Self, RankError>)> {
+        let sources = GROUPS.iter().copied().flatten();
+        let read =
+            |source: &sources::Source| Some((source.launcher, source.read(variables, None).transpose()?));
+        sources.filter_map(read).collect()
+    }
+
     /// Returns the number of this process among those that the launcher started on this machine, and their
     /// number. Returns `None` if the launcher does not tell both, or `mode` says to ignore it.
     pub(crate) fn local(mode: Option<LauncherMode>, variables: &Variables) -> Option<(usize, usize)> {
@@ -262,6 +276,19 @@ mod tests {
         // In pods, torchrun leaves the variables of its own settings and of the Job.
         let pod = "PET_NODE_RANK=1 PET_NNODES=2 PET_NPROC_PER_NODE=4 JOB_COMPLETION_INDEX=1";
         assert_finds(&format!("{pod} {torchrun}"), Launcher::Torchrun, (5, 8, Some(1), Some(4)));
+    }
+
+    #[test]
+    fn every_launcher_that_has_set_variables_is_a_candidate() {
+        let both = format!("{STEP} SLURM_PROCID=6 SLURM_LOCALID=0 SLURM_NODEID=3 RANK=1 WORLD_SIZE=x");
+        let found = LaunchedRank::candidates_in(&variables(&both));
+        let [(Launcher::Torchrun, Err(RankError::NotANumber { .. })), (Launcher::Slurm, Ok(slurm))] =
+            &found[..]
+        else {
+            panic!("{found:?}");
+        };
+        assert_eq!((slurm.rank, slurm.world_size), (6, 7));
+        assert_eq!(LaunchedRank::candidates_in(&variables(SBATCH)), []);
     }
 
     #[test]
