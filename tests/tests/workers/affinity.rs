@@ -120,7 +120,7 @@ fn workers_of_a_bound_process_may_use_more_cpus() {
 fn the_number_of_workers_counts_the_cpus_that_they_may_use() {
     let allowed = CpuSet::allowed().unwrap();
     let first = CpuSet::from_iter(allowed.iter().next());
-    let affinity = WorkerAffinity::Sets(vec![first.clone()]);
+    let affinity = WorkerAffinity::Sets(vec![first]);
     let warnings = Arc::new(Mutex::new(Vec::new()));
     let collected = Arc::clone(&warnings);
     let builder = DataLoader::builder(Masks).num_workers(2).worker_affinity(affinity.clone());
