@@ -6,7 +6,7 @@ use std::{
 };
 
 use loader_ipc::process;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Times of all processes in an interval.
 #[derive(Debug, Clone, Copy, Default)]
@@ -51,7 +51,7 @@ pub(crate) fn main_cpu() -> Duration {
 
 /// What the loader has measured over some batches, from [`EpochReport::figures`](crate::EpochReport::figures)
 /// and in a [`TuningDecision`](crate::TuningDecision). Shares are from 0 to 1; seconds are per batch.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LoadFigures {
     /// Number of batches that the program got.
@@ -122,6 +122,13 @@ impl LoadFigures {
         self.max_rate(cpus).min(workers as f64 / self.worker_seconds)
     }
 
+    /// Returns the number of workers that the program's step, or `cpus` CPUs, can use, with a reserve of 15 %
+    /// because the times of batches vary. More workers are not predicted to raise the rate. It is 1 or more.
+    pub fn usable_workers(&self, cpus: usize) -> usize {
+        // The cast saturates: a batch that takes no processor time allows for any number of workers.
+        ((WORKER_RESERVE * self.workers_for(self.max_rate(cpus))).ceil() as usize).max(1)
+    }
+
     /// Returns the largest number of workers, more than `workers` and at most twice as many, that
     /// `is_allowed` accepts and that the program's step and the CPUs can use, and the predicted rate divided
     /// by the measured one. Returns `None` if it is not predicted to pay.
@@ -131,9 +138,7 @@ impl LoadFigures {
         cpus: usize,
         is_allowed: impl Fn(usize) -> bool,
     ) -> Option<(usize, f64)> {
-        // The cast saturates: a batch that takes no processor time allows for any number of workers.
-        let usable = (WORKER_RESERVE * self.workers_for(self.max_rate(cpus))).ceil() as usize;
-        let max = usable.clamp(workers + 1, 2 * workers.max(1));
+        let max = self.usable_workers(cpus).clamp(workers + 1, 2 * workers.max(1));
         let more = (workers + 1..=max).rev().find(|&more| is_allowed(more))?;
         let gain = self.predicted_rate(more, cpus) / self.batches_per_second;
         (gain >= MIN_PREDICTED_GAIN).then_some((more, gain))

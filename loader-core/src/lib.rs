@@ -136,6 +136,8 @@ pub use loader_ipc::{
     slots::SlotError,
     violation::ProtocolViolation,
 };
+#[doc(inline)]
+pub use options::units;
 pub use options::{
     AutoWorkers, LauncherMode, LoaderOptions, NumWorkers, OnBadSample, OnWorkerDeath, OptionInfo, OptionKind,
     Order, ParseOptionError, PrefetchFactor, WorkerAffinity,

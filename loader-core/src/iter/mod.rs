@@ -221,6 +221,16 @@ impl<B: Batch> Iter<B> {
         }
     }
 
+    /// Estimates how many workers the memory has room for: the present ones, and others as large as the largest
+    /// of them in half of the memory that is available. Returns `None` without workers, and after the end of the
+    /// epoch.
+    pub fn affordable_workers(&self) -> Option<usize> {
+        match &self.inner {
+            Inner::Batches(_) | Inner::Shards(_) => None,
+            Inner::Workers(iter) => iter.affordable_workers(),
+        }
+    }
+
     /// Changes the number of workers while the epoch is loaded. The number is from 1 to 62, or to the
     /// loader's `num_workers` if that is larger. The batches and their order stay the same. With
     /// `in_order(false)`, the batches stay the same, and their order may change.

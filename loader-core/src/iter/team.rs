@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use loader_ipc::{profile::Profile, slots::SlotPool};
+use loader_ipc::{process, profile::Profile, slots::SlotPool};
 
 use crate::{
     coordinator::{Coordinator, LIVENESS_INTERVAL, Next, Supply, WorkerOptions},
@@ -15,6 +15,7 @@ use crate::{
     exit::WorkerActivity,
     figures::ResourceUse,
     load_times::{LoadTimes, PhaseTimes},
+    memory,
     pool::Pool,
     report::WorkerReport,
     state::Position,
@@ -191,6 +192,18 @@ impl Team {
     pub(super) fn loaded(&self) -> u64 {
         let batches = self.coordinator.worker_reports(&self.pool).map(|worker| worker.batches);
         batches.fold(0, u64::saturating_add)
+    }
+
+    /// Returns the private memory of the largest worker, in bytes.
+    pub(super) fn largest_worker(&self) -> Option<u64> {
+        self.pool.running_pids().filter_map(process::private_memory).max()
+    }
+
+    /// Returns how many workers of `worker_memory` bytes fit: the present ones, and others in half of the memory
+    /// that is available.
+    pub(super) fn affordable_workers(&self, worker_memory: u64) -> usize {
+        let added = memory::available().unwrap_or(u64::MAX) / 2 / worker_memory.max(1);
+        self.workers().saturating_add(usize::try_from(added).unwrap_or(usize::MAX))
     }
 
     /// Sets the number of workers and the prefetch factor.

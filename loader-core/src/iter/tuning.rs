@@ -5,12 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use loader_ipc::process;
-
 use super::team::Team;
 use crate::{
     figures::{ResourceUse, main_cpu},
-    memory,
     tuner::{MemoryBounds, Setting, Tuner, TuningDecision},
 };
 
@@ -174,8 +171,7 @@ impl Tuning {
     fn measure(&mut self, team: &Team) {
         let now = resource_use(team);
         self.tuner.add_use(now - std::mem::replace(&mut self.baseline, now));
-        let largest = team.pool.running_pids().filter_map(process::private_memory).max();
-        self.worker_memory = self.worker_memory.max(largest.unwrap_or(0));
+        self.worker_memory = self.worker_memory.max(team.largest_worker().unwrap_or(0));
     }
 
     fn memory_bounds(&self, team: &Team) -> MemoryBounds {
@@ -184,9 +180,7 @@ impl Tuning {
         // Estimate of a batch's bytes. It is too high while the program holds slots, which is safe.
         let batch = (slots.bytes() / (workers * prefetch_factor) as u64).max(1);
         let max_batches = usize::try_from(slots.limit() / batch).unwrap_or(usize::MAX);
-        let added = memory::available().unwrap_or(u64::MAX) / 2 / self.worker_memory.max(1);
-        let max_workers = workers.saturating_add(usize::try_from(added).unwrap_or(usize::MAX));
-        MemoryBounds { max_workers, max_batches }
+        MemoryBounds { max_workers: team.affordable_workers(self.worker_memory), max_batches }
     }
 }
 

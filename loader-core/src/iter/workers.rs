@@ -175,6 +175,12 @@ impl<B> WorkerIter<B> {
         self.team.as_ref().map_or(self.summary.target_workers, |team| team.coordinator.workers())
     }
 
+    /// Returns how many workers the memory has room for; `None` after the end of the epoch.
+    pub(super) fn affordable_workers(&self) -> Option<usize> {
+        let team = self.team.as_ref()?;
+        Some(team.affordable_workers(team.largest_worker()?))
+    }
+
     pub(super) fn worker_reports(&self) -> Vec<WorkerReport> {
         self.team.as_ref().map_or_else(|| self.summary.workers.clone(), Team::worker_reports)
     }

@@ -95,6 +95,7 @@ pub enum MixError {
 
 /// Rule that chooses the dataset of each sample.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum MixRule {
@@ -115,6 +116,7 @@ pub enum MixRule {
 
 /// What happens when a dataset is chosen and has no samples left.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Exhausted {
     /// The epoch ends. No sample comes twice, and the weights hold to the end.

@@ -15,7 +15,7 @@
 mod affinity;
 mod auto;
 mod info;
-mod units;
+pub mod units;
 mod values;
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
@@ -28,7 +28,6 @@ use crate::{
     ranks::{self, LaunchedRank, Variables},
 };
 use info::WithoutWorkers::{Ignored, Invalid, Used};
-use units::seconds;
 use values::OptionValue;
 
 pub use affinity::WorkerAffinity;
@@ -183,7 +182,7 @@ options! {
         in_order: bool = true => { help: "Return batches in order, rather than as they arrive" },
         /// Time to wait for a batch before a warning names the awaited worker; 30 seconds by default, zero
         /// for never.
-        #[serde(with = "seconds")]
+        #[serde(with = "units::Time")]
         warn_after: Duration = Duration::from_secs(30) => {
             bounds: "0 or more; 0 is never",
             help: "Seconds of a wait before a warning names the awaited worker, 0 for never; needs workers",
@@ -195,7 +194,7 @@ options! {
             without_workers: Invalid,
         },
         /// Maximum time to wait for a batch; zero, the default, waits for ever. Needs workers.
-        #[serde(with = "seconds")]
+        #[serde(with = "units::Time")]
         timeout: Duration = Duration::ZERO => {
             bounds: "0 or more; 0 is no limit",
             help: "Maximum wait for a batch in seconds, 0 for no limit",
@@ -215,7 +214,7 @@ options! {
         },
         /// Maximum bytes of batches in shared memory and of what datasets keep, in all processes of the
         /// loader together, at least 131,072; by default half of the memory that the process may use.
-        #[serde(deserialize_with = "units::deserialize")]
+        #[serde(with = "units::Size")]
         memory_limit: u64 => {
             kind: OptionKind::Bytes,
             bounds: "at least 131,072",
@@ -224,7 +223,7 @@ options! {
         },
         /// Maximum bytes of shared memory for batches, at least 65,536 and below `memory_limit`; by default
         /// half of `memory_limit`.
-        #[serde(deserialize_with = "units::deserialize")]
+        #[serde(with = "units::Size")]
         shared_memory_limit: u64 => {
             kind: OptionKind::Bytes,
             bounds: "at least 65,536; below `memory_limit`",
@@ -261,7 +260,7 @@ options! {
         },
         /// Maximum time for one sample; zero, the default, is no limit. A sample that takes longer is bad,
         /// and its worker is replaced. Needs workers.
-        #[serde(with = "seconds")]
+        #[serde(with = "units::Time")]
         sample_timeout: Duration = Duration::ZERO => {
             bounds: "0 or more; 0 is no limit",
             help: "Maximum time for a sample in seconds, 0 for no limit",
@@ -275,7 +274,7 @@ options! {
         },
         /// Maximum bytes of memory of a worker's own, at least 16,777,216; no limit by default. A worker that
         /// uses more is replaced between two batches. Needs workers.
-        #[serde(deserialize_with = "units::deserialize")]
+        #[serde(with = "units::Size")]
         worker_memory_limit: u64 => {
             kind: OptionKind::Bytes,
             bounds: "at least 16,777,216",

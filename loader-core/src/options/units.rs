@@ -1,4 +1,22 @@
-//! Sizes and times with units, such as `2 GiB` and `30 s`.
+//! Sizes and times with units, such as `2 GiB` and `30 s`: as text, and in serde's formats.
+//!
+//! A field of type `u64` (bytes) or `Duration`, or an `Option` of one, is read as a number or as a text with a
+//! unit if it has the attribute `#[serde(with = "loader_core::units::Size")]` or
+//! `#[serde(with = "loader_core::units::Time")]`. It is written as a number of bytes or seconds.
+//!
+//! # Examples
+//! ```
+//! #[derive(serde::Deserialize)]
+//! struct Photos {
+//!     #[serde(with = "loader_core::units::Size")]
+//!     max_file_bytes: u64,
+//! }
+//!
+//! let photos: Photos = serde_json::from_str(r#"{"max_file_bytes": "256 MiB"}"#)?;
+//! assert_eq!(photos.max_file_bytes, 256 << 20);
+//! assert_eq!(loader_core::units::parse::<u64>("2 kB")?, 2000);
+//! # anyhow::Ok(())
+//! ```
 //!
 //! Alternative considered: the crates bytesize and humantime. Rejected because their rules do not suit
 //! options: bytesize returns the largest size if a size is too large and ignores case, so that `2 mb` is a
@@ -6,9 +24,9 @@
 
 use std::{fmt, marker::PhantomData, time::Duration};
 
-use serde::{Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::info::OptionKind;
+use super::info::{OptionKind, ParseOptionError};
 
 /// Units of sizes, and their number of bytes.
 const SIZES: [(&str, u64); 9] = [
@@ -45,13 +63,145 @@ impl OptionKind {
     }
 }
 
-/// A value that is written as a number, or as a text with a unit. `None` stands for an invalid value.
-pub(super) trait Measured: Sized {
+impl OptionKind {
+    /// Regular expression of the texts with a unit that a value of this kind may have.
+    #[doc(hidden)]
+    pub fn text_pattern(self) -> String {
+        format!("^[0-9]+([.][0-9]+)? *({})$", self.units().join("|"))
+    }
+}
+
+/// A size in bytes (`u64`) or a time (`Duration`). No other type implements it.
+pub trait Measured: Sized + Copy + Serialize + for<'de> Deserialize<'de> {
+    #[doc(hidden)]
     const KIND: OptionKind;
 
+    // `None` stands for an invalid value.
+    #[doc(hidden)]
     fn from_text(text: &str) -> Option<Self>;
+    #[doc(hidden)]
     fn from_whole(number: u64) -> Option<Self>;
+    #[doc(hidden)]
     fn from_fraction(number: f64) -> Option<Self>;
+    /// Serialises the value as a number.
+    #[doc(hidden)]
+    fn serialize_number<S: Serializer>(value: Option<Self>, serializer: S) -> Result<S::Ok, S::Error>;
+}
+
+/// The type of a field that is a size or a time: a [`Measured`] type, or an `Option` of one.
+pub trait MeasuredField: Sized + Serialize + for<'de> Deserialize<'de> {
+    #[doc(hidden)]
+    type Value: Measured;
+
+    #[doc(hidden)]
+    fn from_value(value: Option<Self::Value>) -> Option<Self>;
+    #[doc(hidden)]
+    fn value(&self) -> Option<Self::Value>;
+}
+
+impl<T: Measured> MeasuredField for T {
+    type Value = T;
+
+    fn from_value(value: Option<T>) -> Option<T> {
+        value
+    }
+
+    fn value(&self) -> Option<T> {
+        Some(*self)
+    }
+}
+
+impl<T: Measured> MeasuredField for Option<T> {
+    type Value = T;
+
+    fn from_value(value: Self) -> Option<Self> {
+        Some(value)
+    }
+
+    fn value(&self) -> Self {
+        *self
+    }
+}
+
+/// Parses a number, or a number with a unit.
+///
+/// # Errors
+/// [`ParseOptionError`] if the text is neither, or if the value is too large.
+pub fn parse<T: Measured>(text: &str) -> Result<T, ParseOptionError> {
+    T::from_text(text).ok_or_else(|| ParseOptionError::new(text, T::KIND))
+}
+
+/// A number of bytes, or a text such as `2 GiB`, in serde's formats.
+#[derive(Debug)]
+pub struct Size;
+
+/// A number of seconds, or a text such as `30 s`, in serde's formats.
+#[derive(Debug)]
+pub struct Time;
+
+/// Implements what `#[serde(with = "...")]` and the derive of `JsonSchema` use.
+macro_rules! with {
+    ($name:ident, $value:ty, $number:literal) => {
+        impl $name {
+            /// Serialises the value as a number. A binary format gets it as it is.
+            ///
+            /// # Errors
+            /// Those of the serializer.
+            pub fn serialize<T: MeasuredField<Value = $value>, S: Serializer>(
+                value: &T,
+                serializer: S,
+            ) -> Result<S::Ok, S::Error> {
+                serialize(value, serializer)
+            }
+
+            /// Deserialises a number, or a text with a unit. A binary format has what `serialize` has written.
+            ///
+            /// # Errors
+            /// Those of the deserializer, and an error if the value is invalid.
+            pub fn deserialize<'de, T: MeasuredField<Value = $value>, D: Deserializer<'de>>(
+                deserializer: D,
+            ) -> Result<T, D::Error> {
+                deserialize(deserializer)
+            }
+        }
+
+        #[cfg(feature = "schema")]
+        impl schemars::JsonSchema for $name {
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                schemars::json_schema!({ "anyOf": [
+                    { "type": $number, "minimum": 0 },
+                    { "type": "string", "pattern": <$value>::KIND.text_pattern() },
+                ] })
+            }
+        }
+    };
+}
+
+with!(Size, u64, "integer");
+with!(Time, Duration, "number");
+
+fn serialize<T: MeasuredField, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+    match serializer.is_human_readable() {
+        true => T::Value::serialize_number(value.value(), serializer),
+        false => value.serialize(serializer),
+    }
+}
+
+fn deserialize<'de, T: MeasuredField, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    if !deserializer.is_human_readable() {
+        return T::deserialize(deserializer);
+    }
+    let expected = NumberOrText::<T::Value>(PhantomData);
+    let value = deserializer.deserialize_any(NumberOrText::<T::Value>(PhantomData))?;
+    T::from_value(value).ok_or_else(|| de::Error::invalid_type(de::Unexpected::Unit, &expected))
 }
 
 /// A number of bytes.
@@ -79,6 +229,13 @@ impl Measured for u64 {
     fn from_fraction(_number: f64) -> Option<Self> {
         None
     }
+
+    fn serialize_number<S: Serializer>(value: Option<Self>, serializer: S) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(bytes) => serializer.serialize_u64(bytes),
+            None => serializer.serialize_none(),
+        }
+    }
 }
 
 impl Measured for Duration {
@@ -103,6 +260,13 @@ impl Measured for Duration {
         let min = Self::from_nanos(u64::from(seconds > 0.0));
         Self::try_from_secs_f64(seconds).ok().map(|duration| duration.max(min))
     }
+
+    fn serialize_number<S: Serializer>(value: Option<Self>, serializer: S) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(duration) => serializer.serialize_f64(duration.as_secs_f64()),
+            None => serializer.serialize_none(),
+        }
+    }
 }
 
 /// Splits `text` into a number and the factor of its unit, if it has one. Returns `None` if the unit is
@@ -119,57 +283,38 @@ fn split<'a>(text: &'a str, units: &[(&str, u64)]) -> Option<(&'a str, Option<u6
     is_number.then_some((number, Some(factor)))
 }
 
-/// Deserializes a number, or a text with a unit.
-pub(super) fn deserialize<'de, T: Measured, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<T>, D::Error> {
-    struct NumberOrText<T>(PhantomData<T>);
-    impl<T: Measured> de::Visitor<'_> for NumberOrText<T> {
-        type Value = Option<T>;
+/// Reads a number, or a text with a unit.
+struct NumberOrText<T>(PhantomData<T>);
 
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            fmt::Display::fmt(&T::KIND, f)
-        }
+impl<T: Measured> de::Visitor<'_> for NumberOrText<T> {
+    type Value = Option<T>;
 
-        fn visit_unit<E: de::Error>(self) -> Result<Option<T>, E> {
-            Ok(None)
-        }
-
-        fn visit_i64<E: de::Error>(self, number: i64) -> Result<Option<T>, E> {
-            let value = u64::try_from(number).ok().and_then(T::from_whole);
-            value.map(Some).ok_or_else(|| E::invalid_value(de::Unexpected::Signed(number), &self))
-        }
-
-        fn visit_u64<E: de::Error>(self, number: u64) -> Result<Option<T>, E> {
-            let value = T::from_whole(number);
-            value.map(Some).ok_or_else(|| E::invalid_value(de::Unexpected::Unsigned(number), &self))
-        }
-
-        fn visit_f64<E: de::Error>(self, number: f64) -> Result<Option<T>, E> {
-            let value = T::from_fraction(number);
-            value.map(Some).ok_or_else(|| E::invalid_value(de::Unexpected::Float(number), &self))
-        }
-
-        fn visit_str<E: de::Error>(self, text: &str) -> Result<Option<T>, E> {
-            let value = T::from_text(text);
-            value.map(Some).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
-        }
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&T::KIND, f)
     }
-    deserializer.deserialize_any(NumberOrText(PhantomData))
-}
 
-/// A duration as a number of seconds, or a text with a unit, in serde's formats. The field of an option of
-/// type `Duration` needs the attribute `#[serde(with = "seconds")]`.
-pub(super) mod seconds {
-    use super::*;
+    fn visit_unit<E: de::Error>(self) -> Result<Option<T>, E> {
+        Ok(None)
+    }
 
-    pub(in crate::options) use super::deserialize;
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Option<T>, E> {
+        let value = u64::try_from(number).ok().and_then(T::from_whole);
+        value.map(Some).ok_or_else(|| E::invalid_value(de::Unexpected::Signed(number), &self))
+    }
 
-    pub(in crate::options) fn serialize<S: Serializer>(
-        duration: &Option<Duration>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        duration.map(|duration| duration.as_secs_f64()).serialize(serializer)
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Option<T>, E> {
+        let value = T::from_whole(number);
+        value.map(Some).ok_or_else(|| E::invalid_value(de::Unexpected::Unsigned(number), &self))
+    }
+
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<Option<T>, E> {
+        let value = T::from_fraction(number);
+        value.map(Some).ok_or_else(|| E::invalid_value(de::Unexpected::Float(number), &self))
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Option<T>, E> {
+        let value = T::from_text(text);
+        value.map(Some).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
     }
 }
 
@@ -206,6 +351,30 @@ mod tests {
         for text in wrong.into_iter().chain(too_large) {
             assert_eq!(size(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn a_field_may_be_absent_or_have_a_unit() {
+        #[derive(Debug, PartialEq, Serialize, Deserialize)]
+        struct Fields {
+            #[serde(with = "Size")]
+            size: u64,
+            #[serde(default, with = "Size")]
+            max: Option<u64>,
+            #[serde(with = "Time")]
+            time: Duration,
+        }
+        let read = serde_json::from_str::<Fields>;
+        let fields = read(r#"{"size": "2 KiB", "time": "250 ms"}"#).unwrap();
+        assert_eq!(fields, Fields { size: 2048, max: None, time: Duration::from_millis(250) });
+        let text = serde_json::to_string(&Fields { max: Some(7), ..fields }).unwrap();
+        assert_eq!(text, r#"{"size":2048,"max":7,"time":0.25}"#);
+        assert_eq!(read(&text).unwrap().max, Some(7));
+        let null = read(r#"{"size": null, "time": 1}"#).unwrap_err().to_string();
+        assert!(null.starts_with("invalid type: null, expected a number of bytes"), "{null}");
+        // A binary format does not say what comes next.
+        let bytes = loader_ipc::codec::encode(&fields).unwrap();
+        assert_eq!(loader_ipc::codec::decode::<Fields>(&bytes).unwrap(), fields);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 ///
 /// In a config it has its name in NumPy, such as `"float32"`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 #[allow(missing_docs)] // each variant has the name of its Rust type
 pub enum DType {
