@@ -28,12 +28,13 @@ use crate::{
 /// # anyhow::Ok(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CachedOptions {
     folder: PathBuf,
     #[serde(default)]
     version: String,
-    #[serde(default)]
+    #[serde(default, with = "loader_core::units::Size")]
     max_bytes: Option<u64>,
     dataset: Box<RecordConfig>,
 }

@@ -52,6 +52,18 @@ macro_rules! formats {
             /// Names of all kinds.
             pub const KINDS: &[&str] = &[$($map_kind,)* $($kind),*];
 
+            /// Returns the JSON Schemas of the keys of each kind, without `kind`, in the order of
+            /// [`KINDS`](Self::KINDS). What they refer to is in the definitions of `generator`.
+            #[cfg(feature = "schema")]
+            pub fn schemas(generator: &mut schemars::SchemaGenerator) -> Vec<schemars::Schema> {
+                use schemars::JsonSchema;
+
+                vec![
+                    $(<$map_options>::json_schema(generator),)*
+                    $(<$options>::json_schema(generator),)*
+                ]
+            }
+
             /// Name of the format in a config.
             pub fn kind(&self) -> &'static str {
                 match self {
@@ -454,6 +466,10 @@ mod tests {
             for key in &known[..known.len() - 1] {
                 assert!(!refusal(key).starts_with("unknown field"), "{kind}: {key}");
             }
+            for key in known.iter().filter(|key| key.ends_with("bytes")) {
+                let size = |text: &str| read(&format!(r#", "{key}": {text}"#)).unwrap();
+                assert_eq!(size(r#""1 KiB""#), size("1024"), "{kind}: {key}");
+            }
             let written = serde_json::to_value(read("").unwrap()).unwrap();
             for key in written.as_object().unwrap().keys().filter(|key| *key != "kind") {
                 assert!(known.contains(&key.as_str()), "{kind}: {key} is not in {known:?}");
@@ -469,6 +485,27 @@ mod tests {
             let message = serde_json::from_str::<RecordConfig>(&mix).unwrap_err().to_string();
             assert!(message.ends_with(last_keys), "{message}");
         }
+    }
+
+    #[test]
+    fn options_in_sections_have_units_too() {
+        let read =
+            |keys: &str| serde_json::from_str::<RecordConfig>(&format!(r#"{{"kind": "csv", {keys}}}"#));
+        for (text, number) in [
+            (r#""store": {"timeout": "0.5 min"}"#, r#""store": {"timeout": 30}"#),
+            (
+                r#""store": {"cache": {"folder": "x", "max_bytes": "2 GB"}}"#,
+                r#""store": {"cache": {"folder": "x", "max_bytes": 2000000000}}"#,
+            ),
+            (
+                r#""audio": {"a": {"sample_rate": 1, "max_sample_bytes": "1 kB"}}"#,
+                r#""audio": {"a": {"sample_rate": 1, "max_sample_bytes": 1000}}"#,
+            ),
+        ] {
+            assert_eq!(read(text).unwrap(), read(number).unwrap(), "{text}");
+        }
+        let zero = read(r#""store": {"timeout": "0 s"}"#).unwrap_err().to_string();
+        assert!(zero.contains("not a positive number of seconds"), "{zero}");
     }
 
     #[test]

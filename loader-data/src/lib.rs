@@ -95,6 +95,8 @@ mod parquet;
 mod part_cache;
 #[cfg(feature = "records")]
 mod record;
+#[cfg(feature = "schema")]
+mod schema;
 #[cfg(feature = "records")]
 mod source;
 #[cfg(feature = "tar")]
@@ -148,6 +150,8 @@ pub use pack::{PackError, PackOptions, PackPlan, PackSummary, check_packed};
 pub use parquet::{Parquet, ParquetOptions, ParquetStream};
 #[cfg(feature = "records")]
 pub use record::{Column, ColumnError, Columns, FieldOptions, Record, RecordStack, Scalar, Value};
+#[cfg(feature = "schema")]
+pub use schema::{kind_schema, schema_generator};
 #[cfg(feature = "records")]
 pub use source::{CacheOptions, StoreOptions, without_credentials};
 #[cfg(feature = "tar")]

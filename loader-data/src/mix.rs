@@ -35,8 +35,10 @@ use crate::{
 /// # anyhow::Ok(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MixOptions {
+    #[cfg_attr(feature = "schema", schemars(with = "Vec<crate::schema::Part>"))]
     parts: Vec<PartOptions>,
     #[serde(default)]
     rule: MixRule,
@@ -47,12 +49,14 @@ pub struct MixOptions {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct PartOptions {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(crate) struct PartOptions {
     #[serde(default = "one")]
     weight: f64,
     #[serde(default)]
     shuffle: bool,
     #[serde(flatten, deserialize_with = "dataset_of_part")]
+    #[cfg_attr(feature = "schema", schemars(skip))]
     dataset: RecordConfig,
 }
 

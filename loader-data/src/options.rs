@@ -16,9 +16,11 @@ use crate::{
 
 /// The options that every format has: which files are read, and how.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub(crate) struct SourceOptions {
     /// A file, a folder or a pattern, or a list of them.
     #[serde(default, deserialize_with = "one_or_many")]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::source::OneOrMany"))]
     pub(crate) path: Vec<PathBuf>,
     /// `None` for the options of the scope, see [`StoreOptions::scope`].
     #[serde(default)]
@@ -152,16 +154,19 @@ macro_rules! format_options {
     ) => {
         $(#[$about])*
         #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         #[serde(default)]
         pub struct $name {
             #[serde(flatten)]
             pub(crate) source: crate::options::SourceOptions,
             $(
+                $(#[doc = $doc])*
                 $(#[cfg($($cfg)*)])?
                 $(#[serde($($serde)*)])?
                 pub(super) $option: $type$(<$($argument),+>)?,
             )*
             #[serde(flatten, skip_serializing)]
+            #[cfg_attr(feature = "schema", schemars(skip))]
             no_other_keys: crate::keys::NoOtherKeys<Self>,
         }
 

@@ -29,6 +29,7 @@ use crate::{
 /// # anyhow::Ok(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ArraysOptions {
     #[serde(flatten)]
@@ -38,6 +39,7 @@ pub struct ArraysOptions {
     #[serde(flatten)]
     pub(super) fields: FieldOptions,
     #[serde(flatten, skip_serializing)]
+    #[cfg_attr(feature = "schema", schemars(skip))]
     no_other_keys: NoOtherKeys<Self>,
 }
 
@@ -49,11 +51,17 @@ impl Keys for ArraysOptions {
 
 /// The files of one field.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
-struct Patterns(#[serde(deserialize_with = "one_or_many")] Vec<PathBuf>);
+struct Patterns(
+    #[serde(deserialize_with = "one_or_many")]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::source::OneOrMany"))]
+    Vec<PathBuf>,
+);
 
 /// A format that cannot be told from the content of the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum ArrayFormat {
     /// The binary version of CIFAR-10: fields `label` and `image`, of type `u8`. An image has the shape
     /// `[3, 32, 32]`.

@@ -73,6 +73,7 @@ pub struct AudioFolder {
 /// # anyhow::Ok(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AudioFolderOptions {
     path: PathBuf,
     #[serde(default)]
@@ -80,6 +81,7 @@ pub struct AudioFolderOptions {
     #[serde(flatten)]
     transform: AudioTransform,
     #[serde(flatten, skip_serializing)]
+    #[cfg_attr(feature = "schema", schemars(skip))]
     no_other_keys: NoOtherKeys<Self>,
 }
 

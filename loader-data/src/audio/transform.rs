@@ -58,6 +58,7 @@ use crate::error::{DataProblem, Result};
 /// # anyhow::Ok(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AudioTransform {
     sample_rate: u32,
@@ -65,12 +66,13 @@ pub struct AudioTransform {
     mono: bool,
     #[serde(default)]
     crop: Option<Crop>,
-    #[serde(default = "max_sample_bytes")]
+    #[serde(default = "max_sample_bytes", with = "loader_core::units::Size")]
     max_sample_bytes: u64,
 }
 
 /// Number of frames that are kept, and where they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 enum Crop {
     Random(u64),

@@ -22,6 +22,7 @@ use crate::record::{Scalar, Value};
 /// # anyhow::Ok(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub enum ColumnType {
     /// Numbers of a dtype.

@@ -19,6 +19,7 @@ pub struct ImageColumn {
 
 /// Type of the pixels.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub(super) enum PixelType {
     #[default]
     #[serde(rename = "float32")]

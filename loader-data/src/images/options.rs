@@ -20,6 +20,7 @@ const DEFAULT_SIZE: u32 = 224;
 /// # anyhow::Ok(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct ImageOptions {
     transform: Steps,
@@ -31,6 +32,7 @@ pub struct ImageOptions {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged, expecting = "`transform` is `train`, `eval`, `none` or a list of steps")]
 enum Steps {
     Standard(Standard),
@@ -38,6 +40,7 @@ enum Steps {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 enum Standard {
     Train,

@@ -137,6 +137,7 @@ format_options! {
         #[serde(flatten)]
         fields: FieldOptions = FieldOptions::new(),
         /// Sets the max number of bytes of an image file. The default is 256 MiB.
+        #[serde(with = "loader_core::units::Size")]
         max_file_bytes: u64 = MAX_FILE_BYTES,
     }
 }

@@ -18,6 +18,7 @@ pub(crate) use stored::{Kind, check, load, store};
 /// of the file that it was made from. A damaged or foreign file in its place is replaced. If an index cannot
 /// be written, nothing fails: it is made again next time.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum IndexPlace {
     /// In `loader/index` in the user's cache folder: `$XDG_CACHE_HOME`, or `~/.cache`. Files of less than 1

@@ -28,9 +28,11 @@ format_options! {
         fields: FieldOptions = FieldOptions::new(),
         /// Sets the max number of bytes that each worker keeps for random access, see
         /// [`Parquet::cache_bytes`].
+        #[serde(with = "loader_core::units::Size")]
         cache_bytes: u64 = CACHE_BYTES,
         /// Sets the max number of bytes that each shard keeps for shuffling, see
         /// [`ParquetStream::block_bytes`].
+        #[serde(with = "loader_core::units::Size")]
         block_bytes: u64 = BLOCK_BYTES,
         /// Shuffles the rows of a stream, see [`ParquetStream::shuffle_blocks`].
         shuffle_blocks: Option<NonZeroUsize> = None,

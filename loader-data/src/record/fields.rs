@@ -23,6 +23,7 @@ use crate::error::DataProblem;
 /// # anyhow::Ok(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct FieldOptions {
     /// The fields, in the order that the records have; `None` for all fields of the file.

@@ -146,17 +146,18 @@ pub fn without_credentials(path_or_url: impl AsRef<Path>) -> String {
     feature = "tokens"
 ))]
 pub(crate) fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged, expecting = "expected a path, or a list of paths")]
-    enum Patterns {
-        One(PathBuf),
-        Many(Vec<PathBuf>),
-    }
-
-    Ok(match Patterns::deserialize(deserializer)? {
-        Patterns::One(pattern) => vec![pattern],
-        Patterns::Many(patterns) => patterns,
+    Ok(match OneOrMany::deserialize(deserializer)? {
+        OneOrMany::One(pattern) => vec![pattern],
+        OneOrMany::Many(patterns) => patterns,
     })
+}
+
+#[derive(Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(untagged, expecting = "expected a path, or a list of paths")]
+pub(crate) enum OneOrMany {
+    One(PathBuf),
+    Many(Vec<PathBuf>),
 }
 
 /// True if the URL is that of an HTTP server, where `?` begins a query.

@@ -3,7 +3,8 @@
 
 use std::{cell::RefCell, path::PathBuf, time::Duration};
 
-use serde::{Deserialize, Serialize};
+use loader_core::units::Time;
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
 
 /// How files are read from S3, Google Cloud Storage, Azure and HTTP servers.
 ///
@@ -24,6 +25,7 @@ use serde::{Deserialize, Serialize};
 ///
 /// Every format takes them through [`scope`](Self::scope).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct StoreOptions {
     /// URL of the server, for a server that is compatible with S3 and is not Amazon's, such as
@@ -36,9 +38,10 @@ pub struct StoreOptions {
     pub allow_http: bool,
     /// Sends requests without credentials, for public buckets. Default: false.
     pub skip_signature: bool,
-    /// Max time that a request may take with all its retries, in seconds. A request asks for at most 8 MiB.
+    /// Max time above 0 that a request may take with all its retries. A request asks for at most 8 MiB.
     /// Default: 60 s.
-    #[serde(with = "seconds")]
+    #[serde(serialize_with = "Time::serialize", deserialize_with = "positive")]
+    #[cfg_attr(feature = "schema", schemars(with = "Time"))]
     pub timeout: Duration,
     /// Max number of retries of a request. Default: 10.
     pub max_retries: usize,
@@ -106,31 +109,19 @@ impl StoreOptions {
 /// checksum is there; no two processes fetch the same block. When the folder is full, the blocks that were
 /// not read for the longest time are removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CacheOptions {
     /// The folder. It is created if it does not exist, and must be used for nothing else.
     pub folder: PathBuf,
     /// Max number of bytes of all blocks. At least 8 MiB.
+    #[serde(with = "loader_core::units::Size")]
     pub max_bytes: u64,
 }
 
-/// Durations in seconds.
-mod seconds {
-    use std::time::Duration;
-
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(super) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_f64(duration.as_secs_f64())
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-        let seconds = f64::deserialize(deserializer)?;
-        match Duration::try_from_secs_f64(seconds) {
-            Ok(duration) if !duration.is_zero() => Ok(duration),
-            _ => Err(D::Error::custom(format!(
-                "`timeout` is {seconds}, which is not a positive number of seconds"
-            ))),
-        }
+fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    match Time::deserialize(deserializer)? {
+        Duration::ZERO => Err(D::Error::custom("`timeout` is 0, which is not a positive number of seconds")),
+        timeout => Ok(timeout),
     }
 }

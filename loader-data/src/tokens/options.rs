@@ -36,6 +36,7 @@ format_options! {
         /// Sets the type of the tokens in raw files. Megatron's index has it.
         dtype: Option<DType> = None,
         /// Sets the number of bytes before the tokens of each raw file. The default is 0.
+        #[serde(with = "loader_core::units::Size")]
         header_bytes: Option<u64> = None,
         /// Sets the number of tokens in a sample. Required, except for documents.
         window: Option<usize> = None,
@@ -59,6 +60,7 @@ format_options! {
 
 /// Layout of token files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum TokenFormat {
     /// Nothing but tokens, see [`Tokens::open`](crate::Tokens::open).
