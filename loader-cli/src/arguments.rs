@@ -3,6 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, error::ErrorKind};
+use loader_core::units;
 
 use crate::{
     dataset::{DatasetSection, Pixels, TransformName},
@@ -24,6 +25,9 @@ pub(crate) enum Command {
     Run(Box<RunArguments>),
     /// Print the indices of each batch, one line of JSON per batch; needs no dataset
     Plan(Box<PlanArguments>),
+    /// Measure numbers of workers and prefetch factors with the dataset of a config, and write the best ones
+    /// into the config
+    Tune(Box<TuneArguments>),
     /// Read a dataset once and print its fields, types, shapes, lengths, classes and bad files
     Inspect(Box<InspectArguments>),
     /// Check what the loader needs of this machine: kernel, limits, CPUs, workers, memory, storage
@@ -104,8 +108,8 @@ pub(crate) struct ImageArguments {
     )]
     exif_orientation: Option<bool>,
 
-    /// Maximum size of an image file in bytes [default: 268435456]
-    #[arg(long, value_name = "BYTES")]
+    /// Maximum size of an image file [default: 256 MiB]
+    #[arg(long, value_name = "SIZE", value_parser = units::parse::<u64>)]
     max_file_bytes: Option<u64>,
 }
 
@@ -125,6 +129,31 @@ pub(crate) struct ConfigArguments {
 
     #[command(flatten)]
     pub(crate) images: ImageArguments,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TuneArguments {
+    /// The config (a .toml file). Only its keys num_workers and prefetch_factor change
+    pub(crate) config: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) loader: LoaderArguments<false>,
+
+    /// Maximum time of the measurement
+    #[arg(long, value_name = "TIME", default_value = "2 min", value_parser = units::parse::<Duration>)]
+    pub(crate) time: Duration,
+
+    /// Time that the program takes for a batch, which is simulated by waiting
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = units::parse::<Duration>)]
+    pub(crate) step: Duration,
+
+    /// Print the result and write nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+
+    /// Print events as JSON, one per line
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -213,8 +242,8 @@ pub(crate) struct PackArguments {
     #[arg(required_unless_present = "check")]
     pub(crate) output: Option<PathBuf>,
 
-    /// Maximum size of an archive in bytes, unless one sample needs more
-    #[arg(long, value_name = "BYTES", default_value_t = 256 << 20, value_parser = clap::value_parser!(u64).range(1..))]
+    /// Maximum size of an archive, at least 1 byte, unless one sample needs more
+    #[arg(long, value_name = "SIZE", default_value = "256 MiB", value_parser = shard_size)]
     pub(crate) shard_size: u64,
 
     /// Put the samples in a random order that depends only on this seed [default: sorted by name]
@@ -247,6 +276,7 @@ impl Arguments {
             Command::Run(arguments) => arguments.json,
             Command::Plan(_) | Command::Config(_) | Command::Pack(_) => false,
             Command::Doctor(arguments) => arguments.json,
+            Command::Tune(arguments) => arguments.json,
             Command::Inspect(arguments) => arguments.json,
             Command::Index(arguments) => arguments.json,
         }
@@ -300,6 +330,13 @@ impl ImageArguments {
     }
 }
 
+fn shard_size(text: &str) -> Result<u64, String> {
+    match units::parse(text) {
+        Ok(0) => Err("must be at least 1".to_owned()),
+        parsed => parsed.map_err(|error| error.to_string()),
+    }
+}
+
 fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("must be at least 1".to_owned()),
@@ -318,6 +355,7 @@ fn called() -> &'static str {
     match std::env::args_os().nth(1) {
         Some(command) if command == "run" => "loader run",
         Some(command) if command == "plan" => "loader plan",
+        Some(command) if command == "tune" => "loader tune",
         Some(command) if command == "inspect" => "loader inspect",
         Some(command) if command == "config" => "loader config",
         Some(command) if command == "doctor" => "loader doctor",

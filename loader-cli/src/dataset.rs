@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use loader_data::{ImageFolder, MAX_FILE_BYTES, Step, Transform};
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use crate::stop::Stop;
@@ -12,7 +13,7 @@ use crate::stop::Stop;
 const DEFAULT_SIZE: u32 = 224;
 
 /// Name of the kind that reads folders of images.
-const IMAGE_FOLDER: &str = "image-folder";
+pub(crate) const IMAGE_FOLDER: &str = "image-folder";
 
 /// The name of a format. `kind` is read before the other keys, which depend on it.
 #[derive(Debug, Deserialize)]
@@ -71,21 +72,29 @@ pub(crate) enum DatasetSection {
 }
 
 /// The section of an image folder.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ImageSection {
     /// Always [`Kind::ImageFolder`].
     #[serde(rename = "kind")]
+    #[schemars(skip)]
     _kind: Kind,
+    /// Folder with one sub-folder of JPEG and PNG files per class
     pub(crate) path: PathBuf,
+    /// Transform of the images
     pub(crate) transform: Option<TransformName>,
+    /// Width and height of the transformed images, in pixels
     pub(crate) size: Option<u32>,
+    /// Type of the pixels
     pub(crate) pixels: Option<Pixels>,
+    /// Turn images upright, as the orientation in their EXIF data says
     pub(crate) exif_orientation: Option<bool>,
+    /// Maximum size of an image file
+    #[serde(default, with = "loader_core::units::Size")]
     pub(crate) max_file_bytes: Option<u64>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum TransformName {
     /// Random resized crop, random flip, normalisation
@@ -96,7 +105,7 @@ pub(crate) enum TransformName {
     None,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Pixels {
     /// 32-bit floats, normalised by the transforms train and eval

@@ -6,7 +6,10 @@ use loader_core::{
 };
 use serde::Serialize;
 
-use crate::settings::Settings;
+use crate::{
+    settings::Settings,
+    tune::{IntervalFigures, TunedFigures},
+};
 
 /// One line of output.
 #[derive(Debug, Serialize)]
@@ -47,6 +50,8 @@ pub(crate) enum Event<'a> {
         context: ErrorContext,
     },
     Epoch(EpochFigures),
+    Interval(IntervalFigures),
+    Tuned(TunedFigures<'a>),
     End {
         /// Number of epochs that were loaded to their end.
         epochs: u64,

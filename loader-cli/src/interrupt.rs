@@ -4,7 +4,10 @@
 use std::{
     io::{self, Write},
     process,
-    sync::atomic::{AtomicI32, Ordering},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicI32, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -24,6 +27,9 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// Number of the signal that has arrived, or 0.
 static ARRIVED: AtomicI32 = AtomicI32::new(0);
+
+/// What is printed if a signal ends the process before the command has printed it.
+static LAST_OUTPUT: Mutex<String> = Mutex::new(String::new());
 
 /// Tells whether a signal has arrived. Exists only after [`Interrupt::watch`] has succeeded.
 #[derive(Debug, Clone, Copy)]
@@ -50,6 +56,16 @@ impl Interrupt {
         Ok(Self(()))
     }
 
+    /// Sets what is printed on standard output if a signal ends the process in the middle of a batch.
+    pub(crate) fn set_last_output(self, text: String) {
+        *last_output() = text;
+    }
+
+    /// Notes that the command prints the last output itself.
+    pub(crate) fn take_last_output(self) {
+        last_output().clear();
+    }
+
     /// Fails with [`Stop::Interrupted`] if a signal has arrived.
     pub(crate) fn check(self) -> Result<(), Stop> {
         match ARRIVED.load(Ordering::Relaxed) {
@@ -57,6 +73,10 @@ impl Interrupt {
             signal => Err(Stop::Interrupted(ending(signal))),
         }
     }
+}
+
+fn last_output() -> MutexGuard<'static, String> {
+    LAST_OUTPUT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn ending(signal: i32) -> Ending {
@@ -71,5 +91,7 @@ fn end(signal: i32) {
         // There may be no reader of standard error any more.
         drop(writeln!(io::stderr(), "loader: {message}"));
     }
+    // There may be no reader of standard output either.
+    drop(io::stdout().write_all(last_output().as_bytes()));
     process::exit(ending(signal).status().into());
 }

@@ -1,7 +1,7 @@
 //! The `loader` command. `loader run` loads epochs from files; `loader plan` prints the indices of batches;
 //! `loader inspect` prints what is in a dataset; `loader config` prints the settings of a run; `loader index`
 //! makes the stored indexes of data files; `loader pack` packs files into archives; `loader doctor` checks the
-//! machine.
+//! machine; `loader tune` finds the number of workers.
 //!
 //! `arguments`, `options` and `settings` read the command line and the config, and `layout` finds the data
 //! files of a folder. `dataset` and `run` open and load the dataset, `events` and `reporter` print what
@@ -23,12 +23,14 @@ mod options;
 mod pack;
 mod plan;
 mod progress;
+mod replace_file;
 mod reporter;
 mod run;
 mod schema;
 mod settings;
 mod state_file;
 mod stop;
+mod tune;
 mod workers;
 
 use std::process::ExitCode;
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
             Command::Plan(arguments) => plan::plan(arguments, &reporter, interrupt).map(|()| 0),
             Command::Config(arguments) => config::config(arguments).map(|()| 0),
             Command::Doctor(arguments) => doctor::doctor(arguments, &reporter, interrupt),
+            Command::Tune(arguments) => tune::tune(arguments, &mut reporter, interrupt),
             Command::Inspect(arguments) => inspect::inspect(arguments, &mut reporter, interrupt),
             #[cfg(feature = "formats")]
             Command::Index(arguments) => index::index(arguments, &reporter),

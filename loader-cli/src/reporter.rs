@@ -31,6 +31,21 @@ impl Reporter {
         self.screen.clone()
     }
 
+    /// True if `--json` is set.
+    pub(crate) fn json(&self) -> bool {
+        self.json
+    }
+
+    /// Prints lines unless `--json` is set.
+    pub(crate) fn text(&self, text: &str) -> io::Result<()> {
+        if self.json { Ok(()) } else { self.line(text) }
+    }
+
+    /// Prints a warning on standard error.
+    pub(crate) fn warning(&self, message: &str) {
+        self.error_line(&format!("warning: {message}"));
+    }
+
     /// Prints the rank that the launcher gave this process, unless `--json` is set: then the event `start`
     /// has it.
     pub(crate) fn launched(&self, launched: Option<&LaunchedRank>) {

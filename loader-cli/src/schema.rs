@@ -1,11 +1,14 @@
-//! The JSON Schema of configs, made from the list of options.
+//! The JSON Schema of configs, made from the list of options and the types of `[dataset]`.
 
 use loader_core::{LoaderOptions, OptionInfo, OptionKind};
+use loader_data::{kind_schema, schema_generator};
+use schemars::JsonSchema;
 use serde_json::{Map, Value, json};
 
-use crate::dataset::KINDS;
+use crate::dataset::{IMAGE_FOLDER, ImageSection};
 
-/// Returns the schema. Keys of `[dataset]` but `kind` may have any value, because they depend on the kind.
+/// Returns the schema. Without `kind`, which another config may have, the keys of `[dataset]` must be those of one
+/// kind.
 pub(crate) fn schema() -> Value {
     // The defaults are of types that JSON has.
     let defaults = serde_json::to_value(LoaderOptions::DEFAULTS).unwrap_or_default();
@@ -13,6 +16,12 @@ pub(crate) fn schema() -> Value {
         .iter()
         .map(|option| (option.name().to_owned(), schema_of(option, defaults.get(option.name()))))
         .collect();
+    let mut generator = schema_generator();
+    let images = ImageSection::json_schema(&mut generator);
+    #[allow(unused_mut, reason = "there is one kind without the feature `formats`")]
+    let mut kinds = vec![kind_schema(IMAGE_FOLDER, images, &Map::new())];
+    #[cfg(feature = "formats")]
+    kinds.push(generator.subschema_for::<loader_data::RecordConfig>().to_value());
     json!({
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Config of the `loader` command",
@@ -24,12 +33,10 @@ pub(crate) fn schema() -> Value {
                                 from the folder of this config",
                 "type": "string",
             },
-            "dataset": {
-                "type": "object",
-                "properties": { "kind": { "description": "Format of the data", "enum": KINDS } },
-            },
+            "dataset": { "anyOf": kinds },
             "loader": { "type": "object", "additionalProperties": false, "properties": options },
         },
+        "definitions": generator.take_definitions(true),
     })
 }
 
@@ -96,5 +103,5 @@ fn number_or(number: &str, other: &Value) -> Value {
 
 /// Returns the schema of texts such as "2 GiB".
 fn with_unit(kind: OptionKind) -> Value {
-    json!({ "type": "string", "pattern": format!("^[0-9]+([.][0-9]+)? *({})$", kind.units().join("|")) })
+    json!({ "type": "string", "pattern": kind.text_pattern() })
 }

@@ -1,16 +1,18 @@
 //! The file that `--save-state` writes and `--resume` reads: the JSON of a [`State`].
 
 use std::{
-    ffi::OsString,
-    fs::{self, File},
-    io::{self, Write},
+    fs,
+    io::Write,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use loader_core::State;
 
-use crate::stop::{StateProblem, Stop};
+use crate::{
+    replace_file,
+    stop::{StateProblem, Stop},
+};
 
 /// The state that is to be written, and its file. Ctrl-C can end the process on another thread than that of
 /// the run.
@@ -47,12 +49,7 @@ impl Saver {
     /// Checks that the file `path` can be written, but does not write it: it may have the state of an earlier
     /// run.
     pub(crate) fn new(path: PathBuf) -> Result<Self, Stop> {
-        let temporary = temporary(&path);
-        let checked = match path.is_dir() {
-            true => Err(io::ErrorKind::IsADirectory.into()),
-            false => File::create(&temporary).and_then(|_| fs::remove_file(&temporary)),
-        };
-        match checked {
+        match replace_file::check(&path) {
             Ok(()) => Ok(Self(path)),
             Err(error) => Err(Stop::FileNotWritten { path, error }),
         }
@@ -68,34 +65,13 @@ impl Saver {
 pub(crate) fn save() -> Result<(), Stop> {
     let mut unsaved = unsaved();
     let Some((path, state)) = unsaved.take() else { return Ok(()) };
-    write(&path, &state).map_err(|error| Stop::FileNotWritten { path, error })
+    let written = replace_file::replace(&path, |file| {
+        serde_json::to_writer(&mut *file, &state)?;
+        file.write_all(b"\n")
+    });
+    written.map_err(|error| Stop::FileNotWritten { path, error })
 }
 
 fn unsaved() -> MutexGuard<'static, Option<(PathBuf, State)>> {
     UNSAVED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Replaces the file `path` at once: after a crash it has the old state or the new one.
-fn write(path: &Path, state: &State) -> io::Result<()> {
-    let temporary = temporary(path);
-    let written = File::create(&temporary).and_then(|mut file| {
-        serde_json::to_writer(&mut file, state)?;
-        file.write_all(b"\n")?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)
-    });
-    if written.is_err() {
-        drop(fs::remove_file(&temporary));
-    }
-    written?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(folder)?.sync_all()
-}
-
-/// The temporary file, in the folder of `path` because a file cannot be renamed to another file system.
-fn temporary(path: &Path) -> PathBuf {
-    let mut name = OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
-    name.push(format!(".{}", std::process::id()));
-    path.with_file_name(name)
 }

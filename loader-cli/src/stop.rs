@@ -1,6 +1,6 @@
 //! The reasons why a command ends early.
 
-use std::{io, path::PathBuf, process::ExitCode};
+use std::{io, path::PathBuf, process::ExitCode, time::Duration};
 
 use loader_core::{Error, MergeError, RankError, config::ConfigError};
 #[cfg(feature = "formats")]
@@ -38,6 +38,8 @@ pub(crate) enum Stop {
     },
     /// The files of `--resume` are not those of all ranks of a run.
     StatesNotMerged(MergeError),
+    /// `loader tune` could not compare settings in this time.
+    TooLittleTime(Duration),
     /// The contact sheet would have no image.
     NoImages(String),
     /// SIGINT and SIGTERM cannot be handled.
@@ -110,6 +112,7 @@ impl Stop {
             | Self::Reported
             | Self::Output(_)
             | Self::FileNotWritten { .. }
+            | Self::TooLittleTime(_)
             | Self::NoImages(_)
             | Self::NoSignals(_) => FAILED,
             Self::Interrupted(ending) => ending.status(),
@@ -134,6 +137,12 @@ impl Stop {
             Self::FileNotWritten { path, error } => {
                 ("OutputFailed", format!("`{}` cannot be written: {error}", path.display()))
             }
+            Self::TooLittleTime(time) => (
+                "TooLittleTime",
+                format!(
+                    "{time:?} were too short to compare the settings, and nothing was written; give a longer --time"
+                ),
+            ),
             Self::NoImages(reason) => ("NoImages", format!("--contact-sheet: {reason}")),
             Self::NoSignals(error) => ("System", format!("cannot watch for Ctrl-C: {error}")),
             Self::HelpPrinted(_) | Self::Reported => return None,

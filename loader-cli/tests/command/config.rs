@@ -76,11 +76,11 @@ fn the_committed_schema_is_the_printed_one() {
     }
     let mut committed: Value = serde_json::from_str(&fs::read_to_string(FILE).unwrap()).unwrap();
     let printed: Value = serde_json::from_str(&printed).unwrap();
-    let kinds = "/properties/dataset/properties/kind/enum";
     if !cfg!(feature = "formats") {
         // Without the feature, the command has the first kind only.
-        let kinds = committed.pointer_mut(kinds).unwrap().as_array_mut().unwrap();
-        kinds.truncate(1);
+        committed["properties"]["dataset"]["anyOf"].as_array_mut().unwrap().truncate(1);
+        let has = |name: &String| printed["definitions"].get(name).is_some();
+        committed["definitions"].as_object_mut().unwrap().retain(|name, _| has(name));
     }
     assert_eq!(printed, committed, "run this test with UPDATE_DOCS=1 and `--features formats`");
 }

@@ -21,3 +21,4 @@ mod run;
 mod same_digest;
 mod support;
 mod terminal;
+mod tune;

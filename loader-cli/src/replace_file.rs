@@ -1,0 +1,44 @@
+//! Replaces a file at once: after a crash it has the old content or the new one.
+
+use std::{
+    ffi::OsString,
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+};
+
+/// Checks that the file `path` can be replaced, but does not change it.
+pub(crate) fn check(path: &Path) -> io::Result<()> {
+    let temporary = temporary(path);
+    match path.is_dir() {
+        true => Err(io::ErrorKind::IsADirectory.into()),
+        false => File::create(&temporary).and_then(|_| fs::remove_file(&temporary)),
+    }
+}
+
+/// Replaces the file `path` by what `write` writes, unless that returns an error. The permissions stay.
+pub(crate) fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    let temporary = temporary(path);
+    let written = File::create(&temporary).and_then(|mut file| {
+        if let Ok(metadata) = fs::metadata(path) {
+            file.set_permissions(metadata.permissions())?;
+        }
+        write(&mut file)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    });
+    if written.is_err() {
+        drop(fs::remove_file(&temporary));
+    }
+    written?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder)?.sync_all()
+}
+
+/// The temporary file, in the folder of `path` because a file cannot be renamed to another file system.
+fn temporary(path: &Path) -> PathBuf {
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{}", std::process::id()));
+    path.with_file_name(name)
+}
