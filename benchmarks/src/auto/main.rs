@@ -1,7 +1,7 @@
 //! Compares `num_workers = "auto"` and `prefetch_factor = "auto"` with fixed numbers of workers, on five
 //! loads. Each round measures every setting of a load, in turn. Also compares the rate that the loader
-//! predicts for twice as many workers with the measured one. Prints two tables, and writes
-//! `benchmarks/results/auto.json` with `--write`.
+//! predicts for twice as many workers with the measured one. Prints two tables. With `--write`, replaces the
+//! measured loads in `benchmarks/results/auto.json` and keeps the others.
 //!
 //! ```sh
 //! cargo run --release -p loader-benchmarks --bin loader-bench-auto -- [--rounds N] [--only NAME] [--write]
@@ -14,10 +14,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::Parser;
 use loader_core::{AutoWorkers, DataLoader, LoaderOptions, PrefetchFactor};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use loads::{LOADS, Load, Samples};
 
@@ -39,21 +39,21 @@ struct Arguments {
     /// Measure only the loads whose name contains this text.
     #[arg(long, default_value = "")]
     only: String,
-    /// Write the results to benchmarks/results/auto.json.
+    /// Write the measured loads into benchmarks/results/auto.json.
     #[arg(long)]
     write: bool,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Results {
     cpus: usize,
     loads: Vec<Compared>,
 }
 
 /// All rounds of a load.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Compared {
-    load: &'static str,
+    load: String,
     rounds: Vec<Round>,
     /// Number of workers, at least 1, and prefetch factor with the highest median rate.
     best: (usize, usize),
@@ -62,7 +62,7 @@ struct Compared {
 }
 
 /// One measurement of each fixed setting, and one with `auto`. Rates are in batches per second.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Round {
     /// For each of [`FIXED`].
     fixed: Vec<f64>,
@@ -72,7 +72,7 @@ struct Round {
 }
 
 /// What one run has measured.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Measurement {
     rate: f64,
     predicted_for_twice: Option<f64>,
@@ -88,6 +88,7 @@ fn main() -> anyhow::Result<()> {
     loader_worker::init();
     let arguments = Arguments::parse();
     let cpus = std::thread::available_parallelism()?.get();
+    let before = if arguments.write { read(cpus)? } else { Vec::new() };
     println!(
         "| load | best fixed | auto | auto / best | workers found | settled after | PyTorch's default (0) | {cpus} workers |"
     );
@@ -104,9 +105,38 @@ fn main() -> anyhow::Result<()> {
     println!("|{}", "---|".repeat(3));
     loads.iter().flat_map(predictions).for_each(|row| println!("{row}"));
     if arguments.write {
-        fs::write(RESULTS, serde_json::to_string_pretty(&Results { cpus, loads })? + "\n")?;
+        fs::write(RESULTS, text(&Results { cpus, loads: merged(before, loads) })?)?;
     }
     Ok(())
+}
+
+/// Returns the loads in the results file, if there is one.
+fn read(cpus: usize) -> anyhow::Result<Vec<Compared>> {
+    if !fs::exists(RESULTS)? {
+        return Ok(Vec::new());
+    }
+    let results: Results = serde_json::from_str(&fs::read_to_string(RESULTS)?).context(RESULTS)?;
+    let measured = results.cpus;
+    ensure!(
+        measured == cpus,
+        "{RESULTS} is of {measured} CPUs, and this machine has {cpus}; move the file away"
+    );
+    Ok(results.loads)
+}
+
+fn text(results: &Results) -> anyhow::Result<String> {
+    Ok(serde_json::to_string_pretty(results)? + "\n")
+}
+
+/// Replaces the loads that were measured again, and adds those that are new.
+fn merged(mut loads: Vec<Compared>, measured: Vec<Compared>) -> Vec<Compared> {
+    for new in measured {
+        match loads.iter_mut().find(|before| before.load == new.load) {
+            Some(before) => *before = new,
+            None => loads.push(new),
+        }
+    }
+    loads
 }
 
 fn round(load: &Load) -> anyhow::Result<Round> {
@@ -168,7 +198,7 @@ fn compare(load: &Load, rounds: Vec<Round>) -> Compared {
     let with_workers = (0..FIXED.len()).filter(|&index| FIXED[index].0 > 0);
     let best = with_workers.max_by(|&a, &b| rate(a).total_cmp(&rate(b))).expect("there are settings");
     let auto_to_best = rounds.iter().map(|round| round.auto.rate / round.fixed[best]).collect();
-    Compared { load: load.name, best: FIXED[best], auto_to_best, rounds }
+    Compared { load: load.name.to_owned(), best: FIXED[best], auto_to_best, rounds }
 }
 
 fn row(compared: &Compared, cpus: usize) -> String {
@@ -222,4 +252,28 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loads_that_were_not_measured_stay_as_they_are() {
+        let committed = fs::read_to_string(RESULTS).unwrap();
+        let read = || serde_json::from_str::<Results>(&committed).unwrap();
+        let Results { cpus, loads: before } = read();
+        let names = |loads: &[Compared]| loads.iter().map(|load| load.load.clone()).collect::<Vec<_>>();
+        let (order, mut again) = (names(&before), read().loads.swap_remove(1));
+        again.auto_to_best = vec![0.5];
+        let mut new = read().loads.swap_remove(0);
+        new.load = "new".to_owned();
+
+        let mut loads = merged(before, vec![again, new]);
+        assert_eq!(loads.pop().map(|load| load.load).as_deref(), Some("new"));
+        assert_eq!(names(&loads), order);
+        assert_eq!(loads[1].auto_to_best, [0.5]);
+        loads[1] = read().loads.swap_remove(1);
+        assert_eq!(text(&Results { cpus, loads }).unwrap(), committed);
+    }
 }
