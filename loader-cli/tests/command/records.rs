@@ -199,9 +199,8 @@ fn wrong_configs_of_records_are_refused() {
     let inside = refusal("json-lines", "[dataset.store]\nmax_retry = 3\n", &[]);
     let hint = "line 5: unknown key `max_retry` in [dataset.store]; did you mean `max_retries`?";
     assert!(inside.contains(hint), "{inside}");
-    let wrong = refusal("parquet", "images = { image = { size = 32 } }\ncache_bytes = \"1 GB\"\n", &[]);
-    let expected =
-        "line 5: `cache_bytes` in [dataset]: expected a whole number from 0, found string \"1 GB\"";
+    let wrong = refusal("parquet", "images = { image = { size = 32 } }\ncache_bytes = \"1 Gb\"\n", &[]);
+    let expected = "line 5: `cache_bytes` in [dataset]: expected a number of bytes, optionally with a unit (B, kB, MB, GB, TB, ";
     assert!(wrong.contains(expected), "{wrong}");
     let size = refusal("json-lines", "", &["--size", "48"]);
     assert!(size.contains("--size") && size.contains("`json-lines`"), "{size}");
