@@ -50,8 +50,6 @@ impl<'de> Deserialize<'de> for Kind {
 }
 
 /// Names of all kinds.
-#[cfg(not(feature = "formats"))]
-pub(crate) const KINDS: [&str; 1] = [IMAGE_FOLDER];
 #[cfg(feature = "formats")]
 pub(crate) const KINDS: [&str; loader_data::RecordConfig::KINDS.len() + 1] = {
     let mut kinds = [IMAGE_FOLDER; loader_data::RecordConfig::KINDS.len() + 1];

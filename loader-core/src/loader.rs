@@ -28,7 +28,7 @@ use crate::{
     sampler::{BatchSampler, Sharing, Taken},
     shards::Shards,
     state::{Origin, Position, State, must_agree},
-    stats::{Counters, LoaderStats},
+    stats::{LoaderStats, SharedStats},
     torch::BASE_SEED_DRAWS,
     trace::Tracer,
     warning::{Warn, Warning},
@@ -66,12 +66,12 @@ pub(crate) enum Loading<B> {
     },
 }
 
-/// What watches a loader.
+/// What records the work of a loader: statistics, trace, and the server of metrics.
 #[derive(Debug)]
 pub(crate) struct Observers {
-    pub(crate) counters: Arc<Counters>,
+    pub(crate) stats: Arc<SharedStats>,
     pub(crate) tracer: Option<Tracer>,
-    /// Serves the counters until the loader is dropped.
+    /// Serves the statistics until the loader is dropped.
     pub(crate) _metrics: Option<MetricsServer>,
 }
 
@@ -373,7 +373,8 @@ impl<B: Batch> DataLoader<B> {
         }
     }
 
-    /// Returns the loader's counters. Any thread may call this at any time, also while another one waits in `next`.
+    /// Returns the loader's statistics since `build()`. Any thread may call this at any time, also while another
+    /// thread waits in `next`.
     ///
     /// # Examples
     /// ```
@@ -387,7 +388,7 @@ impl<B: Batch> DataLoader<B> {
     /// # anyhow::Ok(())
     /// ```
     pub fn stats(&self) -> LoaderStats {
-        self.observers.counters.read()
+        self.observers.stats.read()
     }
 
     /// Returns the seed.

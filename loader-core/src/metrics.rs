@@ -1,12 +1,12 @@
-//! Serves the counters of a loader over HTTP, in the text format of Prometheus.
+//! Serves the statistics of a loader over HTTP, in the text format of Prometheus.
 //!
-//! Alternative considered: the package metrics-exporter-prometheus. Rejected because it brings an HTTP server with an
-//! async runtime, for one short text.
+//! Alternative considered: the package metrics-exporter-prometheus. Rejected because it brings an HTTP server with
+//! an async runtime, for one short text.
 
 use std::{
     fmt::Write as _,
     io::{self, Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     os::{fd::AsFd, unix::net::UnixStream},
     sync::Arc,
     thread::{self, JoinHandle},
@@ -17,11 +17,13 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::{
     error::Error,
-    stats::{Counters, LoaderStats},
+    stats::{LoaderStats, SharedStats},
 };
 
 /// Maximum time for a client to send its request, and again to receive the answer.
 const CLIENT_DEADLINE: Duration = Duration::from_secs(1);
+/// Maximum time between two checks whether the server was stopped, in milliseconds. A stop ends the wait at once.
+const POLL_MILLISECONDS: u16 = 1000;
 /// Maximum length of a request in bytes.
 const MAX_REQUEST: usize = 8 << 10;
 
@@ -29,60 +31,64 @@ const MAX_REQUEST: usize = 8 << 10;
 #[derive(Debug)]
 pub(crate) struct MetricsServer {
     thread: Option<JoinHandle<()>>,
-    /// Closing it ends the thread.
-    stop: Option<UnixStream>,
+    /// Shutting it down ends the thread.
+    stop: UnixStream,
     /// Process id of the process that has the thread. A forked child does not.
     owner: u32,
 }
 
 impl MetricsServer {
-    /// Starts to serve `counters` at `address`.
+    /// Starts to serve `stats` at `address`.
     ///
     /// # Errors
     /// [`Error::InvalidOption`] if the address cannot be used.
-    pub(crate) fn start(address: SocketAddr, counters: Arc<Counters>) -> Result<Self, Error> {
+    pub(crate) fn start(address: SocketAddr, stats: Arc<SharedStats>) -> Result<Self, Error> {
         let refused = |error: io::Error| {
-            let problem = format!("metrics cannot be served at {address}: {error}");
+            let problem =
+                format!("the loader cannot listen at {address}: {error}; choose a free port of this machine");
             Error::invalid_option("metrics", problem)
         };
         let listener = TcpListener::bind(address).map_err(refused)?;
         listener.set_nonblocking(true).map_err(refused)?;
         let (stop, stopped) = UnixStream::pair().map_err(refused)?;
         let thread = thread::Builder::new().name("loader-metrics".into());
-        let thread = thread.spawn(move || serve(&listener, &stopped, &counters)).map_err(refused)?;
-        Ok(Self { thread: Some(thread), stop: Some(stop), owner: std::process::id() })
+        let thread = thread.spawn(move || serve(&listener, &stopped, &stats)).map_err(refused)?;
+        Ok(Self { thread: Some(thread), stop, owner: std::process::id() })
     }
 }
 
 impl Drop for MetricsServer {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take().filter(|_| self.owner == std::process::id()) {
+        if self.owner != std::process::id() {
+            return;
+        }
+        // Not only dropped: a forked child of the program has a copy of it.
+        drop(self.stop.shutdown(Shutdown::Both));
+        if let Some(thread) = self.thread.take() {
             // It ends after at most one client, whose deadlines are short.
             drop(thread.join());
         }
     }
 }
 
-/// Answers requests until `stopped` is closed.
-fn serve(listener: &TcpListener, stopped: &UnixStream, counters: &Counters) {
+/// Answers requests until `stopped` is shut down.
+fn serve(listener: &TcpListener, stopped: &UnixStream, stats: &SharedStats) {
     loop {
         let mut fds = [
             PollFd::new(listener.as_fd(), PollFlags::POLLIN),
             PollFd::new(stopped.as_fd(), PollFlags::POLLIN),
         ];
-        // Without a time limit: the loader closes the other end of `stopped` when it is dropped, and the kernel closes
-        // it when the process ends.
-        if poll(&mut fds, PollTimeout::NONE).is_err() {
-            thread::sleep(CLIENT_DEADLINE);
+        // An error is an interruption by a signal, or a lack of memory.
+        if poll(&mut fds, PollTimeout::from(POLL_MILLISECONDS)).is_err() {
+            thread::sleep(CLIENT_DEADLINE / 10);
             continue;
         }
         if fds[1].revents().is_some_and(|events| !events.is_empty()) {
             return;
         }
         match listener.accept() {
-            // A client that sends nonsense or goes away harms only itself.
-            Ok((client, _)) => drop(answer(client, counters)),
+            // An error ends only this client's connection.
+            Ok((client, _)) => drop(answer(client, stats)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             // Too many open files, for example. Wait, so that this thread does not use a whole CPU.
             Err(_) => thread::sleep(CLIENT_DEADLINE),
@@ -90,13 +96,13 @@ fn serve(listener: &TcpListener, stopped: &UnixStream, counters: &Counters) {
     }
 }
 
-fn answer(mut client: TcpStream, counters: &Counters) -> io::Result<()> {
+fn answer(mut client: TcpStream, stats: &SharedStats) -> io::Result<()> {
     client.set_nonblocking(false)?;
     client.set_write_timeout(Some(CLIENT_DEADLINE))?;
     let request = request(&mut client)?;
     let (status, text) =
         match request.strip_prefix(b"GET ").map(|rest| rest.split(|&byte| byte == b' ').next()) {
-            Some(Some(b"/metrics" | b"/")) => ("200 OK", metrics(&counters.read())),
+            Some(Some(b"/metrics" | b"/")) => ("200 OK", metrics(&stats.read())),
             Some(_) => ("404 Not Found", "the metrics are at /metrics\n".to_owned()),
             None => ("405 Method Not Allowed", "use GET\n".to_owned()),
         };
@@ -126,7 +132,7 @@ fn request(client: &mut TcpStream) -> io::Result<Vec<u8>> {
     Ok(request)
 }
 
-/// Formats counters as Prometheus reads them.
+/// Formats statistics as Prometheus reads them.
 fn metrics(stats: &LoaderStats) -> String {
     let mut text = String::new();
     let mut metric = |name: &str, kind: &str, help: &str, values: &[(String, f64)]| {
@@ -146,7 +152,12 @@ fn metrics(stats: &LoaderStats) -> String {
     metric("restarts_total", "counter", "Workers that were replaced.", &one(stats.restarts as f64));
     let bad = stats.bad_samples as f64;
     metric("bad_samples_total", "counter", "Samples that were skipped or replaced.", &one(bad));
-    metric("ready_batches", "gauge", "Batches that are ready.", &one(stats.ready_batches as f64));
+    metric(
+        "ready_batches",
+        "gauge",
+        "Batches that workers have loaded and the program has not received.",
+        &one(stats.ready_batches as f64),
+    );
     let bytes = stats.shared_memory_bytes as f64;
     metric("shared_memory_bytes", "gauge", "Shared memory allocated for batches.", &one(bytes));
     let of_workers = |value: fn(&crate::stats::WorkerStats) -> f64| {
@@ -160,7 +171,12 @@ fn metrics(stats: &LoaderStats) -> String {
     let batches = of_workers(|worker| worker.batches as f64);
     metric("worker_batches_total", "counter", "Batches that a worker has loaded.", &batches);
     let age = of_workers(|worker| worker.age.as_secs_f64());
-    metric("worker_state_seconds", "gauge", "Time that a worker has been in its current step.", &age);
+    metric(
+        "worker_state_seconds",
+        "gauge",
+        "Time that a worker has been in its current state on its current sample.",
+        &age,
+    );
     text
 }
 
@@ -182,14 +198,14 @@ mod tests {
     }
 
     #[test]
-    fn counters_are_served_until_the_server_is_dropped() {
-        let counters = Arc::new(Counters::default());
-        counters.epoch_begins();
+    fn statistics_are_served_until_the_server_is_dropped() {
+        let stats = Arc::new(SharedStats::default());
+        stats.epoch_begins();
         let asked = Instant::now();
-        counters.next_begins(asked);
-        counters.next_ends(asked, asked + Duration::from_millis(1500), Some(Some(64)));
+        stats.next_begins(asked);
+        stats.next_ends(asked, asked + Duration::from_millis(1500), Some(Some(64)));
         let address = free_address();
-        let server = MetricsServer::start(address, Arc::clone(&counters)).unwrap();
+        let server = MetricsServer::start(address, Arc::clone(&stats)).unwrap();
         let answer = ask(address, "GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
         for line in ["loader_batches_total 1", "loader_samples_total 64", "loader_wait_seconds_total 1.5"] {
@@ -204,7 +220,7 @@ mod tests {
         drop(server);
         assert!(TcpStream::connect(address).is_err());
         // The address can be used again at once.
-        drop(MetricsServer::start(address, counters).unwrap());
+        drop(MetricsServer::start(address, stats).unwrap());
     }
 
     #[test]
@@ -213,6 +229,6 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let error = MetricsServer::start(address, Arc::default()).unwrap_err();
         let text = error.to_string();
-        assert!(text.contains(&format!("metrics cannot be served at {address}: ")), "{text}");
+        assert!(text.contains(&format!("the loader cannot listen at {address}: ")), "{text}");
     }
 }

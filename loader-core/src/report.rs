@@ -211,7 +211,7 @@ impl EpochReport {
         let shares = self.times.phases.shares();
         let mut shown = shares.iter().filter(|(_, share)| *share >= MIN_SHOWN_SHARE).peekable();
         if shown.peek().is_some() {
-            f.write_str("; loading is")?;
+            f.write_str("; time of loading:")?;
         }
         for (position, (phase, share)) in shown.enumerate() {
             let comma = if position == 0 { "" } else { "," };
@@ -293,7 +293,8 @@ impl Stopwatch {
     }
 
     /// Notes that the program called `next` at `asked` and now gets a batch, or an error (`None`). `used`
-    /// returns what the processes have used in this epoch. Returns the time.
+    /// returns what the processes have used in this epoch. Returns the time at which
+    /// `next` returns.
     pub(crate) fn waited(
         &mut self,
         asked: Instant,
@@ -342,7 +343,7 @@ impl Stopwatch {
         self.bad_samples.get(max.max(before))
     }
 
-    /// Notes that the program called `next` at `asked` and got `None`. True for the first time.
+    /// Notes that the program called `next` at `asked` and got `None`. Returns true on the first call.
     pub(crate) fn ended(&mut self, asked: Instant) -> bool {
         let is_first = self.ended.is_none();
         self.ended.get_or_insert_with(|| (asked, main_cpu()));

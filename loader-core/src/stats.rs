@@ -1,4 +1,4 @@
-//! Counters of a loader, which any thread can read at any time.
+//! Statistics of a loader, which any thread can read at any time.
 
 use std::{
     sync::{
@@ -12,7 +12,7 @@ use loader_ipc::control::{ControlPage, WorkerSnapshot, WorkerState};
 
 use crate::warning::{Warn, Warning};
 
-/// Counters of a loader since it was built, over all epochs and iterators, from
+/// Statistics of a loader since `build()`, over all epochs and iterators, from
 /// [`DataLoader::stats`](crate::DataLoader::stats).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -31,15 +31,16 @@ pub struct LoaderStats {
     pub restarts: u64,
     /// Number of samples that were skipped or replaced.
     pub bad_samples: u64,
-    /// Number of batches that were ready at the last [reading](crate::ReadyBatches) of an iterator.
+    /// Number of batches that were ready when an iterator [counted](crate::ReadyBatches) them last.
     pub ready_batches: u64,
-    /// Bytes of shared memory allocated for batches at that reading.
+    /// Bytes of shared memory that were allocated for batches then.
     pub shared_memory_bytes: u64,
-    /// The workers that were started last, by their numbers; empty without workers, and after they have ended.
+    /// Statistics of each worker of the last pool, by its number; empty without workers, and after the pool has
+    /// ended.
     pub workers: Vec<WorkerStats>,
 }
 
-/// Counters of a worker since its pool of workers was started.
+/// Statistics of a worker since its pool was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkerStats {
@@ -55,9 +56,9 @@ pub struct WorkerStats {
     pub busy: Duration,
 }
 
-/// The counters, which iterators write. All accesses are relaxed, because no other memory depends on a counter.
+/// The statistics, which iterators write. All accesses are relaxed, because no other memory depends on a value.
 #[derive(Debug)]
-pub(crate) struct Counters {
+pub(crate) struct SharedStats {
     built: Instant,
     epochs: AtomicU64,
     batches: AtomicU64,
@@ -74,7 +75,7 @@ pub(crate) struct Counters {
     workers: Mutex<(Weak<ControlPage>, usize)>,
 }
 
-impl Default for Counters {
+impl Default for SharedStats {
     fn default() -> Self {
         Self {
             built: Instant::now(),
@@ -93,7 +94,7 @@ impl Default for Counters {
     }
 }
 
-impl Counters {
+impl SharedStats {
     pub(crate) fn read(&self) -> LoaderStats {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let current = match load(&self.in_next_since) {
@@ -120,11 +121,11 @@ impl Counters {
 
     /// Returns a `Warn` that also counts replaced workers and bad samples.
     pub(crate) fn watch(self: &Arc<Self>, warn: Warn) -> Warn {
-        let counters = Arc::clone(self);
+        let stats = Arc::clone(self);
         Warn::with(move |warning| {
             match warning {
-                Warning::WorkerReplaced { .. } => add(&counters.restarts, 1),
-                Warning::BadSample(_) => add(&counters.bad_samples, 1),
+                Warning::WorkerReplaced { .. } => add(&stats.restarts, 1),
+                Warning::BadSample(_) => add(&stats.bad_samples, 1),
                 _ => {}
             }
             warn.warn(warning);
@@ -160,8 +161,8 @@ impl Counters {
         }
     }
 
-    /// Notes a reading of the batches that are ready, and of the memory of batches.
-    pub(crate) fn read_ready(&self, batches: u64, shared_memory_bytes: u64) {
+    /// Stores the number of ready batches, and the bytes of shared memory for batches.
+    pub(crate) fn set_ready(&self, batches: u64, shared_memory_bytes: u64) {
         self.ready_batches.store(batches, Ordering::Relaxed);
         self.shared_memory_bytes.store(shared_memory_bytes, Ordering::Relaxed);
     }

@@ -1,6 +1,6 @@
-//! The control page: a small shared page for each pool of workers. It holds the done flag and, for each
-//! worker, what the worker is doing and since when. Behind it lies, for each worker, an area for what it
-//! [measures](crate::profile). Both stay readable after a worker was killed.
+//! The control page: shared memory of a pool of workers. It holds the done flag and, for each worker, a line that
+//! says what the worker is doing and since when, and an area for what the worker [measures](crate::profile). All of
+//! it stays readable after a worker was killed.
 
 use std::{
     io,
@@ -17,7 +17,7 @@ use nix::{
 
 use crate::{
     memory,
-    profile::{AREA, ProfileArea},
+    profile::{AREA_WORDS, ProfileArea},
     sys::SharedWords,
 };
 
@@ -99,20 +99,20 @@ impl ControlPage {
     pub fn create(workers: usize) -> io::Result<(Self, OwnedFd)> {
         let len = bytes_of(words(workers))?;
         let fd = memory::create(len)?;
-        memory::reserve_pages(&fd, 0, bytes_of(lines(workers))?)?;
+        memory::reserve_pages(&fd, 0, bytes_of(line_words(workers))?)?;
         let page = Self::map(&fd, workers)?;
         (0..page.max_workers()).for_each(|worker| page.reset(worker));
         Ok((page, fd))
     }
 
-    /// Reserves the memory of a worker's area in the page that was made for `workers` workers, so that accessing it
-    /// never raises a signal. The worker must not be started before.
+    /// Reserves the memory of a worker's area in the page that was made for `workers` workers, so that
+    /// accessing it never raises a signal. Call this before the worker is started.
     ///
     /// # Errors
     /// If the system is out of memory.
     pub fn reserve_area(fd: &OwnedFd, workers: usize, worker: usize) -> io::Result<()> {
         let start = size_of::<u64>() * area_start(max_workers(workers), worker);
-        memory::reserve_pages(fd, start, bytes_of(NonZeroUsize::new(AREA).expect("an area has words"))?)
+        memory::reserve_pages(fd, start, bytes_of(NonZeroUsize::new(AREA_WORDS).expect("an area has words"))?)
     }
 
     /// Marks a worker as starting now, because another process takes its place. Its counters continue.
@@ -175,7 +175,7 @@ impl ControlPage {
     pub fn area_of(&self, worker: usize) -> ProfileArea<'_> {
         assert!(worker < self.max_workers, "worker {worker} of at most {}", self.max_workers);
         let start = area_start(self.max_workers, worker);
-        ProfileArea::over(&self.words.words()[start..start + AREA])
+        ProfileArea::over(&self.words.words()[start..start + AREA_WORDS])
     }
 
     /// Reads a worker's line. The words are read one after the other, so they may be from different moments.
@@ -261,18 +261,18 @@ impl WorkerLine<'_> {
 }
 
 /// Returns the number of words of the lines of a page for `workers` workers.
-fn lines(workers: usize) -> NonZeroUsize {
+fn line_words(workers: usize) -> NonZeroUsize {
     NonZeroUsize::MIN.saturating_add(LINE * (FIRST_WORKER + max_workers(workers)) - 1)
 }
 
 /// Returns the number of words of a page for `workers` workers, with the areas behind it.
 fn words(workers: usize) -> NonZeroUsize {
-    lines(workers).saturating_add(AREA * max_workers(workers))
+    line_words(workers).saturating_add(AREA_WORDS * max_workers(workers))
 }
 
 /// Returns the number of words before a worker's area.
 fn area_start(max_workers: usize, worker: usize) -> usize {
-    LINE * (FIRST_WORKER + max_workers) + AREA * worker
+    LINE * (FIRST_WORKER + max_workers) + AREA_WORDS * worker
 }
 
 fn bytes_of(words: NonZeroUsize) -> io::Result<NonZeroUsize> {

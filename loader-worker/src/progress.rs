@@ -87,7 +87,7 @@ impl ProgressSink for PageSink<'_> {
     }
 
     fn timer(&self) -> Option<&BatchTimer<'_>> {
-        self.timer.if_timed()
+        self.timer.if_profiled()
     }
 
     fn is_one_by_one(&self) -> bool {

@@ -24,15 +24,15 @@ use crate::{
     iter::{IdleTeam, IterOptions, MapSource, SharedTuner, StreamSource},
     launch,
     loader::{Content, DataLoader, Loading, Observers},
-    log,
     metrics::MetricsServer,
     options::{NumWorkers, OnBadSample, Order, default},
     pinning,
     pool::{Launch, Program},
     ranks,
     state::{Batching, Pipeline, SharedOrder},
-    stats::Counters,
+    stats::SharedStats,
     trace::Tracer,
+    tracing_events,
     tuner::Tuner,
     warning::Warning,
     worker_init::WorkerInit,
@@ -173,11 +173,10 @@ where
         if let Some(tracer) = &tracer {
             settings.warn = tracer.watch(settings.warn);
         }
-        let counters = Arc::<Counters>::default();
-        settings.warn = counters.watch(log::watch(settings.warn));
+        let stats = Arc::<SharedStats>::default();
+        settings.warn = stats.watch(tracing_events::watch(settings.warn));
         let metrics = settings.options.metrics;
-        let metrics =
-            metrics.map(|address| MetricsServer::start(address, Arc::clone(&counters))).transpose()?;
+        let metrics = metrics.map(|address| MetricsServer::start(address, Arc::clone(&stats))).transpose()?;
         let parts = match &content {
             Content::Batches { .. } => epochs.max_workers.max(1),
             Content::Shards(layout) => layout.shards,
@@ -206,7 +205,7 @@ where
                 load_by_workers(&mut settings, (program, cpus), (epochs, tuner), encoded, pinner.clone())?
             }
         };
-        let observers = Observers { counters, tracer, _metrics: metrics };
+        let observers = Observers { stats, tracer, _metrics: metrics };
         Ok(DataLoader::new(loading, content, origin, settings.warn, pinner, iteration, observers))
     }
 }

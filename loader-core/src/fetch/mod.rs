@@ -97,7 +97,7 @@ pub trait ProgressSink {
     /// Returns the number of bad samples in the batch so far.
     fn bad_samples(&self) -> usize;
 
-    /// Returns the timer of the batch if its samples and phases are measured.
+    /// Returns the timer of the batch if the batch is profiled.
     fn timer(&self) -> Option<&BatchTimer<'_>>;
 
     /// True if samples must be loaded one by one, not with `get_many`, to find the one that ends its worker.
@@ -112,14 +112,15 @@ pub trait ProgressSink {
     }
 }
 
-/// The [`ProgressSink`] of a loader without workers. It only collects the bad samples.
+/// The [`ProgressSink`] of a loader without workers. It collects the bad samples, and has
+/// the timer of the batch.
 #[derive(Debug)]
-pub(crate) struct Unwatched<'a> {
+pub(crate) struct LocalSink<'a> {
     bad: RefCell<Vec<BadSampleRecord>>,
     timer: &'a BatchTimer<'a>,
 }
 
-impl ProgressSink for Unwatched<'_> {
+impl ProgressSink for LocalSink<'_> {
     fn progress(&self, _state: WorkerState, _index: usize) -> bool {
         true
     }
@@ -133,11 +134,11 @@ impl ProgressSink for Unwatched<'_> {
     }
 
     fn timer(&self) -> Option<&BatchTimer<'_>> {
-        self.timer.if_timed()
+        self.timer.if_profiled()
     }
 }
 
-impl<'a> Unwatched<'a> {
+impl<'a> LocalSink<'a> {
     pub(crate) fn new(timer: &'a BatchTimer<'a>) -> Self {
         Self { bad: RefCell::default(), timer }
     }

@@ -17,12 +17,13 @@ use crate::{
     figures::ResourceUse,
     load_times::LoadTimes,
     loader::Observers,
-    log, pinning,
+    pinning,
     report::{BadSample, EpochReport, Stopwatch},
     sample_digest::SampleDigest,
     state::{Origin, State},
-    stats::Counters,
+    stats::SharedStats,
     trace::EpochTrace,
+    tracing_events,
     warning::{Warn, Warning},
 };
 
@@ -61,9 +62,9 @@ pub struct Iter<B> {
     digest_before: Option<SampleDigest>,
     /// True once the epoch has had more bad samples than allowed, which ends the iteration.
     has_too_many_bad_samples: bool,
-    /// It is behind `inner`, so it is dropped later, after `inner` has added its last spans.
+    /// Declared after `inner`, so it is dropped after `inner`, which collects its last spans when it is dropped.
     trace: Option<EpochTrace>,
-    counters: Arc<Counters>,
+    stats: Arc<SharedStats>,
 }
 
 /// The loader's options that main needs while it iterates.
@@ -129,19 +130,19 @@ impl<B: Batch> Iter<B> {
             digest_before: None,
             has_too_many_bad_samples: false,
             trace: None,
-            counters: Arc::default(),
+            stats: Arc::default(),
         }
     }
 
-    /// Adds the epoch to the loader's counters and trace.
+    /// Adds the epoch to the loader's statistics and trace.
     pub(crate) fn observed(mut self, observers: &Observers) -> Self {
-        let Observers { counters, tracer, .. } = observers;
+        let Observers { stats, tracer, .. } = observers;
         self.trace = tracer.as_ref().map(|tracer| tracer.begin_epoch(self.epoch(), self.warn.clone()));
-        self.counters = Arc::clone(counters);
-        counters.epoch_begins();
-        log::epoch_began(self.epoch(), self.num_workers());
+        self.stats = Arc::clone(stats);
+        stats.epoch_begins();
+        tracing_events::epoch_began(self.epoch(), self.num_workers());
         if let Inner::Workers(iter) = &self.inner {
-            iter.show(counters);
+            iter.publish_to(stats);
         }
         self
     }
@@ -294,9 +295,9 @@ impl<B: Batch> Iterator for Iter<B> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let asked = Instant::now();
-        self.counters.next_begins(asked);
+        self.stats.next_begins(asked);
         let step = loop {
-            let step = log::in_next(self.stopwatch.epoch(), || self.step());
+            let step = tracing_events::in_next(self.stopwatch.epoch(), || self.step());
             if let Some((Some(info), _)) = &step
                 && !info.bad_samples.is_empty()
                 && let Err(error) = self.count_bad_samples(&info.bad_samples)
@@ -313,9 +314,9 @@ impl<B: Batch> Iterator for Iter<B> {
         pinning::warn_of_failure(self.pinner.as_ref(), &self.warn);
         self.check_batch_count();
         let Some((info, batch)) = step else {
-            self.counters.next_ends(asked, Instant::now(), None);
+            self.stats.next_ends(asked, Instant::now(), None);
             if self.stopwatch.ended(asked) {
-                log::epoch_ended(|| self.report());
+                tracing_events::epoch_ended(|| self.report());
             }
             if let Some(trace) = &mut self.trace {
                 trace.finish();
@@ -325,14 +326,14 @@ impl<B: Batch> Iterator for Iter<B> {
         self.trace_step(asked, info.as_ref(), batch.as_ref().err());
         let loaded = info.as_ref().filter(|_| batch.is_ok());
         let now = self.stopwatch.waited(asked, loaded, || self.inner.resource_use());
-        self.counters.next_ends(asked, now, Some(loaded.map(|info| info.samples)));
+        self.stats.next_ends(asked, now, Some(loaded.map(|info| info.samples)));
         if self.stopwatch.is_reading_due(now)
             && let Inner::Workers(iter) = &self.inner
             && let Some(loaded) = iter.loaded()
         {
             let ready = self.stopwatch.note_loaded(now, loaded);
-            self.counters.read_ready(ready, iter.shared_memory_bytes());
-            iter.show(&self.counters);
+            self.stats.set_ready(ready, iter.shared_memory_bytes());
+            iter.publish_to(&self.stats);
         }
         if info.as_ref().is_some_and(|info| info.shard.is_some()) {
             self.check_length();

@@ -143,7 +143,7 @@ impl Tuning {
         let Some(mut decision) = self.tuner.decide(memory) else { return };
         decision.batch = self.batches;
         if let Some(tracer) = &team.tracer {
-            tracer.note(None, "tuning decision", decision.to_string());
+            tracer.add_instant(None, "tuning decision", decision.to_string());
         }
         if self.decisions.len() < MAX_DECISIONS {
             self.decisions.push(decision);

@@ -27,7 +27,7 @@ use crate::{
     load_times::LoadTimes,
     report::WorkerReport,
     state::Position,
-    stats::Counters,
+    stats::SharedStats,
     tuner::TuningDecision,
 };
 
@@ -193,10 +193,10 @@ impl<B> WorkerIter<B> {
         self.team.as_ref().map_or(self.summary.main_decode, |team| team.decoding.mean())
     }
 
-    /// Shows the workers to readers of the loader's counters.
-    pub(super) fn show(&self, counters: &Counters) {
+    /// Makes the state of the workers readable through the loader's statistics.
+    pub(super) fn publish_to(&self, stats: &SharedStats) {
         if let Some(team) = &self.team {
-            team.pool.show(counters);
+            team.pool.publish_to(stats);
         }
     }
 

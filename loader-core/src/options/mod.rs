@@ -288,13 +288,14 @@ options! {
             help: "File for a trace of main and the workers, for Perfetto or Chrome",
             default_note: "none",
         },
-        /// File for a trace of the last events, which the loader writes if an error ends the epoch; none by default.
-        /// In its name, `{rank}` stands for the rank.
+        /// File for a trace of the last events, which the loader writes if an error ends the epoch; none by
+        /// default. In its name, `{rank}` stands for the rank.
         trace_on_failure: PathBuf => {
             help: "File for a trace of the last events, written if an error ends the epoch",
             default_note: "none",
         },
-        /// Address at which the loader serves its counters over HTTP, in the text format of Prometheus; none by default.
+        /// Address at which the loader serves its statistics over HTTP, in the text format of Prometheus; none by
+        /// default.
         metrics: SocketAddr => {
             help: "Address at which metrics are served for Prometheus, such as 127.0.0.1:9100",
             default_note: "none",

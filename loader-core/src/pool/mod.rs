@@ -35,7 +35,7 @@ use loader_ipc::{
 };
 use nix::sys::signal::Signal;
 
-use crate::{error::Error, stats::Counters, warning::Warn};
+use crate::{error::Error, stats::SharedStats, warning::Warn};
 
 pub(crate) use program::Program;
 use reaper::Reaper;
@@ -108,9 +108,9 @@ impl Pool {
         self.workers.len()
     }
 
-    /// Shows the workers to readers of the loader's counters.
-    pub(crate) fn show(&self, counters: &Counters) {
-        counters.set_workers(&self.control, self.workers.len());
+    /// Makes the state of the workers readable through the loader's statistics.
+    pub(crate) fn publish_to(&self, stats: &SharedStats) {
+        stats.set_workers(&self.control, self.workers.len());
     }
 
     /// Returns what the worker has measured.

@@ -1,14 +1,14 @@
 //! Writes events in the JSON format of Chrome's trace viewer, which Perfetto reads too.
 //!
-//! Main is process 0, and worker `w` is process `w + 1`. An arrow leads from a worker's batch to the call of `next`
-//! that returned it. Times are microseconds on the monotonic clock, which all processes share.
+//! Main is process 0, and worker `w` is process `w + 1`. An arrow leads from a worker's batch to the call of
+//! `next` that returned it. Times are microseconds on the monotonic clock, which all processes share.
 
 use std::io::{self, Write};
 
 use loader_ipc::profile::SpanKind;
 use serde::Serialize;
 
-use super::{Event, Kind};
+use super::{Kind, TraceEvent};
 
 /// Process of main.
 const MAIN: usize = 0;
@@ -66,7 +66,7 @@ struct Arguments<'a> {
 /// Writes a whole file. `lost` is the number of events that are missing.
 pub(super) fn write<'e>(
     writer: &mut impl Write,
-    events: impl Iterator<Item = &'e Event> + Clone,
+    events: impl Iterator<Item = &'e TraceEvent> + Clone,
     lost: u64,
 ) -> io::Result<()> {
     writer.write_all(b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n")?;
@@ -83,9 +83,9 @@ pub(super) fn write<'e>(
     writer.write_all(b"\n]}\n")
 }
 
-fn process_of(event: &Event) -> usize {
+fn process_of(event: &TraceEvent) -> usize {
     match event.kind {
-        Kind::Load { worker: Some(worker), .. } | Kind::Note { worker: Some(worker), .. } => worker + 1,
+        Kind::Load { worker: Some(worker), .. } | Kind::Instant { worker: Some(worker), .. } => worker + 1,
         _ => MAIN,
     }
 }
@@ -96,7 +96,7 @@ fn name_process(writer: &mut impl Write, process: usize) -> io::Result<()> {
     put(writer, &of_process("process_name", Arguments { name: Some(&name), ..Arguments::default() }))?;
     let order = Arguments { sort_index: Some(process), ..Arguments::default() };
     put(writer, &of_process("process_sort_index", order))?;
-    let tracks = [(NEXT, "next"), (DECODE, "decode"), (LOAD, "load")];
+    let tracks = [(NEXT, "next"), (DECODE, "decode batch"), (LOAD, "load")];
     for (tid, track) in tracks.into_iter().filter(|(tid, _)| process == MAIN || *tid == LOAD) {
         let args = Arguments { name: Some(track), ..Arguments::default() };
         put(writer, &Entry { tid, ..of_process("thread_name", args) })?;
@@ -104,8 +104,8 @@ fn name_process(writer: &mut impl Write, process: usize) -> io::Result<()> {
     Ok(())
 }
 
-fn write_event(writer: &mut impl Write, event: &Event) -> io::Result<()> {
-    let Event { start, nanos, epoch, ref kind } = *event;
+fn write_event(writer: &mut impl Write, event: &TraceEvent) -> io::Result<()> {
+    let TraceEvent { start, nanos, epoch, ref kind } = *event;
     let (ts, end) = (micros(start), micros(start.saturating_add(nanos)));
     let of = |batch| Arguments { epoch: Some(epoch), batch: Some(batch), ..Arguments::default() };
     let span = Entry { ph: "X", pid: process_of(event), ts, dur: Some(micros(nanos)), ..Entry::default() };
@@ -120,8 +120,8 @@ fn write_event(writer: &mut impl Write, event: &Event) -> io::Result<()> {
             let Some(batch) = batch else { return Ok(()) };
             arrow(batch, Entry { ph: "f", bp: Some("e"), tid: NEXT, pid: MAIN, ..Entry::default() }, writer)
         }
-        Kind::Decode { batch } => {
-            put(writer, &Entry { name: "decode", tid: DECODE, args: Some(of(batch)), ..span })
+        Kind::DecodeBatch { batch } => {
+            put(writer, &Entry { name: "decode batch", tid: DECODE, args: Some(of(batch)), ..span })
         }
         Kind::Ready { batches } => {
             let args = Arguments { batches: Some(batches), ..Arguments::default() };
@@ -140,7 +140,7 @@ fn write_event(writer: &mut impl Write, event: &Event) -> io::Result<()> {
         Kind::Load { batch, .. } => {
             put(writer, &Entry { name: "encode", tid: LOAD, args: Some(of(batch)), ..span })
         }
-        Kind::Note { title, ref text, .. } => {
+        Kind::Instant { title, ref text, .. } => {
             let args = Arguments { epoch: Some(epoch), text: Some(text), ..Arguments::default() };
             let tid = if span.pid == MAIN { NEXT } else { LOAD };
             let entry = Entry { name: title, ph: "i", s: Some("p"), tid, args: Some(args), ..span };
@@ -164,21 +164,21 @@ mod tests {
 
     use super::*;
 
-    fn written(events: &[Event]) -> Value {
+    fn written(events: &[TraceEvent]) -> Value {
         let mut bytes = Vec::new();
         write(&mut bytes, events.iter(), 3).unwrap();
         serde_json::from_slice(&bytes).unwrap()
     }
 
-    fn event(start: u64, nanos: u64, kind: Kind) -> Event {
-        Event { start, nanos, epoch: 2, kind }
+    fn event(start: u64, nanos: u64, kind: Kind) -> TraceEvent {
+        TraceEvent { start, nanos, epoch: 2, kind }
     }
 
     #[test]
     fn spans_arrows_and_names_are_written() {
         let load = |kind, detail| Kind::Load { worker: Some(1), kind, batch: 5, detail };
         let note =
-            Kind::Note { worker: Some(1), title: "worker replaced", text: "killed by \"9\"".to_owned() };
+            Kind::Instant { worker: Some(1), title: "worker replaced", text: "killed by \"9\"".to_owned() };
         let trace = written(&[
             event(1_000, 2_500, load(SpanKind::Batch, 64)),
             event(1_100, 900, load(SpanKind::Sample, 17)),

@@ -1,12 +1,12 @@
 //! The trace of a loader: what main and the workers did, and when, as a file for a trace viewer.
 //!
-//! Workers always write their last spans to shared memory ([`loader_ipc::profile`]). With the option `trace`, main collects
-//! them whenever it returns a batch, and writes the file at the end of each epoch. With `trace_on_failure` alone, main
-//! collects what the workers' memory still holds when an error ends the epoch, like a flight recorder. Both hold the
-//! last [`MAX_EVENTS`] events, so the memory that they take is bounded.
+//! Workers always write their last spans to shared memory ([`loader_ipc::profile`]). With the option `trace`, main
+//! collects the spans whenever it returns a batch, and writes the file at the end of each epoch. With
+//! `trace_on_failure` alone, main collects the spans that the workers' memory still holds when an error ends the
+//! epoch. Main keeps the last [`MAX_EVENTS`] events, so the memory is bounded.
 //!
-//! Alternative considered: each process writes a file of its own. Rejected because a killed worker would leave part of
-//! a line, and somebody would have to merge the files.
+//! Alternative considered: each process writes a file of its own. Rejected because a killed worker would leave part
+//! of a line, and somebody would have to merge the files.
 
 mod chrome;
 
@@ -41,7 +41,7 @@ struct Shared {
     failure_file: Option<PathBuf>,
     /// A moment on both clocks, to convert one to the other.
     clock: (Instant, u64),
-    log: Mutex<Log>,
+    events: Mutex<Events>,
 }
 
 /// The trace of an epoch. Writes the file when the epoch has ended, or when it is dropped.
@@ -57,8 +57,8 @@ pub(crate) struct EpochTrace {
 }
 
 #[derive(Debug, Default)]
-struct Log {
-    events: VecDeque<Event>,
+struct Events {
+    last: VecDeque<TraceEvent>,
     /// Number of events that were dropped, or overwritten before main collected them.
     lost: u64,
     epoch: u64,
@@ -66,7 +66,7 @@ struct Log {
 
 /// Something that happened, with its time on the monotonic clock in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Event {
+struct TraceEvent {
     start: u64,
     nanos: u64,
     epoch: u64,
@@ -75,47 +75,47 @@ struct Event {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Kind {
-    /// The program waited in `next` and got a batch, or an error or the end (`None`).
+    /// The program called `next` and got batch `batch`, or an error (`None`).
     Next { batch: Option<u64> },
     /// Main decoded a batch.
-    Decode { batch: u64 },
+    DecodeBatch { batch: u64 },
     /// Number of batches that were ready when `next` returned.
     Ready { batches: u64 },
     /// A process that loads did something: worker `worker`, or main (`None`).
     Load { worker: Option<usize>, kind: SpanKind, batch: u64, detail: u64 },
     /// Something that is described in words, about `worker` if it is known.
-    Note { worker: Option<usize>, title: &'static str, text: String },
+    Instant { worker: Option<usize>, title: &'static str, text: String },
 }
 
 impl Tracer {
     /// Returns the tracer that the options ask for.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] if a file cannot be written.
+    /// [`Error::InvalidOption`] if a file cannot be written, or if several ranks would write the same file.
     pub(crate) fn new(options: &LoaderOptions) -> Result<Option<Self>, Error> {
         let file_of = |option, file: &Option<PathBuf>| {
-            file.as_deref().map(|file| checked(option, file, options)).transpose()
+            file.as_deref().map(|file| resolve_file(option, file, options)).transpose()
         };
         let file = file_of("trace", &options.trace)?;
         let failure_file = file_of("trace_on_failure", &options.trace_on_failure)?;
         if file.is_none() && failure_file.is_none() {
             return Ok(None);
         }
-        let (clock, log) = ((Instant::now(), profile::now()), Mutex::default());
-        Ok(Some(Self(Arc::new(Shared { file, failure_file, clock, log }))))
+        let (clock, events) = ((Instant::now(), profile::now()), Mutex::default());
+        Ok(Some(Self(Arc::new(Shared { file, failure_file, clock, events }))))
     }
 
     /// Returns a `Warn` that also adds each warning to the trace.
     pub(crate) fn watch(&self, warn: Warn) -> Warn {
         let tracer = self.clone();
         Warn::with(move |warning| {
-            tracer.note(warning.worker(), warning_title(warning), warning.to_string());
+            tracer.add_instant(warning.worker(), warning_title(warning), warning.to_string());
             warn.warn(warning);
         })
     }
 
     pub(crate) fn begin_epoch(&self, epoch: u64, warn: Warn) -> EpochTrace {
-        self.log().epoch = epoch;
+        self.events().epoch = epoch;
         EpochTrace { tracer: self.clone(), warn, owner: std::process::id(), is_written: false, seen: 0 }
     }
 
@@ -124,44 +124,48 @@ impl Tracer {
         self.0.file.is_some()
     }
 
-    /// Notes that `next`, called at `asked`, returns `batch` now, or an error or the end, while `ready` batches are
-    /// ready.
+    /// Adds the call of `next` that began at `asked` and returns now: with `batch`, or with an error (`None`). `ready`
+    /// batches are ready.
     fn returned(&self, asked: Instant, batch: Option<u64>, ready: Option<u64>) {
         let now = Instant::now();
-        let mut log = self.log();
-        log.push(self.nanos_at(asked), now - asked, Kind::Next { batch });
+        let mut events = self.events();
+        events.push(self.nanos_at(asked), now - asked, Kind::Next { batch });
         if let Some(batches) = ready {
-            log.push(self.nanos_at(now), Duration::ZERO, Kind::Ready { batches });
+            events.push(self.nanos_at(now), Duration::ZERO, Kind::Ready { batches });
         }
     }
 
     /// Notes that main has decoded `batch` since `started`.
     pub(crate) fn decoded(&self, started: Instant, batch: u64) {
-        self.log().push(self.nanos_at(started), started.elapsed(), Kind::Decode { batch });
+        self.events().push(self.nanos_at(started), started.elapsed(), Kind::DecodeBatch { batch });
     }
 
     /// Notes something in words that happens now.
-    pub(crate) fn note(&self, worker: Option<usize>, title: &'static str, text: String) {
-        self.log().push(self.nanos_at(Instant::now()), Duration::ZERO, Kind::Note { worker, title, text });
+    pub(crate) fn add_instant(&self, worker: Option<usize>, title: &'static str, text: String) {
+        self.events().push(
+            self.nanos_at(Instant::now()),
+            Duration::ZERO,
+            Kind::Instant { worker, title, text },
+        );
     }
 
     /// Collects the spans of a process that loads, from number `seen` on. Changes `seen` to the number of the next
     /// span.
     pub(crate) fn collect(&self, worker: Option<usize>, area: ProfileArea<'_>, seen: &mut u64) {
         let (spans, next) = area.spans(*seen);
-        let mut log = self.log();
-        log.lost += next.saturating_sub(*seen).saturating_sub(spans.len() as u64);
+        let mut events = self.events();
+        events.lost += next.saturating_sub(*seen).saturating_sub(spans.len() as u64);
         *seen = next;
         for span in spans {
             let kind = Kind::Load { worker, kind: span.kind, batch: span.batch, detail: span.detail };
-            log.push(span.start, span.time, kind);
+            events.push(span.start, span.time, kind);
         }
     }
 
     fn write(&self, file: &Path, warn: &Warn) {
         let written = {
-            let Log { events, lost, .. } = &*self.log();
-            replace(file, |writer| chrome::write(writer, events.iter(), *lost))
+            let Events { last, lost, .. } = &*self.events();
+            replace(file, |writer| chrome::write(writer, last.iter(), *lost))
         };
         if let Err(error) = written {
             warn.warn(&Warning::TraceNotWritten { file: file.to_owned(), problem: error.to_string() });
@@ -173,8 +177,8 @@ impl Tracer {
         nanos.saturating_add(as_nanos(instant.saturating_duration_since(base)))
     }
 
-    fn log(&self) -> MutexGuard<'_, Log> {
-        self.0.log.lock().unwrap_or_else(PoisonError::into_inner)
+    fn events(&self) -> MutexGuard<'_, Events> {
+        self.0.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -184,8 +188,8 @@ impl EpochTrace {
         self.tracer.is_continuous()
     }
 
-    /// Notes that `next`, called at `asked`, returns `batch` now, or an error or the end, while `ready` batches are
-    /// ready.
+    /// Adds the call of `next` that began at `asked` and returns now: with `batch`, or with an error (`None`). `ready`
+    /// batches are ready.
     pub(crate) fn returned(&self, asked: Instant, batch: Option<u64>, ready: Option<u64>) {
         self.tracer.returned(asked, batch, ready);
     }
@@ -197,7 +201,7 @@ impl EpochTrace {
 
     /// Writes the file of the option `trace_on_failure`, because `error` has ended the epoch.
     pub(crate) fn failed(&self, error: &Error) {
-        self.tracer.note(None, "the epoch has failed", error.to_string());
+        self.tracer.add_instant(None, "epoch failed", error.to_string());
         if let Some(file) = &self.tracer.0.failure_file {
             self.tracer.write(file, &self.warn);
         }
@@ -220,13 +224,13 @@ impl Drop for EpochTrace {
     }
 }
 
-impl Log {
+impl Events {
     fn push(&mut self, start: u64, time: Duration, kind: Kind) {
-        if self.events.len() == MAX_EVENTS {
-            self.events.pop_front();
+        if self.last.len() == MAX_EVENTS {
+            self.last.pop_front();
             self.lost += 1;
         }
-        self.events.push_back(Event { start, nanos: as_nanos(time), epoch: self.epoch, kind });
+        self.last.push_back(TraceEvent { start, nanos: as_nanos(time), epoch: self.epoch, kind });
     }
 }
 
@@ -248,7 +252,7 @@ fn warning_title(warning: &Warning) -> &'static str {
 ///
 /// # Errors
 /// If it cannot be written, or if several ranks would write the same file.
-fn checked(option: &'static str, file: &Path, options: &LoaderOptions) -> Result<PathBuf, Error> {
+fn resolve_file(option: &'static str, file: &Path, options: &LoaderOptions) -> Result<PathBuf, Error> {
     let text = file.as_os_str().to_string_lossy();
     if options.world_size.is_some_and(|world_size| world_size > 1) && !text.contains("{rank}") {
         const PROBLEM: &str =
@@ -263,7 +267,12 @@ fn checked(option: &'static str, file: &Path, options: &LoaderOptions) -> Result
         true => Err(io::ErrorKind::IsADirectory.into()),
         false => tempfile::NamedTempFile::new_in(folder_of(&file)).map(drop),
     };
-    let problem = |error| format!("`{}` cannot be written: {error}", file.display());
+    let problem = |error| {
+        format!(
+            "`{}` cannot be written: {error}; name a file in a folder that this process can write",
+            file.display()
+        )
+    };
     writable.map_err(|error| Error::invalid_option(option, problem(error)))?;
     Ok(file)
 }

@@ -7,14 +7,15 @@ use crate::atomic::{AtomicU64, Ordering};
 
 /// Number of buckets of a histogram.
 pub(super) const BUCKETS: usize = 128;
-/// The first four buckets are this wide. Each four further buckets are twice as wide as the four before.
+/// Times are counted in units of 2^`UNIT_BITS` ns. The first eight buckets are one unit wide; each further group of
+/// buckets is twice as wide as the group before.
 const UNIT_BITS: u32 = 8;
-/// Buckets of one width: two bits of a time choose among four.
+/// Each group has 2^`SUB_BITS` buckets.
 const SUB_BITS: u32 = 2;
 
-/// Counts of times from 256 ns to 18 minutes in 128 buckets. A bucket is at most a quarter as wide as the times in it,
-/// so a quantile is at most 13 % too large or too small. Sums saturate, because a worker that has failed may have
-/// written any count.
+/// Counts of times in 128 buckets. For times from 1 µs to 36 minutes, a bucket is at most a quarter as wide as its
+/// smallest time, so a quantile differs by at most 13 %. Longer times count in the last bucket. Sums saturate, because
+/// a worker that has failed may have written any count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram([u64; BUCKETS]);
 
@@ -38,8 +39,8 @@ impl Histogram {
         self.len() == 0
     }
 
-    /// Returns the time that the share `quantile` (from 0 to 1) of the times does not exceed; `None` if no time was
-    /// counted.
+    /// Returns the time that the share `quantile` (from 0 to 1) of the times does not exceed; `None` if no time
+    /// was counted.
     pub fn quantile(&self, quantile: f64) -> Option<Duration> {
         let rank = ((quantile * self.len() as f64).ceil() as u64).max(1);
         let mut seen = 0;

@@ -4,9 +4,10 @@
 //! Each worker writes an area of shared memory behind the lines of the control page, so main can read it at any
 //! time, also after the worker was killed. Without workers, main writes an area of its own memory.
 //!
-//! The time of each batch is measured. Samples and phases need several readings of the clock per sample, so they
-//! are measured in each batch only if the samples of the batch before took at least [`MIN_SAMPLE_NANOS`] on
-//! average; otherwise in one of [`TIMED_INTERVAL`] batches. The cost is then below one percent of the time.
+//! The time of each batch is measured. Measuring samples and phases reads the clock several times per sample. So a
+//! worker profiles a batch, which means that it measures samples and phases, only if the samples of its previous batch
+//! took at least [`MIN_SAMPLE_NANOS`] on average, and otherwise one of [`PROFILED_INTERVAL`] batches. The cost is then
+//! below one percent of the time.
 //!
 //! Alternative considered: each report to main carries the times. Rejected because the report of a killed worker
 //! does not arrive, and because histograms do not fit a frame.
@@ -31,13 +32,13 @@ pub use slowest::SlowSample;
 pub use spans::{Span, SpanKind};
 
 /// Number of words of a worker's area, which fills whole pages.
-pub const AREA: usize = (SPANS + spans::WORDS).next_multiple_of(512);
+pub const AREA_WORDS: usize = (SPANS + spans::WORDS).next_multiple_of(512);
 
 // A worker's area, in words.
 const PHASES: usize = 0;
-const TIMED_BATCHES: usize = PHASES + meter::PHASE_COUNT;
+const PROFILED_BATCHES: usize = PHASES + meter::PHASE_COUNT;
 /// Mean time of a sample of the last batch.
-const SAMPLE_MEAN: usize = TIMED_BATCHES + 1;
+const SAMPLE_MEAN: usize = PROFILED_BATCHES + 1;
 const BATCHES: usize = SAMPLE_MEAN + 1;
 const BATCH_TIMES: usize = BATCHES + 1;
 const SAMPLE_TIMES: usize = BATCH_TIMES + histogram::BUCKETS;
@@ -45,10 +46,10 @@ const SLOWEST: usize = SAMPLE_TIMES + histogram::BUCKETS;
 /// The ring of spans begins at a page.
 const SPANS: usize = (SLOWEST + slowest::WORDS).next_multiple_of(512);
 
-/// Samples are measured in each batch if they take at least this long on average.
+/// A batch is profiled if the samples of the batch before took at least this long on average.
 const MIN_SAMPLE_NANOS: u64 = 50_000;
-/// Otherwise, samples are measured in one of this many batches.
-const TIMED_INTERVAL: u64 = 512;
+/// Otherwise, one of this many batches is profiled.
+const PROFILED_INTERVAL: u64 = 512;
 
 /// A worker's area. Only the worker writes it. All accesses are atomic, because other processes read at the same
 /// time; they are relaxed where no other memory depends on them.
@@ -64,19 +65,19 @@ pub struct OwnProfile(Box<[AtomicU64]>);
 /// What a worker has measured since the area was made.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Profile {
-    /// Time of each phase in the batches whose samples were measured, by `Phase as usize`.
+    /// Time of each phase in the profiled batches, by `Phase as usize`.
     pub phases: [Duration; meter::PHASE_COUNT],
     /// Number of these batches.
-    pub timed_batches: u64,
-    /// Times of all batches.
+    pub profiled_batches: u64,
+    /// Times of all batches, from the task to the report.
     pub batch_times: Histogram,
-    /// Times in which the dataset returned a sample, of the samples that were measured.
+    /// Times in which the dataset returned a sample, in the profiled batches.
     pub sample_times: Histogram,
 }
 
 impl<'a> ProfileArea<'a> {
     pub(crate) fn over(words: &'a [AtomicU64]) -> Self {
-        assert_eq!(words.len(), AREA, "an area has AREA words");
+        assert_eq!(words.len(), AREA_WORDS, "an area has AREA_WORDS words");
         Self { words }
     }
 
@@ -84,7 +85,7 @@ impl<'a> ProfileArea<'a> {
     pub fn read(self) -> Profile {
         Profile {
             phases: std::array::from_fn(|phase| Duration::from_nanos(self.load(PHASES + phase))),
-            timed_batches: self.load(TIMED_BATCHES),
+            profiled_batches: self.load(PROFILED_BATCHES),
             batch_times: Histogram::read(&self.words[BATCH_TIMES..SAMPLE_TIMES]),
             sample_times: Histogram::read(&self.words[SAMPLE_TIMES..SLOWEST]),
         }
@@ -118,7 +119,7 @@ impl OwnProfile {
 
 impl Default for OwnProfile {
     fn default() -> Self {
-        Self((0..AREA).map(|_| AtomicU64::new(0)).collect())
+        Self((0..AREA_WORDS).map(|_| AtomicU64::new(0)).collect())
     }
 }
 
@@ -129,7 +130,7 @@ impl Profile {
         for (time, before) in self.phases.iter_mut().zip(before.phases) {
             *time = time.saturating_sub(before);
         }
-        self.timed_batches = self.timed_batches.saturating_sub(before.timed_batches);
+        self.profiled_batches = self.profiled_batches.saturating_sub(before.profiled_batches);
         self.batch_times.subtract(&before.batch_times);
         self.sample_times.subtract(&before.sample_times);
         self
@@ -140,7 +141,7 @@ impl Profile {
         for (time, other) in self.phases.iter_mut().zip(other.phases) {
             *time += other;
         }
-        self.timed_batches = self.timed_batches.saturating_add(other.timed_batches);
+        self.profiled_batches = self.profiled_batches.saturating_add(other.profiled_batches);
         self.batch_times.add(&other.batch_times);
         self.sample_times.add(&other.sample_times);
     }

@@ -4,7 +4,7 @@ use std::{cmp::Reverse, time::Duration};
 
 use crate::atomic::{AtomicU64, Ordering, fence};
 
-/// Number of samples that a worker remembers.
+/// Number of samples that a worker keeps.
 const KEPT: usize = 16;
 /// Words of a sample: its time, written last, and what it is.
 const ENTRY: usize = 5;
@@ -30,12 +30,12 @@ pub struct SlowSample {
     pub shard: Option<u32>,
     /// Index of the sample. For an iterable dataset, its position in the shard.
     pub index: u64,
-    /// The time.
+    /// Time in which the dataset returned the sample.
     pub time: Duration,
 }
 
-/// Remembers a sample if it is slower than one of those of its epoch that are remembered. Forgets samples of other
-/// epochs.
+/// Keeps a sample if it is slower than one of the samples of its epoch that are kept. Replaces samples of other
+/// epochs first.
 pub(super) fn note(words: &[AtomicU64], sample: SlowSample) {
     let load = |word: usize| words[word].load(Ordering::Relaxed);
     let time_of = |entry: usize| match load(entry * ENTRY + EPOCH) == sample.epoch {

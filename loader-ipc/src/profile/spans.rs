@@ -15,10 +15,10 @@ const RING: usize = 8;
 /// Bits of the word that has the kind and the length of a span.
 const KIND_SHIFT: u32 = 56;
 
-/// Something that a worker did.
+/// One action of a worker, with its start and duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// What it did.
+    /// The action.
     pub kind: SpanKind,
     /// When it began, as [`now`](super::now) gives the time.
     pub start: u64,
@@ -26,11 +26,11 @@ pub struct Span {
     pub time: Duration,
     /// Number of the batch in its epoch.
     pub batch: u64,
-    /// Index of the sample, or its position in the shard. Number of the batch's samples, for a batch.
+    /// For a sample, its index or its position in the shard; otherwise the number of samples of the batch.
     pub detail: u64,
 }
 
-/// What a [`Span`] is the time of.
+/// The action of a [`Span`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SpanKind {

@@ -15,7 +15,7 @@ use crate::{
     collate::Collate,
     dataset::Dataset,
     error::Error,
-    fetch::{Fetcher, Hashed, MapStyle, NoBatch, Unwatched},
+    fetch::{Fetcher, Hashed, LocalSink, MapStyle, NoBatch},
     plan::{Plan, Planned},
     state::Position,
     worker_init::NoWorkerInit,
@@ -51,8 +51,8 @@ impl<D: Dataset, C: Collate<D::Sample>> BatchSource<C::Batch> for MapSource<D, C
             Ok(fetcher) => fetcher,
             Err(failure) => return (Err(failure), Vec::new()),
         };
-        let watch = Unwatched::new(&timer);
-        let batch = match fetcher.batch(epoch, indices, &mut Arena::on_heap(&self.memory), &watch) {
+        let sink = LocalSink::new(&timer);
+        let batch = match fetcher.batch(epoch, indices, &mut Arena::on_heap(&self.memory), &sink) {
             Ok(batch) => Ok(Some(batch)),
             Err(NoBatch::AllSamplesBad) => Ok(None),
             Err(NoBatch::Failed(failure)) => Err(failure),
@@ -60,7 +60,7 @@ impl<D: Dataset, C: Collate<D::Sample>> BatchSource<C::Batch> for MapSource<D, C
                 unreachable!("nobody watches, and there are no shards")
             }
         };
-        let bad = if batch.is_ok() { watch.into_bad() } else { Vec::new() };
+        let bad = if batch.is_ok() { sink.into_bad() } else { Vec::new() };
         if batch.is_ok() {
             timer.finish(indices.len() as u64);
         }

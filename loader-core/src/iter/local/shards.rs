@@ -15,7 +15,7 @@ use crate::{
     collate::Collate,
     error::Error,
     fetch::{
-        Cursors, Hashed, Iterable, NoBatch, OpenShard, ShardBatch, ShardFetcher, ShardPosition, Unwatched,
+        Cursors, Hashed, Iterable, LocalSink, NoBatch, OpenShard, ShardBatch, ShardFetcher, ShardPosition,
     },
     shards::Shards,
     state::Position,
@@ -87,10 +87,10 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardReader<C::Batch> for Reader<O, C>
             }
         };
         let mut arena = Arena::on_heap(memory);
-        let watch = Unwatched::new(&timer);
-        let batch = fetcher.batch(&mut self.cursors, self.epoch, shard, open_at, &mut arena, &watch);
+        let sink = LocalSink::new(&timer);
+        let batch = fetcher.batch(&mut self.cursors, self.epoch, shard, open_at, &mut arena, &sink);
         let position = self.cursors.position(shard).max(open_at.position);
-        let bad = if let Err(NoBatch::Failed(_)) = batch { Vec::new() } else { watch.into_bad() };
+        let bad = if let Err(NoBatch::Failed(_)) = batch { Vec::new() } else { sink.into_bad() };
         if batch.is_ok() {
             timer.finish(position.saturating_sub(open_at.position));
         }

@@ -1,4 +1,4 @@
-//! What the report and the trace say about the time of loading.
+//! What the report, the trace, the statistics and the metrics say about loading.
 
 use std::{
     fs::{self, File},
@@ -21,10 +21,10 @@ const SAMPLES: usize = 60;
 const BATCH_SIZE: usize = 5;
 /// Index of the slowest sample.
 const SLOWEST: usize = 33;
-/// Index of the sample that ends the program's process with an error.
+/// Index of the sample on which the dataset aborts the worker's process.
 const FATAL: usize = 47;
 
-/// Reads for one tick, decodes for three, and its sample [`SLOWEST`] takes 20 more to read.
+/// A dataset that takes one tick to read a sample and three to decode it. To read sample [`SLOWEST`] takes 21.
 #[derive(Serialize, Deserialize)]
 struct Marked {
     is_deadly: bool,
@@ -80,9 +80,7 @@ fn the_report_says_where_the_time_went() {
         let loader = loader(workers).build().unwrap();
         for _epoch in 0..2 {
             let mut batches = loader.iter().unwrap();
-            while let Some(batch) = batches.next() {
-                batch.unwrap();
-            }
+            batches.by_ref().for_each(|batch| drop(batch.unwrap()));
             let report = batches.report();
             check(&report.times, SAMPLES as u64);
             assert_eq!(report.workers.len(), workers);
@@ -96,7 +94,7 @@ fn the_report_says_where_the_time_went() {
 }
 
 #[test]
-fn persistent_workers_begin_each_epoch_at_zero_and_figures_survive_a_kill() {
+fn times_start_at_zero_in_each_epoch_and_survive_a_kill() {
     let _watchdog = Watchdog::start();
     let loader = loader(2).persistent_workers(true).build().unwrap();
     for epoch in 0..3 {
@@ -120,7 +118,7 @@ fn persistent_workers_begin_each_epoch_at_zero_and_figures_survive_a_kill() {
 }
 
 #[test]
-fn any_thread_can_read_the_counters_and_the_metrics() {
+fn any_thread_can_read_the_statistics_and_the_metrics() {
     let _watchdog = Watchdog::start();
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let loader = loader(2).metrics(address).build().unwrap();
@@ -159,7 +157,8 @@ fn any_thread_can_read_the_counters_and_the_metrics() {
 
 #[test]
 fn a_subscriber_of_tracing_gets_warnings_and_epochs() {
-    // Alone: a test on another thread, which has no subscriber, would decide that nobody wants the same events.
+    // In a process of its own: tracing caches for each call site whether a subscriber wants its events, and tests on
+    // other threads have none.
     alone(|| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
@@ -239,7 +238,7 @@ fn a_failure_leaves_the_last_events_of_each_worker() {
     let error = loader.iter().unwrap().find_map(Result::err).unwrap();
     assert!(matches!(error, Error::WorkerExited { .. }), "{error}");
     let entries = entries(&folder.path().join("failed-0.json"));
-    let failed = entries.iter().find(|entry| entry["name"] == "the epoch has failed").unwrap();
+    let failed = entries.iter().find(|entry| entry["name"] == "epoch failed").unwrap();
     assert_eq!(failed["args"]["text"].as_str(), Some(&*error.to_string()));
     // The worker that died had loaded samples of the batch before the fatal one.
     let sample = |index: usize| entries.iter().any(|entry| entry["args"]["sample"] == index);
@@ -249,7 +248,7 @@ fn a_failure_leaves_the_last_events_of_each_worker() {
 #[test]
 fn a_trace_that_cannot_be_written_is_an_error_before_workers_start() {
     let invalid = |builder: Builder<MapStyle<Marked>>| match builder.build() {
-        Err(Error::InvalidOption { option, problem, .. }) => (option, problem.to_string()),
+        Err(Error::InvalidOption { option, problem, .. }) => (option, problem),
         other => panic!("{other:?}"),
     };
     let marked = || DataLoader::builder(Marked { is_deadly: false });
