@@ -49,8 +49,7 @@
 //!   TOML files and environment variables.
 //! - `cuda`: [`pin_memory`](Builder::pin_memory) page-locks batches; without the feature it does nothing.
 //!   Building needs no part of CUDA. The program loads NVIDIA's driver at run time, and runs without it too.
-//! - `tracing`: warnings (`WARN`), the beginning and the end of epochs (`INFO`) and calls of `next` (`TRACE`) are events
-//!   and spans of the package tracing, with the target `loader`.
+//! - `tracing`: events and spans for subscribers of the package tracing, with the target `loader`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

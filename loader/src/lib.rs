@@ -82,8 +82,7 @@
 //! - `data`: the module `data` has datasets over real files, such as folders of images. The image codecs take
 //!   long to build.
 //! - `formats`: the module `data` also reads JSON lines, Parquet, tar archives, token files and arrays.
-//! - `tracing`: warnings, epochs and calls of `next` are events and spans of the package tracing, with the target
-//!   `loader`.
+//! - `tracing`: events and spans for subscribers of the package tracing, with the target `loader`.
 //! - `tokenizer`: the module `data` has the tokenizers of Hugging Face.
 //!
 //! `formats` and `tokenizer` include `data`.
