@@ -28,7 +28,7 @@ use crate::{
     sampler::{BatchSampler, Sharing, Taken},
     shards::Shards,
     state::{Origin, Position, State, must_agree},
-    stats::{LoaderStats, SharedStats},
+    stats::{LoaderStats, SharedStats, StatsReader},
     torch::BASE_SEED_DRAWS,
     trace::Tracer,
     warning::{Warn, Warning},
@@ -389,6 +389,25 @@ impl<B: Batch> DataLoader<B> {
     /// ```
     pub fn stats(&self) -> LoaderStats {
         self.observers.stats.read()
+    }
+
+    /// Returns a reader of the [statistics](Self::stats). It can be moved to a thread that lives longer than
+    /// this reference.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::prelude::*;
+    ///
+    /// let numbers = TensorDataset::new(Tensor::from_slice(&[1i64, 2, 3], [3])?)?;
+    /// let loader = DataLoader::builder(numbers).build()?;
+    /// let reader = loader.stats_reader();
+    /// assert_eq!(loader.iter()?.count(), 3);
+    /// let batches = std::thread::spawn(move || reader.read().batches).join().unwrap();
+    /// assert_eq!(batches, 3);
+    /// # anyhow::Ok(())
+    /// ```
+    pub fn stats_reader(&self) -> StatsReader {
+        StatsReader(Arc::clone(&self.observers.stats))
     }
 
     /// Returns the seed.

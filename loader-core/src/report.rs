@@ -6,12 +6,13 @@ use std::{
 };
 
 use loader_ipc::control::WorkerSnapshot;
+use serde::Serialize;
 
 use crate::{
     advice::Advice,
     batch_info::BatchInfo,
     figures::{LoadFigures, ResourceUse, main_cpu},
-    load_times::{LoadTimes, PhaseTimes},
+    load_times::{LoadTimes, PhaseTimes, as_seconds},
     ready_batches::ReadyBatches,
     sample_digest::SampleDigest,
     tuner::TuningDecision,
@@ -105,8 +106,8 @@ impl fmt::Display for BadSample {
     }
 }
 
-/// Counters of a worker in this epoch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Counters of a worker in this epoch. Serialised, all times are numbers of seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct WorkerReport {
     /// Number of batches loaded.
@@ -114,8 +115,10 @@ pub struct WorkerReport {
     /// Number of samples loaded.
     pub samples: u64,
     /// Time spent loading batches.
+    #[serde(rename = "busy_seconds", serialize_with = "as_seconds")]
     pub busy: Duration,
     /// Processor time of the worker, with its start if it was in this epoch.
+    #[serde(rename = "cpu_seconds", serialize_with = "as_seconds")]
     pub cpu: Duration,
     /// Number of page faults served from memory (`ru_minflt`). Includes the start of the worker, if it was in
     /// this epoch.

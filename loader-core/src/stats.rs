@@ -48,12 +48,29 @@ pub struct WorkerStats {
     pub state: WorkerState,
     /// Time in this state on the current sample, within some milliseconds.
     pub age: Duration,
+    /// Number of the batch on which it works. Meaningless if it is starting or idle.
+    pub batch: u64,
+    /// Index of the sample that it loads. For an iterable dataset, its position in the shard. Meaningful only if `state` is
+    /// [`WorkerState::Fetching`].
+    pub index: usize,
     /// Number of batches loaded.
     pub batches: u64,
     /// Number of samples loaded.
     pub samples: u64,
     /// Time spent loading batches.
     pub busy: Duration,
+}
+
+/// Reads the statistics of a loader on a thread that the loader need not outlive, from
+/// [`DataLoader::stats_reader`](crate::DataLoader::stats_reader).
+#[derive(Debug, Clone)]
+pub struct StatsReader(pub(crate) Arc<SharedStats>);
+
+impl StatsReader {
+    /// Returns the statistics, also after the loader was dropped.
+    pub fn read(&self) -> LoaderStats {
+        self.0.read()
+    }
 }
 
 /// The statistics, which iterators write. All accesses are relaxed, because no other memory depends on a value.
@@ -174,8 +191,9 @@ impl SharedStats {
 
 impl WorkerStats {
     fn new(snapshot: &WorkerSnapshot) -> Self {
-        let WorkerSnapshot { state, age, batches, samples, busy, .. } = *snapshot;
-        Self { state, age, batches, samples, busy }
+        let WorkerSnapshot { state, age, task: batch, sample, batches, samples, busy, .. } = *snapshot;
+        let index = usize::try_from(sample).unwrap_or(usize::MAX);
+        Self { state, age, batch, index, batches, samples, busy }
     }
 }
 
