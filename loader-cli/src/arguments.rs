@@ -70,6 +70,10 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub(crate) resume: Vec<PathBuf>,
 
+    /// Write an HTML page about the run to this file when the run ends, also after Ctrl-C or SIGTERM
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+
     /// Stop after this number of batches [default: at the end of the last epoch]
     #[arg(long, value_name = "BATCHES", value_parser = at_least_one)]
     pub(crate) stop_after: Option<usize>,

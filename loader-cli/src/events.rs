@@ -1,8 +1,8 @@
 //! The events that `--json` prints. docs/command.md describes them.
 
 use loader_core::{
-    Advice, BadSample, BatchDigest, BatchInfo, EpochReport, Error, LaunchedRank, TuningDecision, Verdict,
-    Warning,
+    Advice, BadSample, BatchDigest, BatchInfo, EpochReport, Error, LaunchedRank, LoadTimes, TuningDecision,
+    Verdict, Warning, WorkerReport,
 };
 use serde::Serialize;
 
@@ -49,7 +49,7 @@ pub(crate) enum Event<'a> {
         #[serde(flatten)]
         context: ErrorContext,
     },
-    Epoch(EpochFigures),
+    Epoch(Box<EpochFigures<'a>>),
     Interval(IntervalFigures),
     Tuned(TunedFigures<'a>),
     End {
@@ -84,7 +84,7 @@ pub(crate) struct ErrorContext {
 }
 
 #[derive(Debug, Serialize)]
-pub(crate) struct EpochFigures {
+pub(crate) struct EpochFigures<'a> {
     epoch: u64,
     batches: u64,
     samples: u64,
@@ -95,6 +95,17 @@ pub(crate) struct EpochFigures {
     verdict: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     advice: Option<Advice>,
+    times: &'a LoadTimes,
+    /// Mean number of batches that were ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mean_ready_batches: Option<f64>,
+    /// Mean time in which main decodes a batch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    main_decode_seconds: Option<f64>,
+    main_cpu_seconds: f64,
+    /// What each worker did in the epoch.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    workers: &'a [WorkerReport],
     /// Samples that were skipped or replaced.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     bad_samples: Vec<BadSampleEntry>,
@@ -168,8 +179,8 @@ impl<'a> Event<'a> {
         Self::Error { kind, message, context: ErrorContext::default() }
     }
 
-    pub(crate) fn epoch(report: &EpochReport, digest: Option<&BatchDigest>) -> Self {
-        Self::Epoch(EpochFigures {
+    pub(crate) fn epoch(report: &'a EpochReport, digest: Option<&BatchDigest>) -> Self {
+        Self::Epoch(Box::new(EpochFigures {
             epoch: report.epoch,
             batches: report.batches,
             samples: report.samples,
@@ -183,13 +194,18 @@ impl<'a> Event<'a> {
                 _ => "unknown",
             },
             advice: report.advice(),
+            times: &report.times,
+            mean_ready_batches: report.ready.mean(),
+            main_decode_seconds: report.main_decode.map(|time| time.as_secs_f64()),
+            main_cpu_seconds: report.main_cpu.as_secs_f64(),
+            workers: &report.workers,
             bad_samples: report.bad_samples.iter().map(BadSampleEntry::new).collect(),
             tuning: report.tuning.clone(),
             sample_digest: report.digest.map(|digest| digest.to_string()),
             digest_samples: report.digest.map(|digest| digest.samples()),
             order_digest: digest.map(|digest| hex(digest.order())),
             content_digest: digest.map(|digest| hex(digest.content())),
-        })
+        }))
     }
 
     /// Returns the event as JSON, without a line break.

@@ -5,7 +5,8 @@
 //!
 //! `arguments`, `options` and `settings` read the command line and the config, and `layout` finds the data
 //! files of a folder. `dataset` and `run` open and load the dataset, `events` and `reporter` print what
-//! happens, `state_file` reads and writes the state of a run, and `stop` determines the exit status.
+//! happens, `progress` and `worker_view` show it on a `terminal`, `state_file` reads and writes the state of a run, `page` writes
+//! the page about it, and `stop` determines the exit status.
 
 mod arguments;
 mod config;
@@ -21,6 +22,7 @@ mod layout;
 mod options;
 #[cfg(feature = "formats")]
 mod pack;
+mod page;
 mod plan;
 mod progress;
 mod replace_file;
@@ -30,7 +32,9 @@ mod schema;
 mod settings;
 mod state_file;
 mod stop;
+mod terminal;
 mod tune;
+mod worker_view;
 mod workers;
 
 use std::process::ExitCode;
@@ -52,8 +56,8 @@ fn main() -> ExitCode {
         }
     };
     let mut reporter = Reporter::new(arguments.json());
-    let outcome =
-        Interrupt::watch().map_err(Stop::NoSignals).and_then(|interrupt| match &arguments.command {
+    let outcome = Interrupt::watch(reporter.screen()).map_err(Stop::NoSignals).and_then(|interrupt| {
+        match &arguments.command {
             Command::Run(arguments) => run::run(arguments, &mut reporter, interrupt),
             Command::Plan(arguments) => plan::plan(arguments, &reporter, interrupt).map(|()| 0),
             Command::Config(arguments) => config::config(arguments).map(|()| 0),
@@ -69,7 +73,8 @@ fn main() -> ExitCode {
                 "this `loader` was built without `index` and `pack`; build it with `--features formats`"
                     .to_owned(),
             )),
-        });
+        }
+    });
     match outcome {
         Ok(failures) => ExitCode::from(u8::from(failures > 0)),
         Err(stop) => {

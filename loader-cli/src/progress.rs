@@ -1,4 +1,4 @@
-//! Shows the progress of an epoch: a bar on a terminal, otherwise a line at regular intervals.
+//! Shows the progress of an epoch: a bar on a terminal, with the workers below it, otherwise a line at regular intervals.
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -6,11 +6,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use indicatif::{FormattedDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{FormattedDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use loader_core::EpochReport;
+
+use crate::{terminal::Terminal, worker_view::WorkerView};
 
 /// Time between two updates of the bar. Figures that change faster cannot be read.
 const INTERVAL: Duration = Duration::from_millis(100);
+const DRAWS_PER_SECOND: u8 = 10;
 
 /// Standard error, with the bar on it, if there is one. Clones refer to the same screen.
 #[derive(Debug, Clone, Default)]
@@ -32,6 +35,11 @@ impl Screen {
     /// Prints a line to standard error. (`eprintln` would panic if standard error has no reader.)
     pub(crate) fn error_line(&self, line: &str) {
         self.without_bar(|| drop(writeln!(io::stderr(), "{line}")));
+    }
+
+    /// Removes the bar, so that it is not left on the terminal when the process ends.
+    pub(crate) fn clear(&self) {
+        self.replace_bar(None);
     }
 
     /// Removes the current bar, and shows `bar` instead, if there is one.
@@ -78,25 +86,40 @@ impl Progress {
         Self { screen, shown: Shown::Nothing, task: Task::default(), updated: Instant::now() }
     }
 
-    /// Begins `task`. If standard error is not a terminal, a line is printed after each `interval`, or none
-    /// if there is no interval.
-    pub(crate) fn begin(&mut self, task: Task, interval: Option<Duration>) {
+    /// Begins `task`. If standard error is a terminal, shows a bar, and `below` below it. Otherwise, a line is printed after
+    /// each `interval`, or none if there is no interval.
+    pub(crate) fn begin(&mut self, task: Task, interval: Option<Duration>, below: Option<WorkerView>) {
         self.task = task;
         self.updated = Instant::now();
         self.shown = match interval {
-            _ if io::stderr().is_terminal() => Shown::Bar(self.bar()),
+            _ if io::stderr().is_terminal() => Shown::Bar(self.bar(below)),
             Some(interval) => Shown::Lines(interval),
             None => Shown::Nothing,
         };
     }
 
-    fn bar(&self) -> ProgressBar {
-        let style = ProgressStyle::with_template("{prefix} [{bar:20}] {pos}/{len}{wide_msg}");
-        let bar = ProgressBar::with_draw_target(self.task.total, ProgressDrawTarget::stderr())
-            .with_style(style.expect("the template is a constant"))
-            .with_prefix(self.task.name.clone());
+    fn bar(&self, below: Option<WorkerView>) -> ProgressBar {
+        let lines = if below.is_some() { "\n{below}" } else { "" };
+        let template = format!("{{prefix}} [{{bar:20}}] {{pos}}/{{len}}{{wide_msg}}{lines}");
+        let is_live = below.is_some();
+        let style = ProgressStyle::with_template(&template).expect("the template is valid").with_key(
+            "below",
+            move |_: &ProgressState, out: &mut dyn std::fmt::Write| {
+                below.iter().for_each(|view| view.draw(out));
+            },
+        );
+        let bar = ProgressBar::with_draw_target(
+            self.task.total,
+            ProgressDrawTarget::term_like_with_hz(Box::new(Terminal::stderr()), DRAWS_PER_SECOND),
+        )
+        .with_style(style)
+        .with_prefix(self.task.name.clone());
         self.screen.replace_bar(Some(bar.clone()));
         bar.tick();
+        if is_live {
+            // A thread of the bar draws what the workers are doing, also while the run waits for a batch.
+            bar.enable_steady_tick(INTERVAL);
+        }
         bar
     }
 
@@ -126,21 +149,37 @@ impl Progress {
         }
     }
 
+    /// True if there is a bar.
+    pub(crate) fn is_bar(&self) -> bool {
+        matches!(self.shown, Shown::Bar(_))
+    }
+
     pub(crate) fn finish(&mut self) {
         self.shown = Shown::Nothing;
         self.screen.replace_bar(None);
     }
 }
 
-/// Returns the number of batches that an epoch has returned, and its figures: the estimated time left, the
-/// speed, and the share of time after the first batch spent waiting.
+/// Returns the number of batches that an epoch has returned, and the estimated time left with [`figures`].
 pub(crate) fn of_epoch(report: &EpochReport, task: &Task) -> (u64, String) {
+    let (done, left) = done(report, task);
+    (done, format!("{left}, {}", figures(report)))
+}
+
+/// Returns the number of batches that an epoch has returned, and the estimated time left.
+pub(crate) fn done(report: &EpochReport, task: &Task) -> (u64, String) {
     let done = report.batches + report.errors;
+    (done, time_left(done, task, report.elapsed))
+}
+
+/// Formats the figures of an epoch: the speed, the share of time after the first batch spent waiting, and, with workers,
+/// the number of batches that are ready.
+pub(crate) fn figures(report: &EpochReport) -> String {
     let steady = report.elapsed.saturating_sub(report.first_batch.unwrap_or_default()).as_secs_f64();
     let waiting = if steady > 0.0 { report.waiting.as_secs_f64() / steady } else { 0.0 };
-    let left = time_left(done, task, report.elapsed);
     let speed = report.samples_per_second();
-    (done, format!("{left}, {speed:.0} samples/s, {:.0} % waiting", 100.0 * waiting))
+    let ready = report.ready.readings.last().map(|(_, batches)| format!(", {batches} ready"));
+    format!("{speed:.0} samples/s, {:.0} % waiting{}", 100.0 * waiting, ready.unwrap_or_default())
 }
 
 /// Formats the estimated time left, such as `, 00:02:05 left`, after `elapsed`; nothing if it cannot be

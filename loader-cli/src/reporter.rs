@@ -5,12 +5,13 @@ use std::{
     time::Duration,
 };
 
-use loader_core::{BatchDigest, BatchInfo, EpochReport, Error, LaunchedRank};
+use loader_core::{BatchDigest, BatchInfo, EpochReport, Error, Iter, LaunchedRank, Verdict, collate::Batch};
 
 use crate::{
     events::{Event, hex},
     progress::{self, Progress, Screen, Task},
     stop::Stop,
+    worker_view::WorkerView,
 };
 
 #[derive(Debug)]
@@ -18,12 +19,13 @@ pub(crate) struct Reporter {
     json: bool,
     screen: Screen,
     progress: Progress,
+    view: WorkerView,
 }
 
 impl Reporter {
     pub(crate) fn new(json: bool) -> Self {
         let screen = Screen::default();
-        Self { json, progress: Progress::none(screen.clone()), screen }
+        Self { json, progress: Progress::none(screen.clone()), screen, view: WorkerView::default() }
     }
 
     /// Returns the screen, on which warnings are printed.
@@ -46,6 +48,11 @@ impl Reporter {
         self.error_line(&format!("warning: {message}"));
     }
 
+    /// Returns what is shown of the workers.
+    pub(crate) fn view(&self) -> WorkerView {
+        self.view.clone()
+    }
+
     /// Prints the rank that the launcher gave this process, unless `--json` is set: then the event `start`
     /// has it.
     pub(crate) fn launched(&self, launched: Option<&LaunchedRank>) {
@@ -59,8 +66,8 @@ impl Reporter {
         if self.json { self.line(&event.to_line()) } else { Ok(()) }
     }
 
-    /// Begins to show the progress of epoch `epoch`, counted from 0, which has `batches` batches. The run has
-    /// `epochs` epochs. If standard error is not a terminal, prints a line after each `interval`, unless the
+    /// Begins to show the progress of epoch `epoch`, counted from 0, which has `batches` batches, and its workers. The run
+    /// has `epochs` epochs. If standard error is not a terminal, prints a line after each `interval`, unless the
     /// interval is zero or `--json` is set.
     pub(crate) fn epoch_begins(
         &mut self,
@@ -70,13 +77,18 @@ impl Reporter {
         interval: Duration,
     ) {
         let total = batches.map(|batches| batches as u64);
-        self.begin(Task { name: format!("epoch {epoch} of {epochs}"), total, unit: "batches" }, interval);
+        let task = Task { name: format!("epoch {epoch} of {epochs}"), total, unit: "batches" };
+        self.view.begin();
+        self.progress.begin(task, self.line_interval(interval), Some(self.view.clone()));
     }
 
-    /// Begins to show the progress of `task`, as [`epoch_begins`](Self::epoch_begins) does.
+    /// Begins to show the progress of `task`, as [`epoch_begins`](Self::epoch_begins) does, but no workers.
     pub(crate) fn begin(&mut self, task: Task, interval: Duration) {
-        let interval = Some(interval).filter(|interval| !interval.is_zero() && !self.json);
-        self.progress.begin(task, interval);
+        self.progress.begin(task, self.line_interval(interval), None);
+    }
+
+    fn line_interval(&self, interval: Duration) -> Option<Duration> {
+        Some(interval).filter(|interval| !interval.is_zero() && !self.json)
     }
 
     /// Updates the progress. Calls `state` only if it is shown, see [`Progress::update`].
@@ -89,9 +101,16 @@ impl Reporter {
         self.progress.finish();
     }
 
-    /// Updates the progress after a batch. Calls `report` only if the progress is shown.
-    pub(crate) fn batch_finished(&mut self, report: impl FnOnce() -> EpochReport) {
-        self.progress.update(|task| progress::of_epoch(&report(), task));
+    /// Updates the progress after a batch of `batches`.
+    pub(crate) fn batch_finished<B: Batch>(&mut self, batches: &Iter<B>) {
+        let view = self.progress.is_bar().then_some(&self.view);
+        self.progress.update(|task| {
+            let report = batches.report();
+            let Some(view) = view else { return progress::of_epoch(&report, task) };
+            let advice = report.advice().map(|advice| advice.to_string()).unwrap_or_default();
+            view.update(progress::figures(&report), advice);
+            progress::done(&report, task)
+        });
     }
 
     /// Prints the error that took the place of `batch`, or that ended the epoch if `batch` is `None`.
@@ -117,6 +136,9 @@ impl Reporter {
         }
         self.line(&report.to_string())?;
         let epoch = report.epoch;
+        if report.verdict() == Verdict::LoaderBound {
+            self.line(&format!("epoch {epoch}: {}", report.times))?;
+        }
         for decision in &report.tuning {
             self.line(&format!("epoch {epoch}: {decision}"))?;
         }

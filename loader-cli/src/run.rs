@@ -1,6 +1,9 @@
 //! `loader run`: loads epochs like a training loop, and drops the batches.
 
-use std::path::PathBuf;
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use loader_core::{
     BatchDigest, DataLoader, Dataset, Error, Iter, LoaderOptions, Sample, State,
@@ -13,12 +16,16 @@ use crate::{
     dataset::Opened,
     events::Event,
     interrupt::Interrupt,
+    page, replace_file,
     reporter::Reporter,
     settings::Settings,
     state_file::{self, Saver},
     stop::{StateProblem, Stop},
     workers::Workers,
 };
+
+/// Time between two notes of an unfinished epoch for `--report`.
+const NOTE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs the command. Returns the number of batches that failed.
 pub(crate) fn run(
@@ -33,8 +40,13 @@ pub(crate) fn run(
     let resumed = state_file::read_all(&files, loader.world_size.unwrap_or(1))?;
     let saver = arguments.save_state.as_deref().map(|path| Saver::new(state_file::of_rank(path, rank)));
     let saver = saver.transpose()?;
+    let report = arguments.report.as_deref().map(|path| state_file::of_rank(path, rank));
+    report.as_deref().map_or(Ok(()), |path| replace_file::check(path).map_err(Stop::not_written(path)))?;
     let opened = dataset.open()?;
     let settings = Settings { dataset, loader: loader.clone().resolved(), launched };
+    if let Some(path) = report {
+        page::begin(path, &settings);
+    }
     let workers = Workers::default();
     let run = Run {
         arguments,
@@ -101,7 +113,7 @@ impl Run<'_> {
             builder =
                 builder.sampler(draws.expect("the dataset is not empty, and `--samples` is at least 1"));
         }
-        let loader = builder.on_warning(self.workers.listener(self.reporter.screen())).build()?;
+        let loader = builder.on_warning(self.workers.listener(self.reporter)).build()?;
         self.load_epochs(&loader)
     }
 
@@ -119,20 +131,29 @@ impl Run<'_> {
             return Err(Stop::InvalidArguments(message.to_owned()));
         }
         let builder = DataLoader::stream(dataset).snapshots().options(options).registered(name);
-        let loader = builder.on_warning(self.workers.listener(self.reporter.screen())).build()?;
+        let loader = builder.on_warning(self.workers.listener(self.reporter)).build()?;
         self.load_epochs(&loader)
     }
 
-    /// Loads the epochs, and writes the state of the run if `--save-state` is set, however the run ends.
+    /// Loads the epochs. Then, however the run ended, writes the state of the run if `--save-state` is set, and the page if
+    /// `--report` is set.
     fn load_epochs<B: Batch>(mut self, loader: &DataLoader<B>) -> Result<u64, Stop> {
-        let outcome = self.load_rest(loader);
-        match state_file::save() {
-            Ok(()) => outcome,
-            Err(stop) => {
+        self.reporter.view().watch(loader.stats_reader());
+        let mut outcome = self.load_rest(loader);
+        let end = match &outcome {
+            Ok(_) => "The run ended by itself.".to_owned(),
+            Err(stop) => match stop.message() {
+                Some((_, message)) => format!("The run ended early: {message}."),
+                None => "The run ended early.".to_owned(),
+            },
+        };
+        for saved in [state_file::save(), page::save(&end)] {
+            if let Err(stop) = saved {
                 self.reporter.stopped(&stop);
-                outcome.and(Err(Stop::Reported))
+                outcome = outcome.and(Err(Stop::Reported));
             }
         }
+        outcome
     }
 
     fn load_rest<B: Batch>(&mut self, loader: &DataLoader<B>) -> Result<u64, Stop> {
@@ -162,10 +183,14 @@ impl Run<'_> {
         }
         self.begin_epoch(loader, &batches, state)?;
         let mut digest = self.settings.loader.digest.unwrap_or_default().then(BatchDigest::new);
+        let mut noted: Option<Instant> = None;
         loop {
             let interrupted = self.interrupt.check();
             // Behind the last batch, the epoch is reported before the run ends.
             if (interrupted.is_err() || self.is_enough()) && batches.state().epoch() == epoch {
+                if self.arguments.report.is_some() {
+                    page::note_epoch(batches.report());
+                }
                 interrupted?;
                 self.restarts += batches.report().restarts;
                 self.reporter.stopped_after(epoch, self.batches)?;
@@ -177,12 +202,20 @@ impl Run<'_> {
             self.batches += 1;
             self.batch_returned(&batches, batch, digest.as_mut())?;
             self.note(|| batches.state());
-            self.reporter.batch_finished(|| batches.report());
+            self.reporter.batch_finished(&batches);
+            let is_due = noted.is_none_or(|noted| noted.elapsed() >= NOTE_INTERVAL);
+            if self.arguments.report.is_some() && is_due {
+                // A signal may end the run during a batch, on another thread.
+                page::note_epoch(batches.report());
+                noted = Some(Instant::now());
+            }
         }
         self.note(|| batches.state());
         self.epochs += 1;
-        self.restarts += batches.report().restarts;
-        self.reporter.epoch_ended(&batches.report(), digest.as_ref())?;
+        let report = batches.report();
+        self.restarts += report.restarts;
+        self.reporter.epoch_ended(&report, digest.as_ref())?;
+        page::note_epoch(report);
         Ok(batches.state())
     }
 
@@ -204,7 +237,8 @@ impl Run<'_> {
             let before = if state.epoch() == epoch { state.batches() as usize } else { 0 };
             loader.len().map(|len| len.saturating_sub(before))
         });
-        reporter.epoch_begins(epoch, arguments.epochs, left, arguments.progress_interval());
+        let interval = arguments.progress_interval();
+        reporter.epoch_begins(epoch, arguments.epochs, left, interval);
         Ok(workers.report_changes(batches.worker_pids(), reporter)?)
     }
 
@@ -229,9 +263,11 @@ impl Run<'_> {
             (Err(error), info) => {
                 self.errors += 1;
                 self.reporter.error(epoch, info, &error)?;
+                page::note_error(epoch, &error);
                 if info.is_none() {
                     // The error concerns the whole epoch: the workers are gone, or waiting again would
                     // fail again.
+                    page::note_epoch(batches.report());
                     self.restarts += batches.report().restarts;
                     self.end()?;
                     return Err(Stop::Reported);

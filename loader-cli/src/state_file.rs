@@ -46,13 +46,10 @@ fn read(path: &Path) -> Result<State, Stop> {
 pub(crate) struct Saver(PathBuf);
 
 impl Saver {
-    /// Checks that the file `path` can be written, but does not write it: it may have the state of an earlier
-    /// run.
+    /// Checks that the file `path` can be written.
     pub(crate) fn new(path: PathBuf) -> Result<Self, Stop> {
-        match replace_file::check(&path) {
-            Ok(()) => Ok(Self(path)),
-            Err(error) => Err(Stop::FileNotWritten { path, error }),
-        }
+        replace_file::check(&path).map_err(Stop::not_written(&path))?;
+        Ok(Self(path))
     }
 
     pub(crate) fn note(&self, state: State) {
@@ -65,11 +62,11 @@ impl Saver {
 pub(crate) fn save() -> Result<(), Stop> {
     let mut unsaved = unsaved();
     let Some((path, state)) = unsaved.take() else { return Ok(()) };
-    let written = replace_file::replace(&path, |file| {
+    replace_file::replace(&path, |file| {
         serde_json::to_writer(&mut *file, &state)?;
         file.write_all(b"\n")
-    });
-    written.map_err(|error| Stop::FileNotWritten { path, error })
+    })
+    .map_err(Stop::not_written(&path))
 }
 
 fn unsaved() -> MutexGuard<'static, Option<(PathBuf, State)>> {

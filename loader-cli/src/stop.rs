@@ -1,6 +1,11 @@
 //! The reasons why a command ends early.
 
-use std::{io, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
 use loader_core::{Error, MergeError, RankError, config::ConfigError};
 #[cfg(feature = "formats")]
@@ -76,6 +81,11 @@ impl Ending {
 }
 
 impl Stop {
+    /// Returns what makes the reason of an error with which the file `path` was not written.
+    pub(crate) fn not_written(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        |error| Self::FileNotWritten { path: path.to_owned(), error }
+    }
+
     /// Returns the exit status of the command.
     pub(crate) fn status(&self) -> ExitCode {
         const FAILED: u8 = 1;

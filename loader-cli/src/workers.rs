@@ -7,7 +7,7 @@ use std::{
 
 use loader_core::Warning;
 
-use crate::{events::Event, progress::Screen, reporter::Reporter};
+use crate::{events::Event, page, reporter::Reporter};
 
 /// The workers whose start was reported, and the deaths that were not reported yet.
 #[derive(Debug, Default)]
@@ -19,11 +19,14 @@ pub(crate) struct Workers {
 
 impl Workers {
     /// Returns the callback for warnings of the loader, which prints them and keeps those that become events.
-    pub(crate) fn listener(&self, screen: Screen) -> impl Fn(&Warning) + Send + Sync + 'static {
+    pub(crate) fn listener(&self, reporter: &Reporter) -> impl Fn(&Warning) + Send + Sync + 'static {
         let warnings = Arc::clone(&self.warnings);
+        let (screen, view) = (reporter.screen(), reporter.view());
         move |warning| {
             screen.error_line(&format!("loader: warning: {warning}"));
-            if let Warning::WorkerReplaced { .. } = warning {
+            page::note_warning(warning);
+            if let Warning::WorkerReplaced { worker, .. } = warning {
+                view.note_restart(*worker);
                 warnings.lock().unwrap_or_else(PoisonError::into_inner).push(warning.clone());
             }
         }

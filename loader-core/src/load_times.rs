@@ -53,7 +53,7 @@ pub struct PhaseTimes {
     pub encode: Duration,
 }
 
-/// Percentiles of times. Each differs from the exact one by at most 13 %, for times from 1 \u00b5s to 36 minutes.
+/// Percentiles of times. Each differs from the exact one by at most 13 %, for times from 1 µs to 36 minutes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Percentiles {

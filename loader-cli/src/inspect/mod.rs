@@ -47,7 +47,7 @@ pub(crate) fn inspect(
     options.drop_last = None;
 
     let workers = Workers::default();
-    let loader = source.statistics(options.clone(), workers.listener(reporter.screen()))?;
+    let loader = source.statistics(options.clone(), workers.listener(reporter))?;
     let read = read(&loader, arguments.limit, reporter, interrupt)?;
     let inspection = Inspection::new(&mut source, read);
     let text = match arguments.json {
@@ -57,7 +57,7 @@ pub(crate) fn inspect(
     };
     reporter.line(text.trim_end())?;
     if let Some(path) = &arguments.contact_sheet {
-        sheet::write(path, &source.thumbnails(options, workers.listener(reporter.screen()))?)?;
+        sheet::write(path, &source.thumbnails(options, workers.listener(reporter))?)?;
     }
     Ok(match inspection.has_too_many_bad_samples {
         true => 1,

@@ -71,7 +71,7 @@ pub(crate) fn tune(
         return Err(Stop::InvalidArguments(message.to_owned()));
     }
     if !arguments.dry_run {
-        edit::check(path).map_err(|error| Stop::FileNotWritten { path: path.clone(), error })?;
+        edit::check(path).map_err(Stop::not_written(path))?;
     }
     let sweep = Sweep { arguments, layers, options, reporter, interrupt };
     match dataset.resolved()?.open()? {
@@ -285,8 +285,7 @@ fn finish(
     let path = &arguments.config;
     let written = (!arguments.dry_run).then_some(&**path);
     if written.is_some() {
-        edit::write(path, choice.setting)
-            .map_err(|error| Stop::FileNotWritten { path: path.clone(), error })?;
+        edit::write(path, choice.setting).map_err(Stop::not_written(path))?;
         reporter.text(&format!("wrote {}", path.display()))?;
     }
     reporter.event(&Event::Tuned(TunedFigures {

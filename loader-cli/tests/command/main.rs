@@ -9,6 +9,7 @@ mod killed;
 mod launchers;
 #[cfg(feature = "formats")]
 mod layouts;
+mod page;
 mod plan;
 #[cfg(feature = "formats")]
 mod record_pack;

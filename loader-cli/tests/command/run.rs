@@ -69,7 +69,13 @@ fn json_prints_events() {
     assert_eq!(start["config"], config);
 
     assert_eq!(events[3], json!({ "event": "batch", "epoch": 0, "batch": 2, "indices": [8] }));
-    let epoch = &events[4];
+    assert_epoch(&events[4]);
+    assert_eq!(events[5], json!({ "event": "end", "epochs": 1, "restarts": 0, "errors": 0 }));
+}
+
+/// Checks the event `epoch` about 3 batches with 9 samples that workers have loaded.
+#[track_caller]
+fn assert_epoch(epoch: &Value) {
     let mut expected = [
         "event",
         "epoch",
@@ -81,6 +87,11 @@ fn json_prints_events() {
         "wait_seconds",
         "verdict",
         "advice",
+        "times",
+        "mean_ready_batches",
+        "main_decode_seconds",
+        "main_cpu_seconds",
+        "workers",
         "sample_digest",
         "digest_samples",
         "order_digest",
@@ -93,13 +104,27 @@ fn json_prints_events() {
     assert_eq!((&epoch["batches"], &epoch["samples"]), (&json!(3), &json!(9)));
     assert_eq!(epoch["content_digest"].as_str().unwrap().len(), 16);
     assert_eq!((epoch["sample_digest"].as_str().unwrap().len(), &epoch["digest_samples"]), (32, &json!(9)));
-    assert_eq!(events[5], json!({ "event": "end", "epochs": 1, "restarts": 0, "errors": 0 }));
+    let times = &epoch["times"];
+    let phases = times["phases"].as_object().unwrap();
+    let shares: f64 = phases.values().map(|phase| phase["share"].as_f64().unwrap()).sum();
+    assert!((shares - 1.0).abs() < 1e-6, "{phases:?}");
+    assert!(phases["decode"]["seconds"].as_f64().unwrap() > 0.0, "{phases:?}");
+    assert_eq!((&times["batch_seconds"]["count"], &times["sample_seconds"]["count"]), (&json!(3), &json!(9)));
+    assert_eq!(times["slowest"].as_array().unwrap().len(), 9);
+    assert!(times["slowest"][0]["seconds"].as_f64() >= times["slowest"][8]["seconds"].as_f64(), "{times}");
+    let loaded = |field: &str| {
+        epoch["workers"].as_array().unwrap().iter().map(|worker| worker[field].as_f64().unwrap()).sum::<f64>()
+    };
+    assert_eq!((loaded("batches"), loaded("samples")), (3.0, 9.0));
+    assert!(loaded("busy_seconds") > 0.0 && loaded("cpu_seconds") > 0.0 && loaded("page_faults") > 0.0);
 }
 
 #[test]
 fn without_json_prints_text() {
     let finished = run(&["run", PHOTOS, "--size", "16", "--batch-size", "3", "--epochs", "2", "--digest"]);
-    let lines: Vec<_> = finished.assert_status(0).stdout.lines().collect();
+    // The times of batches are printed only if the loader is the bottleneck.
+    let lines: Vec<_> =
+        finished.assert_status(0).stdout.lines().filter(|line| !line.contains(": a batch takes")).collect();
     assert_eq!(lines.len(), 6, "{lines:?}");
     assert!(lines[0].starts_with("epoch 0: 3 batches, 9 samples in "), "{}", lines[0]);
     assert!(
