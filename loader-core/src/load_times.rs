@@ -79,8 +79,8 @@ pub struct SlowSample {
     /// Number of the shard among the shards of this process; `None` for a map-style dataset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shard: Option<usize>,
-    /// Number of the batch in its epoch.
-    pub batch: u64,
+    /// Number of the batch in its epoch; `None` for an iterable dataset.
+    pub batch: Option<u64>,
     /// Time in which the dataset returned it.
     #[serde(rename = "seconds", serialize_with = "as_seconds")]
     pub time: Duration,
@@ -164,11 +164,14 @@ impl fmt::Display for LoadTimes {
             write!(f, "; a sample takes {sample}")?;
         }
         if let Some(SlowSample { index, shard, batch, time }) = self.slowest.first() {
-            write!(f, "; the slowest is sample {index} of ")?;
+            write!(f, "; the slowest is sample {index}")?;
             if let Some(shard) = shard {
-                write!(f, "shard {shard}, ")?;
+                write!(f, " of shard {shard}")?;
             }
-            write!(f, "batch {batch}, {time:.1?}")?;
+            if let Some(batch) = batch {
+                write!(f, " of batch {batch}")?;
+            }
+            write!(f, ", {time:.1?}")?;
         }
         Ok(())
     }
@@ -190,7 +193,7 @@ impl LoadTimes {
         let for_user = |sample: profile::SlowSample| SlowSample {
             index: narrow(sample.index),
             shard: sample.shard.map(|shard| shard as usize),
-            batch: sample.batch,
+            batch: sample.shard.is_none().then_some(sample.batch),
             time: sample.time,
         };
         let mut slowest: Vec<_> = slowest.into_iter().map(for_user).collect();
@@ -229,7 +232,7 @@ mod tests {
             measured_batches: 1,
             batch: Some(Percentiles { count: 1, p50: ms(125), p95: ms(125), p99: ms(250) }),
             sample: None,
-            slowest: vec![SlowSample { index: 7, shard: None, batch: 2, time: ms(500) }],
+            slowest: vec![SlowSample { index: 7, shard: None, batch: Some(2), time: ms(500) }],
         };
         let value = serde_json::to_value(&times).unwrap();
         assert_eq!(value["phases"]["decode"], serde_json::json!({ "seconds": 0.09, "share": 0.75 }));

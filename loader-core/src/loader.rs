@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
@@ -72,7 +73,7 @@ pub(crate) struct Observers {
     pub(crate) stats: Arc<SharedStats>,
     pub(crate) tracer: Option<Tracer>,
     /// Serves the statistics until the loader is dropped.
-    pub(crate) _metrics: Option<MetricsServer>,
+    pub(crate) metrics: Option<MetricsServer>,
 }
 
 /// What an epoch consists of.
@@ -240,16 +241,17 @@ impl<B: Batch> DataLoader<B> {
                 });
                 let rested =
                     rested.filter(|team| !tuner.as_ref().is_some_and(|tuner| tuner.needs_larger_team(team)));
+                let trace = self.observers.tracer.as_ref().map(|tracer| tracer.begin_pass(number));
                 let team = match rested {
                     Some(mut team) => {
-                        team.begin_epoch(supply, slots);
+                        team.begin_epoch(supply, slots, trace);
                         team
                     }
                     None => {
                         let workers = tuner.as_ref().map_or(epochs.workers, |tuner| tuner.setting().workers);
                         let pool = launch.start(workers, slots, self.base_seed(number))?;
                         let epochs = WorkerOptions { workers, ..epochs.clone() };
-                        Team::new(pool, epochs, supply, slots, idle.is_some(), self.observers.tracer.clone())
+                        Team::new(pool, epochs, supply, slots, idle.is_some(), trace)
                     }
                 };
                 let idle = idle.as_ref().map(IdleTeam::downgrade);
@@ -408,6 +410,12 @@ impl<B: Batch> DataLoader<B> {
     /// ```
     pub fn stats_reader(&self) -> StatsReader {
         StatsReader(Arc::clone(&self.observers.stats))
+    }
+
+    /// Returns the address of the option [`metrics`](Builder::metrics), with the port that the system chose if the
+    /// port of the option is 0; `None` without the option.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.observers.metrics.as_ref().map(MetricsServer::address)
     }
 
     /// Returns the seed.

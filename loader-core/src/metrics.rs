@@ -13,7 +13,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
 
 use crate::{
     error::Error,
@@ -31,6 +34,7 @@ const MAX_REQUEST: usize = 8 << 10;
 #[derive(Debug)]
 pub(crate) struct MetricsServer {
     thread: Option<JoinHandle<()>>,
+    address: SocketAddr,
     /// Shutting it down ends the thread.
     stop: UnixStream,
     /// Process id of the process that has the thread. A forked child does not.
@@ -44,22 +48,33 @@ impl MetricsServer {
     /// [`Error::InvalidOption`] if the address cannot be used.
     pub(crate) fn start(address: SocketAddr, stats: Arc<SharedStats>) -> Result<Self, Error> {
         let refused = |error: io::Error| {
-            let problem =
-                format!("the loader cannot listen at {address}: {error}; choose a free port of this machine");
+            let problem = format!(
+                "the loader cannot listen at {address}: {error}; choose a free port of this machine (another loader of this program may use it)"
+            );
             Error::invalid_option("metrics", problem)
         };
         let listener = TcpListener::bind(address).map_err(refused)?;
         listener.set_nonblocking(true).map_err(refused)?;
+        let address = listener.local_addr().map_err(refused)?;
         let (stop, stopped) = UnixStream::pair().map_err(refused)?;
         let thread = thread::Builder::new().name("loader-metrics".into());
         let thread = thread.spawn(move || serve(&listener, &stopped, &stats)).map_err(refused)?;
-        Ok(Self { thread: Some(thread), stop, owner: std::process::id() })
+        Ok(Self { thread: Some(thread), address, stop, owner: std::process::id() })
+    }
+}
+
+impl MetricsServer {
+    /// Returns the address, with the port that the system chose if the port was 0.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
     }
 }
 
 impl Drop for MetricsServer {
     fn drop(&mut self) {
         if self.owner != std::process::id() {
+            // A forked child does not have the thread. It must not detach it.
+            std::mem::forget(self.thread.take());
             return;
         }
         // Not only dropped: a forked child of the program has a copy of it.
@@ -78,10 +93,14 @@ fn serve(listener: &TcpListener, stopped: &UnixStream, stats: &SharedStats) {
             PollFd::new(listener.as_fd(), PollFlags::POLLIN),
             PollFd::new(stopped.as_fd(), PollFlags::POLLIN),
         ];
-        // An error is an interruption by a signal, or a lack of memory.
-        if poll(&mut fds, PollTimeout::from(POLL_MILLISECONDS)).is_err() {
-            thread::sleep(CLIENT_DEADLINE / 10);
-            continue;
+        match poll(&mut fds, PollTimeout::from(POLL_MILLISECONDS)) {
+            Ok(_) => {}
+            Err(Errno::EINTR) => continue,
+            // Memory is short. Wait, so that this thread does not use a whole CPU.
+            Err(_) => {
+                thread::sleep(CLIENT_DEADLINE / 10);
+                continue;
+            }
         }
         if fds[1].revents().is_some_and(|events| !events.is_empty()) {
             return;
@@ -89,9 +108,12 @@ fn serve(listener: &TcpListener, stopped: &UnixStream, stats: &SharedStats) {
         match listener.accept() {
             // An error ends only this client's connection.
             Ok((client, _)) => drop(answer(client, stats)),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            // Too many open files, for example. Wait, so that this thread does not use a whole CPU.
-            Err(_) => thread::sleep(CLIENT_DEADLINE),
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {
+                }
+                // Too many open files, for example.
+                _ => thread::sleep(CLIENT_DEADLINE / 10),
+            },
         }
     }
 }
@@ -124,9 +146,11 @@ fn request(client: &mut TcpStream) -> io::Result<Vec<u8>> {
             return Err(io::ErrorKind::TimedOut.into());
         }
         client.set_read_timeout(Some(left))?;
-        match client.read(&mut part)? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            read => request.extend_from_slice(&part[..read]),
+        match client.read(&mut part) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => request.extend_from_slice(&part[..read]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(request)
@@ -193,10 +217,6 @@ mod tests {
         answer
     }
 
-    fn free_address() -> SocketAddr {
-        TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-    }
-
     #[test]
     fn statistics_are_served_until_the_server_is_dropped() {
         let stats = Arc::new(SharedStats::default());
@@ -204,8 +224,9 @@ mod tests {
         let asked = Instant::now();
         stats.next_begins(asked);
         stats.next_ends(asked, asked + Duration::from_millis(1500), Some(Some(64)));
-        let address = free_address();
-        let server = MetricsServer::start(address, Arc::clone(&stats)).unwrap();
+        let any = "127.0.0.1:0".parse().unwrap();
+        let server = MetricsServer::start(any, Arc::clone(&stats)).unwrap();
+        let address = server.address();
         let answer = ask(address, "GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
         for line in ["loader_batches_total 1", "loader_samples_total 64", "loader_wait_seconds_total 1.5"] {
@@ -218,9 +239,7 @@ mod tests {
         assert!(ask(address, "GET / HTTP/1.1\r\n\r\n").contains("loader_epochs_total 1"));
         drop(silent);
         drop(server);
-        assert!(TcpStream::connect(address).is_err());
-        // The address can be used again at once.
-        drop(MetricsServer::start(address, stats).unwrap());
+        assert_eq!(Arc::strong_count(&stats), 1, "the thread has ended");
     }
 
     #[test]

@@ -10,7 +10,8 @@ const FIRST_INTERVAL: Duration = Duration::from_millis(10);
 /// Number of batches that workers have loaded and the program has not yet got, over time. It is read when `next` returns a
 /// batch, at most every 10 ms, and less often in a long epoch, so that there are at most 512 readings.
 ///
-/// It is an estimate: a batch that two workers have loaded counts twice.
+/// It is an estimate, which is too high after two workers have loaded the same batch, but at most the number of batches
+/// that the loader loads ahead.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct ReadyBatches {

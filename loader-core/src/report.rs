@@ -280,9 +280,9 @@ impl Stopwatch {
         self.epoch
     }
 
-    /// Number of batches and errors that `next` has returned.
-    pub(crate) fn returned(&self) -> u64 {
-        self.batches + self.errors
+    /// Number of batches that `next` has returned, without errors.
+    pub(crate) fn batches(&self) -> u64 {
+        self.batches
     }
 
     /// Number of samples in the returned batches.
@@ -330,11 +330,9 @@ impl Stopwatch {
         self.ready.is_due(now - self.started)
     }
 
-    /// Notes that the workers have loaded `loaded` batches until `now`. Returns the number of ready batches.
-    pub(crate) fn note_loaded(&mut self, now: Instant, loaded: u64) -> u64 {
-        let ready = loaded.saturating_sub(self.returned());
+    /// Notes that `ready` batches are ready `now`.
+    pub(crate) fn note_ready(&mut self, now: Instant, ready: u64) {
         self.ready.note(now - self.started, ready);
-        ready
     }
 
     /// Notes the bad samples of a batch. Returns the first of them that exceeds `max` bad samples in the

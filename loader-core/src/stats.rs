@@ -82,8 +82,11 @@ pub(crate) struct SharedStats {
     samples: AtomicU64,
     errors: AtomicU64,
     waiting_nanos: AtomicU64,
-    /// Nanoseconds from `built` to the current call of `next`; 0 outside of `next`.
+    /// Nanoseconds from `built` to the current call of `next`; 0 outside of `next`. With several iterators at a time, the
+    /// call that began last.
     in_next_since: AtomicU64,
+    /// Maximum of the nanoseconds of waiting that were read. A counter of Prometheus must not fall.
+    shown_waiting: AtomicU64,
     restarts: AtomicU64,
     bad_samples: AtomicU64,
     ready_batches: AtomicU64,
@@ -102,6 +105,7 @@ impl Default for SharedStats {
             errors: AtomicU64::new(0),
             waiting_nanos: AtomicU64::new(0),
             in_next_since: AtomicU64::new(0),
+            shown_waiting: AtomicU64::new(0),
             restarts: AtomicU64::new(0),
             bad_samples: AtomicU64::new(0),
             ready_batches: AtomicU64::new(0),
@@ -113,11 +117,7 @@ impl Default for SharedStats {
 
 impl SharedStats {
     pub(crate) fn read(&self) -> LoaderStats {
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let current = match load(&self.in_next_since) {
-            0 => 0,
-            since => self.nanos_at(Instant::now()).saturating_sub(since),
-        };
+        let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
         let (page, workers) = self.workers.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let workers = page.upgrade().map_or_else(Vec::new, |page| {
             (0..workers).map(|worker| WorkerStats::new(&page.read(worker))).collect()
@@ -127,13 +127,24 @@ impl SharedStats {
             batches: load(&self.batches),
             samples: load(&self.samples),
             errors: load(&self.errors),
-            waiting: Duration::from_nanos(load(&self.waiting_nanos).saturating_add(current)),
+            waiting: Duration::from_nanos(self.waiting()),
             restarts: load(&self.restarts),
             bad_samples: load(&self.bad_samples),
             ready_batches: load(&self.ready_batches),
             shared_memory_bytes: load(&self.shared_memory_bytes),
             workers,
         }
+    }
+
+    /// Returns the nanoseconds that the program has waited, with the current call of `next`. Never less than before.
+    fn waiting(&self) -> u64 {
+        let since = self.in_next_since.load(Ordering::Relaxed);
+        // Acquire: pairs with the release of `next_ends`, so that a call whose time is in the sum is seen to have ended.
+        let ended = self.waiting_nanos.load(Ordering::Acquire);
+        let is_same_call = since != 0 && self.in_next_since.load(Ordering::Relaxed) == since;
+        let current = if is_same_call { self.nanos_at(Instant::now()).saturating_sub(since) } else { 0 };
+        let waiting = ended.saturating_add(current);
+        self.shown_waiting.fetch_max(waiting, Ordering::Relaxed).max(waiting)
     }
 
     /// Returns a `Warn` that also counts replaced workers and bad samples.
@@ -166,8 +177,10 @@ impl SharedStats {
     /// Notes that `next`, called at `asked`, returns `now`: a batch with a number of samples, an error
     /// (`Some(None)`), or the end (`None`).
     pub(crate) fn next_ends(&self, asked: Instant, now: Instant, returned: Option<Option<usize>>) {
-        add(&self.waiting_nanos, self.nanos_at(now).saturating_sub(self.nanos_at(asked)));
         self.in_next_since.store(0, Ordering::Relaxed);
+        // Release: who sees this sum sees that the call has ended.
+        self.waiting_nanos
+            .fetch_add(self.nanos_at(now).saturating_sub(self.nanos_at(asked)), Ordering::Release);
         match returned {
             Some(Some(samples)) => {
                 add(&self.batches, 1);

@@ -215,6 +215,7 @@ impl Worker<'_> {
     /// Closes all shards and begins another epoch.
     fn resume(&mut self, epoch: u64) -> anyhow::Result<Flow> {
         self.is_failure_reported = false;
+        self.session.control.area_of(self.session.worker).forget_slowest();
         if let Ok(fetch) = &mut self.fetch {
             // Dropping the shards' iterators runs user code.
             drop(catch_unwind(AssertUnwindSafe(|| fetch.rewind())));
@@ -269,7 +270,7 @@ impl Worker<'_> {
             Err(EncodeFailure::Failed(failure)) => Ok(Outcome::Failed { lease, failure }),
             Err(EncodeFailure::TooLarge { needed }) => {
                 drop(arena);
-                self.send_in_larger_slot(task, lease, batch, needed)
+                self.send_in_larger_slot(task, lease, batch, needed, sink)
             }
         }
     }
@@ -282,6 +283,7 @@ impl Worker<'_> {
         lease: Lease,
         batch: Box<dyn EncodeBatch>,
         needed: usize,
+        sink: &PageSink<'_>,
     ) -> anyhow::Result<Outcome> {
         if self.report(Event::NeedSlot { task, lease, needed: needed as u64 })?.is_break() {
             return Ok(Outcome::MainGone);
@@ -289,7 +291,12 @@ impl Worker<'_> {
         let failed = |failure| Ok(Outcome::Failed { lease, failure });
         let mut waiting = WaitingBatch::InSlot(batch);
         let larger = loop {
-            match self.slots.wait_for_grant(task, &self.session.control)? {
+            let mut wait = || self.slots.wait_for_grant(task, &self.session.control);
+            let grant = match sink.timer() {
+                Some(timer) => timer.waiting(wait),
+                None => wait(),
+            };
+            match grant? {
                 Grant::Lease(larger) => break larger,
                 Grant::Refused(reason) => return failed(Failure::to_send(reason)),
                 Grant::Done => return Ok(Outcome::Cancelled { lease }),

@@ -59,6 +59,9 @@ impl ProgressSink for PageSink<'_> {
         end_if_forked();
         if state == WorkerState::Collating {
             fault::point(Point::WorkerCollate);
+            if let Some(timer) = self.timer.if_profiled() {
+                timer.start_collating();
+            }
         }
         match self.untimed.get() {
             0 => {

@@ -224,7 +224,7 @@ fn slowest(report: &EpochReport) -> Markup {
         tbody { @for sample in &report.times.slowest { tr {
             td { (sample.index) }
             @if has_shards { td { @if let Some(shard) = sample.shard { (shard) } } }
-            td { (sample.batch) } td { (time(sample.time)) }
+            td { (sample.batch.map_or("-".to_owned(), |batch| batch.to_string())) } td { (time(sample.time)) }
         } } }
     } }
 }

@@ -146,6 +146,7 @@ where
             return Err(Error::invalid_option("digest", PROBLEM));
         }
         let launched = self.settings.take_rank(&variables)?;
+        self.settings.launched.clone_from(&launched);
         let bound = launched.filter(|_| cpus.are_inherited());
         if let Some(bound) = bound.and_then(|launched| binding::warning(&launched, epochs.workers)) {
             self.settings.warn.warn(&bound);
@@ -169,7 +170,7 @@ where
         in_process: impl FnOnce(K, C, u64, HeapPool) -> Loading<C::Batch>,
     ) -> Result<DataLoader<C::Batch>, Error> {
         let mut settings = self.settings;
-        let tracer = Tracer::new(&settings.options)?;
+        let tracer = Tracer::new(&settings.options, settings.launched.as_ref())?;
         if let Some(tracer) = &tracer {
             settings.warn = tracer.watch(settings.warn);
         }
@@ -205,7 +206,7 @@ where
                 load_by_workers(&mut settings, (program, cpus), (epochs, tuner), encoded, pinner.clone())?
             }
         };
-        let observers = Observers { stats, tracer, _metrics: metrics };
+        let observers = Observers { stats, tracer, metrics };
         Ok(DataLoader::new(loading, content, origin, settings.warn, pinner, iteration, observers))
     }
 }

@@ -39,6 +39,8 @@ pub(super) struct Settings {
     pub(super) is_distributed: bool,
     /// True if `launcher` is, or was, [`LauncherMode::Auto`].
     pub(super) is_launched: bool,
+    /// What the launcher's variables say, unless `launcher` is off.
+    pub(super) launched: Option<LaunchedRank>,
     pub(super) sampler: Option<Box<dyn Sampler>>,
     pub(super) batch_sampler: Option<Box<dyn BatchSampler>>,
     pub(super) worker_program: Option<WorkerProgram>,
@@ -62,6 +64,7 @@ impl Default for Settings {
             options: LoaderOptions::default(),
             is_distributed: false,
             is_launched: false,
+            launched: None,
             sampler: None,
             batch_sampler: None,
             worker_program: None,

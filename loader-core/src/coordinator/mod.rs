@@ -142,6 +142,11 @@ impl Taken {
         self.worker
     }
 
+    /// Its number.
+    pub(crate) fn task(&self) -> u64 {
+        self.task
+    }
+
     /// Number of its batch, as the user sees it.
     pub(crate) fn batch(&self) -> u64 {
         self.batch
@@ -318,6 +323,20 @@ impl Coordinator {
     pub(crate) fn worker_reports(&self, crew: &impl Crew) -> impl Iterator<Item = WorkerReport> {
         let reports = self.counters.iter().enumerate();
         reports.map(|(worker, before)| report(worker, crew).since(before))
+    }
+
+    /// Returns the number of batches that the workers have loaded in this epoch. A batch that two workers have loaded
+    /// counts twice.
+    pub(crate) fn loaded(&self, crew: &impl Crew) -> u64 {
+        let workers = self.counters.iter().enumerate();
+        let loaded =
+            workers.map(|(worker, before)| crew.snapshot(worker).batches.saturating_sub(before.batches));
+        loaded.fold(0, u64::saturating_add)
+    }
+
+    /// Returns the number of tasks whose batches the user has not got.
+    pub(crate) fn unreturned(&self) -> usize {
+        self.schedule.len()
     }
 
     /// Removes and returns every lease that a worker may still write under, each with its worker, and those

@@ -121,7 +121,12 @@ pub(crate) struct LocalSink<'a> {
 }
 
 impl ProgressSink for LocalSink<'_> {
-    fn progress(&self, _state: WorkerState, _index: usize) -> bool {
+    fn progress(&self, state: WorkerState, _index: usize) -> bool {
+        if state == WorkerState::Collating
+            && let Some(timer) = self.timer()
+        {
+            timer.start_collating();
+        }
         true
     }
 

@@ -22,7 +22,7 @@ use crate::{
     sample_digest::SampleDigest,
     state::{Origin, State},
     stats::SharedStats,
-    trace::EpochTrace,
+    trace::IterTrace,
     tracing_events,
     warning::{Warn, Warning},
 };
@@ -63,7 +63,7 @@ pub struct Iter<B> {
     /// True once the epoch has had more bad samples than allowed, which ends the iteration.
     has_too_many_bad_samples: bool,
     /// Declared after `inner`, so it is dropped after `inner`, which collects its last spans when it is dropped.
-    trace: Option<EpochTrace>,
+    trace: Option<IterTrace>,
     stats: Arc<SharedStats>,
 }
 
@@ -97,11 +97,12 @@ impl<B: Batch> Inner<B> {
         }
     }
 
-    /// Returns the number of batches that workers have loaded in this epoch; `None` without workers.
-    fn loaded(&self) -> Option<u64> {
+    /// Returns the number of batches that are ready, if the program has got `returned` batches of this epoch; `None`
+    /// without workers.
+    fn ready(&self, returned: u64) -> Option<u64> {
         match self {
             Self::Batches(_) | Self::Shards(_) => None,
-            Self::Workers(iter) => iter.loaded(),
+            Self::Workers(iter) => iter.ready(returned),
         }
     }
 }
@@ -137,7 +138,11 @@ impl<B: Batch> Iter<B> {
     /// Adds the epoch to the loader's statistics and trace.
     pub(crate) fn observed(mut self, observers: &Observers) -> Self {
         let Observers { stats, tracer, .. } = observers;
-        self.trace = tracer.as_ref().map(|tracer| tracer.begin_epoch(self.epoch(), self.warn.clone()));
+        self.trace = match &self.inner {
+            Inner::Workers(iter) => iter.trace(),
+            _ => tracer.as_ref().map(|tracer| tracer.begin_pass(self.epoch())),
+        }
+        .map(|pass| pass.of_iterator(self.warn.clone()));
         self.stats = Arc::clone(stats);
         stats.epoch_begins();
         tracing_events::epoch_began(self.epoch(), self.num_workers());
@@ -315,6 +320,7 @@ impl<B: Batch> Iterator for Iter<B> {
         self.check_batch_count();
         let Some((info, batch)) = step else {
             self.stats.next_ends(asked, Instant::now(), None);
+            self.stats.set_ready(0, 0);
             if self.stopwatch.ended(asked) {
                 tracing_events::epoch_ended(|| self.report());
             }
@@ -323,15 +329,15 @@ impl<B: Batch> Iterator for Iter<B> {
             }
             return None;
         };
-        self.trace_step(asked, info.as_ref(), batch.as_ref().err());
         let loaded = info.as_ref().filter(|_| batch.is_ok());
         let now = self.stopwatch.waited(asked, loaded, || self.inner.resource_use());
         self.stats.next_ends(asked, now, Some(loaded.map(|info| info.samples)));
+        self.trace_step(asked, now, info.as_ref(), batch.as_ref().err());
         if self.stopwatch.is_reading_due(now)
             && let Inner::Workers(iter) = &self.inner
-            && let Some(loaded) = iter.loaded()
+            && let Some(ready) = iter.ready(self.stopwatch.batches())
         {
-            let ready = self.stopwatch.note_loaded(now, loaded);
+            self.stopwatch.note_ready(now, ready);
             self.stats.set_ready(ready, iter.shared_memory_bytes());
             iter.publish_to(&self.stats);
         }
@@ -365,12 +371,22 @@ impl<B: Batch> Iter<B> {
         }
     }
 
-    /// Adds to the trace that `next`, called at `asked`, returns a batch, or this error.
-    fn trace_step(&mut self, asked: Instant, info: Option<&BatchInfo>, error: Option<&Error>) {
+    /// Adds the call of `next` from `asked` to `now` to the trace. It returns a batch, or this error.
+    fn trace_step(&mut self, asked: Instant, now: Instant, info: Option<&BatchInfo>, error: Option<&Error>) {
         let Some(trace) = &mut self.trace else { return };
         let fatal = error.filter(|error| error.ends_iteration());
-        let ready = self.inner.loaded().map(|loaded| loaded.saturating_sub(self.stopwatch.returned() + 1));
-        trace.returned(asked, info.map(|info| info.number), ready);
+        if fatal.is_none() && !trace.is_continuous() {
+            return;
+        }
+        let ready = self.inner.ready(self.stopwatch.batches());
+        let batch = info.map(|info| {
+            let task = match &self.inner {
+                Inner::Workers(iter) => iter.last_task(),
+                _ => None,
+            };
+            (info.number, task.unwrap_or(info.number))
+        });
+        trace.returned(asked, now, batch, ready);
         if trace.is_continuous() || fatal.is_some() {
             match &mut self.inner {
                 Inner::Batches(iter) => trace.collect(iter.profile()),

@@ -19,7 +19,7 @@ use crate::{
     pool::Pool,
     report::WorkerReport,
     state::Position,
-    trace::Tracer,
+    trace::PassTracer,
     tuner::Setting,
 };
 
@@ -45,7 +45,9 @@ pub(crate) struct Team {
     /// What each worker had measured at the beginning of the epoch. Later workers had measured nothing.
     profiles_before: Vec<Profile>,
     pub(super) decoding: Decoding,
-    pub(super) tracer: Option<Tracer>,
+    pub(super) trace: Option<PassTracer>,
+    /// Number of the task whose batch the program got last.
+    pub(super) last_task: Option<u64>,
     /// Number of spans of each worker that were collected for the trace.
     spans_seen: Vec<u64>,
 }
@@ -105,13 +107,23 @@ impl Team {
         supply: Supply,
         slots: &SlotPool,
         persistent: bool,
-        tracer: Option<Tracer>,
+        trace: Option<PassTracer>,
     ) -> Self {
         let coordinator = Coordinator::new(options, supply, slots, persistent, Instant::now(), &pool);
         let (changed, worker_time) = (Instant::now(), Duration::ZERO);
         let (profiles_before, decoding) = (Vec::new(), Decoding::default());
-        let spans_seen = Vec::new();
-        Self { pool, coordinator, changed, worker_time, profiles_before, decoding, tracer, spans_seen }
+        let (spans_seen, last_task) = (Vec::new(), None);
+        Self {
+            pool,
+            coordinator,
+            changed,
+            worker_time,
+            profiles_before,
+            decoding,
+            trace,
+            last_task,
+            spans_seen,
+        }
     }
 
     /// Returns the number of workers that get tasks, or will once they run.
@@ -120,7 +132,10 @@ impl Team {
     }
 
     /// Begins another epoch with workers that have resumed.
-    pub(crate) fn begin_epoch(&mut self, supply: Supply, slots: &SlotPool) {
+    pub(crate) fn begin_epoch(&mut self, supply: Supply, slots: &SlotPool, trace: Option<PassTracer>) {
+        // Spans of batches that the last epoch has abandoned.
+        self.collect_spans();
+        (self.trace, self.last_task) = (trace, None);
         self.coordinator.begin_epoch(supply, slots, Instant::now(), &mut self.pool);
         (self.changed, self.worker_time) = (Instant::now(), Duration::ZERO);
         self.profiles_before = (0..self.pool.len()).map(|worker| self.pool.profile(worker).read()).collect();
@@ -172,10 +187,10 @@ impl Team {
 
     /// Adds the spans that workers have written since the last call to the trace.
     pub(super) fn collect_spans(&mut self) {
-        let Some(tracer) = &self.tracer else { return };
+        let Some(trace) = &self.trace else { return };
         self.spans_seen.resize(self.pool.len(), 0);
         for (worker, seen) in self.spans_seen.iter_mut().enumerate() {
-            tracer.collect(Some(worker), self.pool.profile(worker), seen);
+            trace.collect(Some(worker), self.pool.profile(worker), seen);
         }
     }
 
@@ -188,10 +203,14 @@ impl Team {
         reports
     }
 
+    /// Returns the maximum number of batches that can be ready.
+    pub(super) fn window(&self) -> u64 {
+        self.coordinator.unreturned() as u64
+    }
+
     /// Returns the number of batches that the workers have loaded in this epoch.
     pub(super) fn loaded(&self) -> u64 {
-        let batches = self.coordinator.worker_reports(&self.pool).map(|worker| worker.batches);
-        batches.fold(0, u64::saturating_add)
+        self.coordinator.loaded(&self.pool)
     }
 
     /// Returns the private memory of the largest worker, in bytes.

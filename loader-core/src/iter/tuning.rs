@@ -142,8 +142,8 @@ impl Tuning {
         let memory = self.memory_bounds(team);
         let Some(mut decision) = self.tuner.decide(memory) else { return };
         decision.batch = self.batches;
-        if let Some(tracer) = &team.tracer {
-            tracer.add_instant(None, "tuning decision", decision.to_string());
+        if let Some(trace) = &team.trace {
+            trace.add_instant("tuning decision", decision.to_string());
         }
         if self.decisions.len() < MAX_DECISIONS {
             self.decisions.push(decision);

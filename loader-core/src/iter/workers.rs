@@ -28,6 +28,7 @@ use crate::{
     report::WorkerReport,
     state::Position,
     stats::SharedStats,
+    trace::PassTracer,
     tuner::TuningDecision,
 };
 
@@ -207,9 +208,20 @@ impl<B> WorkerIter<B> {
         }
     }
 
-    /// Returns the number of batches that the workers have loaded in this epoch; `None` after its end.
-    pub(super) fn loaded(&self) -> Option<u64> {
-        self.team.as_ref().map(Team::loaded)
+    /// Returns the number of batches that are ready, if the program has got `returned` batches of this epoch; `None`
+    /// after its end.
+    pub(super) fn ready(&self, returned: u64) -> Option<u64> {
+        self.team.as_ref().map(|team| team.loaded().saturating_sub(returned).min(team.window()))
+    }
+
+    /// Returns the epoch's part of the trace.
+    pub(super) fn trace(&self) -> Option<PassTracer> {
+        self.team.as_ref().and_then(|team| team.trace.clone())
+    }
+
+    /// Returns the number of the task whose batch was returned last.
+    pub(super) fn last_task(&self) -> Option<u64> {
+        self.team.as_ref().and_then(|team| team.last_task)
     }
 
     /// Returns the tuner's decisions in this epoch.
@@ -283,12 +295,12 @@ fn next_batch<B: Batch>(team: &mut Team, last_error: &mut Option<Error>) -> Resu
     }
     let Some((taken, outcome)) = team.coordinator.take_next() else { return Ok(None) };
     let worker = taken.worker();
-    let Team { coordinator, decoding, tracer, .. } = team;
-    let tracer =
-        tracer.as_ref().filter(|tracer| tracer.is_continuous()).map(|tracer| (tracer, Instant::now()));
+    let Team { coordinator, decoding, trace, last_task, .. } = team;
+    *last_task = Some(taken.task());
+    let trace = trace.as_ref().filter(|trace| trace.is_continuous()).map(|trace| (trace, Instant::now()));
     let Opened { end, hashes, mut batch, bad } = decoding.measure(|| open(coordinator, &taken, outcome));
-    if let Some((tracer, started)) = tracer {
-        tracer.decoded(started, taken.batch());
+    if let Some((trace, started)) = trace {
+        trace.decoded(started, taken.batch());
     }
     let mut info = team.coordinator.returned(taken, end, bad);
     if let Some(hashes) = hashes

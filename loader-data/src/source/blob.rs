@@ -243,6 +243,11 @@ pub(crate) struct BlobReader {
 
 impl BlobReader {
     fn read_chunk(&mut self) -> Result<()> {
+        // With the wait for the thread that reads ahead.
+        Phase::Read.measure(|| self.read_next_chunk())
+    }
+
+    fn read_next_chunk(&mut self) -> Result<()> {
         let end = self.end.min(self.next + self.max_chunk);
         self.chunk = match self.ahead.take().map(JoinHandle::join) {
             Some(Ok(read)) => read?,

@@ -6,6 +6,7 @@ use std::{
 };
 
 use flate2::bufread::MultiGzDecoder;
+use loader_core::Phase;
 
 use super::{Blob, BlobReader, Location, zstd::Zstd};
 use crate::error::{DataError, DataProblem};
@@ -85,10 +86,10 @@ pub(crate) enum Decompressor {
 
 impl Read for Decompressor {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        match self {
+        Phase::Decode.measure(|| match self {
             Self::Gzip(reader) => reader.read(bytes),
             Self::Zstd(reader) => reader.read(bytes),
-        }
+        })
     }
 }
 

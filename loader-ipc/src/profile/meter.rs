@@ -6,7 +6,7 @@ use super::{
     BATCH_TIMES, BATCHES, Histogram, MIN_SAMPLE_NANOS, PHASES, PROFILED_BATCHES, PROFILED_INTERVAL,
     ProfileArea, SAMPLE_MEAN, SAMPLE_TIMES, SLOWEST, SPANS, SlowSample, Span, SpanKind, now, slowest, spans,
 };
-use crate::atomic::Ordering;
+use crate::{atomic::Ordering, end_if_forked};
 
 pub(super) const PHASE_COUNT: usize = 6;
 
@@ -136,6 +136,7 @@ pub struct BatchTimer<'a> {
     is_profiled: bool,
     /// When the current sample, or the last step of the batch, began.
     step: Cell<u64>,
+    is_encoding: Cell<bool>,
 }
 
 impl<'a> ProfileArea<'a> {
@@ -147,7 +148,8 @@ impl<'a> ProfileArea<'a> {
         if is_profiled {
             METER.with(|meter| meter.start(started));
         }
-        BatchTimer { area: self, epoch, batch, shard, started, is_profiled, step: Cell::new(started) }
+        let (step, is_encoding) = (Cell::new(started), Cell::new(false));
+        BatchTimer { area: self, epoch, batch, shard, started, is_profiled, step, is_encoding }
     }
 
     fn push(self, span: Span) {
@@ -156,8 +158,8 @@ impl<'a> ProfileArea<'a> {
 }
 
 impl BatchTimer<'_> {
-    /// Returns the timer if the batch is profiled. Call the following three methods only on a timer that this
-    /// method returned.
+    /// Returns the timer if the batch is profiled. Call the methods that note a step only on a timer
+    /// that this method returned.
     pub fn if_profiled(&self) -> Option<&Self> {
         self.is_profiled.then_some(self)
     }
@@ -167,9 +169,22 @@ impl BatchTimer<'_> {
         self.enter(Phase::Fetch);
     }
 
+    /// Notes that all samples are there, and that collation finishes the batch.
+    pub fn start_collating(&self) {
+        self.enter(Phase::Collate);
+    }
+
     /// Notes that collation is done, and that the batch is now encoded.
     pub fn start_encoding(&self) {
+        self.is_encoding.set(true);
         self.enter(Phase::Encode);
+    }
+
+    /// Calls `wait`, whose time counts as no phase.
+    pub fn waiting<R>(&self, wait: impl FnOnce() -> R) -> R {
+        let result = wait();
+        METER.with(|meter| meter.since.set(now()));
+        result
     }
 
     fn enter(&self, phase: Phase) {
@@ -180,6 +195,8 @@ impl BatchTimer<'_> {
     /// Notes that the dataset has returned sample `index`, or one of several samples (`None`), and that collation
     /// goes on.
     pub fn sample_returned(&self, index: Option<u64>) {
+        // User code has just run, and may have forked. A forked child has no area.
+        end_if_forked();
         let now = now();
         METER.with(|meter| meter.enter_at(Phase::Collate, now));
         let started = self.step.replace(now);
@@ -195,6 +212,8 @@ impl BatchTimer<'_> {
 
     /// Records the batch, which has `samples` samples. Returns the time since its start.
     pub fn finish(self, samples: u64) -> Duration {
+        // Encoding runs user code too.
+        end_if_forked();
         let Self { area, batch, started, is_profiled, .. } = self;
         let now = now();
         let nanos = now.saturating_sub(started);
@@ -205,6 +224,8 @@ impl BatchTimer<'_> {
                 (0..PHASE_COUNT).for_each(|phase| area.add(PHASES + phase, meter.nanos[phase].get()));
             });
             area.add(PROFILED_BATCHES, 1);
+        }
+        if self.is_encoding.get() {
             let step = self.step.get();
             let time = Duration::from_nanos(now.saturating_sub(step));
             area.push(Span { kind: SpanKind::Encode, start: step, time, batch, detail: samples });

@@ -91,6 +91,13 @@ impl<'a> ProfileArea<'a> {
         }
     }
 
+    /// Forgets the slowest samples, because another epoch begins.
+    pub fn forget_slowest(self) {
+        self.words[SLOWEST..SLOWEST + slowest::WORDS]
+            .iter()
+            .for_each(|word| word.store(0, Ordering::Relaxed));
+    }
+
     /// Returns the slowest samples of an epoch that were measured, the slowest first; at most 16.
     pub fn slowest(self, epoch: u64) -> Vec<SlowSample> {
         slowest::read(&self.words[SLOWEST..SLOWEST + slowest::WORDS], epoch)
@@ -156,4 +163,35 @@ fn add(word: &AtomicU64, more: u64) {
 pub fn now() -> u64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap_or_else(|_| TimeSpec::new(0, 0));
     u64::try_from(Duration::from(now).as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn an_area_with_arbitrary_words_can_be_read(
+            words in prop::collection::vec(prop_oneof![any::<u64>(), Just(u64::MAX), 0..8_u64], 64),
+            places in prop::collection::vec(0..AREA_WORDS, 64),
+            from in any::<u64>(),
+            epoch in 0..8_u64,
+        ) {
+            let own = OwnProfile::default();
+            for (word, place) in words.iter().zip(places) {
+                own.0[place].store(*word, Ordering::Relaxed);
+            }
+            // The number of spans, and the words around the ring.
+            own.0[SPANS].store(words[0], Ordering::Relaxed);
+            let profile = own.area().read();
+            let mut sum = profile.clone().since(&Profile::default());
+            sum.add(&profile);
+            prop_assert!(sum.batch_times.quantile(0.99).is_none_or(|time| time > Duration::ZERO));
+            prop_assert!(own.area().slowest(epoch).len() <= 16);
+            let (spans, next) = own.area().spans(from);
+            prop_assert!(spans.len() <= 1024 && next == words[0]);
+        }
+    }
 }

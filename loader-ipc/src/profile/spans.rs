@@ -61,13 +61,17 @@ pub(super) fn push(words: &[AtomicU64], span: Span) {
 pub(super) fn read(words: &[AtomicU64], from: u64) -> (Vec<Span>, u64) {
     // Acquire: pairs with the release of `push`.
     let end = words[0].load(Ordering::Acquire);
+    if end < from {
+        // A worker that has failed has written the number.
+        return (Vec::new(), end);
+    }
     let first = from.max(end.saturating_sub(KEPT));
     let spans: Vec<_> = (first..end).map(|number| span(words, number)).collect();
     // Acquire: pairs with the fence of `push`.
     fence(Ordering::Acquire);
     let end_after = words[0].load(Ordering::Relaxed);
     // The worker may have overwritten spans meanwhile, and may be writing one more.
-    let valid_from = (end_after + 1).saturating_sub(KEPT).clamp(first, end);
+    let valid_from = end_after.saturating_add(1).saturating_sub(KEPT).clamp(first, end);
     (spans.into_iter().skip((valid_from - first) as usize).flatten().collect(), end)
 }
 
