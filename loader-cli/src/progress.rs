@@ -178,7 +178,7 @@ pub(crate) fn figures(report: &EpochReport) -> String {
     let steady = report.elapsed.saturating_sub(report.first_batch.unwrap_or_default()).as_secs_f64();
     let waiting = if steady > 0.0 { report.waiting.as_secs_f64() / steady } else { 0.0 };
     let speed = report.samples_per_second();
-    let ready = report.ready.readings.last().map(|(_, batches)| format!(", {batches} ready"));
+    let ready = report.ready.counts.last().map(|(_, batches)| format!(", {batches} ready"));
     format!("{speed:.0} samples/s, {:.0} % waiting{}", 100.0 * waiting, ready.unwrap_or_default())
 }
 

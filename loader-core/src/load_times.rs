@@ -1,4 +1,4 @@
-//! Where the time of loading goes: phases, percentiles and the slowest samples.
+//! How long loading takes: phases, percentiles and the slowest samples.
 
 use std::{cmp::Reverse, fmt, time::Duration};
 
@@ -8,22 +8,22 @@ use serde::{Serialize, Serializer, ser::SerializeMap};
 /// Maximum number of samples in [`LoadTimes::slowest`].
 const MAX_SLOWEST: usize = 16;
 
-/// Where the time of loading batches went in an epoch, from [`EpochReport::times`](crate::EpochReport::times). All
-/// times are wall-clock times of the processes that load.
+/// How long loading took in an epoch, from [`EpochReport::times`](crate::EpochReport::times): in the workers, or in main
+/// without workers. All times are wall-clock times. Batches that failed are not counted.
 ///
-/// The time of every batch is measured. Samples and phases are measured in every batch if samples take at least 50 µs
-/// on average, and otherwise in one of 512 batches of a worker.
+/// The time of every batch is measured. Samples and phases are measured in profiled batches: a batch is profiled if the
+/// samples of the worker's previous batch took at least 50 µs on average, and otherwise one of 512 batches is.
 ///
 /// Its `Display` is one line with the percentiles and the slowest sample; empty before the first batch. Serialised,
 /// all times are numbers of seconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct LoadTimes {
-    /// Time of each phase, in the batches whose samples were measured.
+    /// Time of each phase, in the profiled batches.
     pub phases: PhaseTimes,
-    /// Number of batches whose samples were measured.
-    pub measured_batches: u64,
-    /// Times of all batches; `None` if none was loaded.
+    /// Number of profiled batches: those in which samples and phases were measured.
+    pub profiled_batches: u64,
+    /// Times from a task to its report, encoding included, of all batches; `None` if no batch was loaded.
     #[serde(rename = "batch_seconds")]
     pub batch: Option<Percentiles>,
     /// Times in which the dataset returned a sample, without collation; `None` if none was measured. Samples of
@@ -201,7 +201,7 @@ impl LoadTimes {
         slowest.truncate(MAX_SLOWEST);
         Self {
             phases: PhaseTimes::new(&all),
-            measured_batches: all.profiled_batches,
+            profiled_batches: all.profiled_batches,
             batch: Percentiles::new(&all.batch_times),
             sample: Percentiles::new(&all.sample_times),
             slowest,
@@ -229,7 +229,7 @@ mod tests {
         let ms = Duration::from_millis;
         let times = LoadTimes {
             phases: PhaseTimes { read: ms(30), decode: ms(90), ..PhaseTimes::default() },
-            measured_batches: 1,
+            profiled_batches: 1,
             batch: Some(Percentiles { count: 1, p50: ms(125), p95: ms(125), p99: ms(250) }),
             sample: None,
             slowest: vec![SlowSample { index: 7, shard: None, batch: Some(2), time: ms(500) }],

@@ -2,49 +2,49 @@
 
 use std::time::Duration;
 
-/// Maximum number of readings.
-const MAX_READINGS: usize = 512;
-/// Time between two readings in the first five seconds. It doubles whenever there are [`MAX_READINGS`] readings.
+/// Maximum number of counts.
+const MAX_COUNTS: usize = 512;
+/// Time between two counts in the first five seconds. It doubles whenever there are [`MAX_COUNTS`] counts.
 const FIRST_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Number of batches that workers have loaded and the program has not yet got, over time. It is read when `next` returns a
-/// batch, at most every 10 ms, and less often in a long epoch, so that there are at most 512 readings.
+/// Number of batches that workers have loaded and the program has not yet got, over time. It is counted when `next` returns a
+/// batch, at most every 10 ms, and less often in a long epoch, so that there are at most 512 counts.
 ///
 /// It is an estimate, which is too high after two workers have loaded the same batch, but at most the number of batches
 /// that the loader loads ahead.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct ReadyBatches {
-    /// Each reading: the time since the call of `iter()`, and the number of batches.
-    pub readings: Vec<(Duration, u64)>,
-    /// Number of times that the time between two readings was doubled.
+    /// Each count: the time since the call of `iter()`, and the number of batches.
+    pub counts: Vec<(Duration, u64)>,
+    /// Number of times that the time between two counts was doubled.
     doubled: u32,
 }
 
 impl ReadyBatches {
-    /// Returns the mean of the readings; `None` if there are none.
+    /// Returns the mean of the counts; `None` if there are none.
     pub fn mean(&self) -> Option<f64> {
-        let sum: f64 = self.readings.iter().map(|(_, batches)| *batches as f64).sum();
-        (!self.readings.is_empty()).then(|| sum / self.readings.len() as f64)
+        let sum: f64 = self.counts.iter().map(|(_, batches)| *batches as f64).sum();
+        (!self.counts.is_empty()).then(|| sum / self.counts.len() as f64)
     }
 
-    /// True if a reading is due at this time.
+    /// True if a count is due at this time.
     pub(crate) fn is_due(&self, now: Duration) -> bool {
         let interval = FIRST_INTERVAL * (1 << self.doubled.min(20));
-        self.readings.last().is_none_or(|(last, _)| now >= *last + interval)
+        self.counts.last().is_none_or(|(last, _)| now >= *last + interval)
     }
 
-    /// Adds a reading. If there are too many, drops every second one.
+    /// Adds a count. If there are too many, drops every second one.
     pub(crate) fn note(&mut self, now: Duration, batches: u64) {
-        if self.readings.len() == MAX_READINGS {
+        if self.counts.len() == MAX_COUNTS {
             let mut position = 0;
-            self.readings.retain(|_| {
+            self.counts.retain(|_| {
                 position += 1;
                 position % 2 == 1
             });
             self.doubled += 1;
         }
-        self.readings.push((now, batches));
+        self.counts.push((now, batches));
     }
 }
 
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_epoch_has_as_many_readings_as_a_short_one() {
+    fn a_long_epoch_has_as_many_counts_as_a_short_one() {
         let mut ready = ReadyBatches::default();
         assert_eq!(ready.mean(), None);
         for milliseconds in 0..60_000 {
@@ -62,10 +62,10 @@ mod tests {
                 ready.note(now, milliseconds / 10_000);
             }
         }
-        let count = ready.readings.len();
-        assert!((MAX_READINGS / 2..=MAX_READINGS).contains(&count), "{count} readings");
+        let count = ready.counts.len();
+        assert!((MAX_COUNTS / 2..=MAX_COUNTS).contains(&count), "{count} counts");
         // From 0 to 5, for ten seconds each.
         assert!((ready.mean().unwrap() - 2.5).abs() < 0.1, "{:?}", ready.mean());
-        assert!(ready.readings.is_sorted());
+        assert!(ready.counts.is_sorted());
     }
 }

@@ -60,11 +60,12 @@ pub struct EpochReport {
     pub cpus: usize,
     /// Bytes of shared memory that the loader has allocated for batches.
     pub shared_memory_bytes: u64,
-    /// Where the time of loading went.
+    /// Times of the phases, batches and samples; without values before the first batch.
     pub times: LoadTimes,
     /// Batches that were ready, over time.
     pub ready: ReadyBatches,
-    /// Mean time in which main decodes a batch that a worker has loaded; `None` without workers.
+    /// Mean time that main takes to decode a batch from its slot, measured for one of 16 batches; `None` without
+    /// workers, and before the first batch.
     pub main_decode: Option<Duration>,
     /// What was measured since the first batch; `None` before the third batch.
     pub figures: Option<LoadFigures>,
@@ -123,7 +124,7 @@ pub struct WorkerReport {
     /// Number of page faults served from memory (`ru_minflt`). Includes the start of the worker, if it was in
     /// this epoch.
     pub page_faults: u64,
-    /// Time of each phase, in the batches whose samples were measured; see [`LoadTimes`].
+    /// Time of each phase, in the profiled batches; see [`LoadTimes`].
     pub phases: PhaseTimes,
 }
 
@@ -326,7 +327,7 @@ impl Stopwatch {
     }
 
     /// True if the number of ready batches should be read `now`.
-    pub(crate) fn is_reading_due(&self, now: Instant) -> bool {
+    pub(crate) fn is_count_due(&self, now: Instant) -> bool {
         self.ready.is_due(now - self.started)
     }
 

@@ -159,7 +159,7 @@ fn phases(report: &EpochReport) -> Markup {
             } }
             p.note {
                 "Each bar is the time spent loading batches, out of the " (time(longest)) " of the epoch. The phases were measured in "
-                (report.times.measured_batches) " batches."
+                (report.times.profiled_batches) " batches."
                 @if let Some(decode) = report.main_decode { " Main decoded a batch in " (time(decode)) " on average." }
             }
         }

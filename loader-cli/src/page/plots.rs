@@ -19,10 +19,10 @@ type Root<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Plots the number of batches that were ready, over time; `None` if it was never read.
 pub(super) fn ready(report: &EpochReport) -> Option<String> {
-    let readings = &report.ready.readings;
-    let readings: Vec<_> = readings.iter().map(|(at, batches)| (at.as_secs_f64(), *batches)).collect();
-    let last = *readings.last()?;
-    let most = readings.iter().map(|(_, batches)| *batches).max()?;
+    let counts = &report.ready.counts;
+    let counts: Vec<_> = counts.iter().map(|(at, batches)| (at.as_secs_f64(), *batches)).collect();
+    let last = *counts.last()?;
+    let most = counts.iter().map(|(_, batches)| *batches).max()?;
     draw("Line: number of ready batches over the time of the epoch", 200, |root| {
         let end = report.elapsed.as_secs_f64().max(1e-3);
         let mut chart = layout(root).build_cartesian_2d(0.0..end, 0..most + 1)?;
@@ -36,7 +36,7 @@ pub(super) fn ready(report: &EpochReport) -> Option<String> {
             .max_light_lines(1)
             .draw()?;
         // The number stays until the next reading.
-        let steps = readings.windows(2).flat_map(|pair| [pair[0], (pair[1].0, pair[0].1)]);
+        let steps = counts.windows(2).flat_map(|pair| [pair[0], (pair[1].0, pair[0].1)]);
         chart.draw_series(LineSeries::new(steps.chain([last, (end, last.1)]), ACCENT.stroke_width(2)))?;
         Ok(())
     })

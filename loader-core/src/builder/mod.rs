@@ -512,7 +512,7 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// Sets an address at which the loader serves its [statistics](DataLoader::stats) over HTTP, in the text format
+    /// Sets an address at which the loader serves its [statistics](crate::DataLoader::stats) over HTTP, in the text format
     /// of Prometheus; none by default. They can be read from the call of `build()` until the loader is dropped, also
     /// while `next` waits. Everyone who can reach the address can read them: use a loopback address such as
     /// `127.0.0.1:9100` unless the network is trusted. `build()` fails if the address is in use.

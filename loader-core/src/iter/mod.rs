@@ -333,7 +333,7 @@ impl<B: Batch> Iterator for Iter<B> {
         let now = self.stopwatch.waited(asked, loaded, || self.inner.resource_use());
         self.stats.next_ends(asked, now, Some(loaded.map(|info| info.samples)));
         self.trace_step(asked, now, info.as_ref(), batch.as_ref().err());
-        if self.stopwatch.is_reading_due(now)
+        if self.stopwatch.is_count_due(now)
             && let Inner::Workers(iter) = &self.inner
             && let Some(ready) = iter.ready(self.stopwatch.batches())
         {

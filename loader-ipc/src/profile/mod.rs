@@ -6,7 +6,7 @@
 //!
 //! The time of each batch is measured. Measuring samples and phases reads the clock several times per sample. So a
 //! worker profiles a batch, which means that it measures samples and phases, only if the samples of its previous batch
-//! took at least [`MIN_SAMPLE_NANOS`] on average, and otherwise one of [`PROFILED_INTERVAL`] batches. The cost is then
+//! took at least 50 µs on average, and otherwise one of 512 batches. The cost is then
 //! below one percent of the time.
 //!
 //! Alternative considered: each report to main carries the times. Rejected because the report of a killed worker
