@@ -147,7 +147,10 @@ fn errors_come_before_the_first_worker() {
 
 #[test]
 fn a_config_that_cannot_be_written_is_refused() {
-    let (folder, path, _) = config("");
+    // In a folder of the system, because another user may have no access to that of this run.
+    let folder = tempfile::tempdir_in("/tmp").unwrap();
+    let path = folder.path().join("run.toml").to_str().unwrap().to_owned();
+    fs::write(&path, config("").2).unwrap();
     let set_mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     set_mode(Path::new(&path), 0o444);
     set_mode(folder.path(), 0o755);
