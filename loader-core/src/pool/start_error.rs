@@ -5,7 +5,7 @@
 use std::io;
 
 use loader_ipc::{advice, frame::ExitStatus, handshake::HandshakeError, lifeline::LifelineError};
-use nix::libc::{EAGAIN, EMFILE, ENFILE};
+use nix::libc::{EAGAIN, EMFILE, ENFILE, ENOMEM};
 
 /// Why a worker did not start; see [`Error::WorkerNotStarted`](crate::Error::WorkerNotStarted).
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +62,7 @@ fn not_spawned(error: &io::Error, program: &str) -> String {
     match error.raw_os_error() {
         Some(EMFILE | ENFILE) => "; raise the limit on open files (`ulimit -n`), or use fewer workers".into(),
         Some(EAGAIN) => "; the limit on processes (`ulimit -u`) is reached".into(),
+        Some(ENOMEM) => advice(error).into(),
         _ => format!(" ({program})"),
     }
 }
