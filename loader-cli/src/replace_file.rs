@@ -1,4 +1,4 @@
-//! Replaces a file at once: after a crash it has the old content or the new one.
+//! Replaces a file atomically: after a crash it has either the old content or the new content.
 
 use std::{
     ffi::OsString,

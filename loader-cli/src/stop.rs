@@ -81,7 +81,7 @@ impl Ending {
 }
 
 impl Stop {
-    /// Returns what makes the reason of an error with which the file `path` was not written.
+    /// Returns a function that turns the error of writing the file `path` into a `Stop`.
     pub(crate) fn not_written(path: &Path) -> impl FnOnce(io::Error) -> Self {
         |error| Self::FileNotWritten { path: path.to_owned(), error }
     }
@@ -150,7 +150,7 @@ impl Stop {
             Self::TooLittleTime(time) => (
                 "TooLittleTime",
                 format!(
-                    "{time:?} were too short to compare the settings, and nothing was written; give a longer --time"
+                    "{time:?} was too short to compare the settings, and nothing was written; give a longer --time"
                 ),
             ),
             Self::NoImages(reason) => ("NoImages", format!("--contact-sheet: {reason}")),

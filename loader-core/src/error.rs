@@ -453,13 +453,17 @@ const OTHER_SHARE: &str = "give the state that this rank saved, or merge the sta
 /// Says which shards `world_size` ranks need to resume a state with `shards` shards, or how many ranks can.
 fn other_shards(shards: usize, world_size: usize) -> String {
     if shards.is_multiple_of(world_size) {
-        return format!("use shards({})", shards / world_size);
+        return format!("set shards to {}", shards / world_size);
     }
     const MAX_RANKS: usize = 1 << 16;
     let divides = |ranks: &usize| shards.is_multiple_of(*ranks);
     let ranks = (1..=shards.min(MAX_RANKS)).filter(divides).map(|ranks| ranks.to_string());
     let ranks = ranks.collect::<Vec<_>>();
-    format!("this number of ranks cannot share them equally; use one of {} ranks", ranks.join(", "))
+    format!(
+        "{shards} shards cannot be divided equally among {world_size} ranks; use a number of ranks out of {}, and set shards \
+         to {shards} divided by it",
+        ranks.join(", ")
+    )
 }
 
 fn failed(

@@ -21,16 +21,16 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Warning {
-    /// `build()`: there are more workers than processors that they may use, by their affinity and the control
+    /// `build()`: there are more workers than CPUs that they may use, by their affinity and the control
     /// group's quota.
     #[error(
-        "num_workers is {workers}, but the workers may use {cpus} processors: workers share processors, \
+        "num_workers is {workers}, but the workers may use {cpus} CPUs: workers share CPUs, \
          which may make loading slower; lower num_workers, or use \"auto\""
     )]
     MoreWorkersThanCpus {
         /// The loader's `num_workers`.
         workers: usize,
-        /// Number of processors.
+        /// Number of CPUs.
         cpus: usize,
     },
     /// `build()`: a launcher has started several processes, but the loader loads the whole dataset in each.
@@ -43,9 +43,9 @@ pub enum Warning {
         /// What the launcher's variables say.
         launched: LaunchedRank,
     },
-    /// `build()`: a launcher has bound this process, and so its workers, to a small part of the processors.
+    /// `build()`: a launcher has bound this process, and so its workers, to a small part of the CPUs.
     #[error(
-        "{launcher} has bound this process and its {workers} workers to {cpus} of {all_cpus} processors, though it \
+        "{launcher} has bound this process and its {workers} workers to {cpus} of {all_cpus} CPUs, though it \
          runs {processes} processes on this machine; set worker_affinity to \"share\", or {}", unbind(*.launcher)
     )]
     BoundToFewCpus {
@@ -53,9 +53,9 @@ pub enum Warning {
         launcher: Launcher,
         /// The loader's `num_workers`.
         workers: usize,
-        /// Number of processors that the process may use.
+        /// Number of CPUs that the process may use.
         cpus: usize,
-        /// Number of processors that its control group or the machine has.
+        /// Number of CPUs that its control group or the machine has.
         all_cpus: usize,
         /// Number of the launcher's processes on this machine.
         processes: usize,
@@ -216,7 +216,7 @@ fn unbind(launcher: Launcher) -> &'static str {
         Launcher::Pmi => "set I_MPI_PIN=off for Intel MPI, or start it with `mpiexec -bind-to none` of MPICH",
         Launcher::Mvapich2 => "set MV2_ENABLE_AFFINITY=0",
         Launcher::Slurm => "start it with `srun --cpu-bind=none`, or with more `--cpus-per-task`",
-        _ => "let each process use more processors, for example with `srun --cpu-bind=none`",
+        _ => "let each process use more CPUs, for example with `srun --cpu-bind=none`",
     }
 }
 

@@ -42,9 +42,9 @@ fn cpus() -> Vec<Check> {
         }
         () if count < own.len() => {
             let meaning = format!(
-                "the control group's quota is about {count}: more threads than this wait for each other"
+                "the control group's quota is about {count}: threads beyond this number wait for processor time"
             );
-            check(Status::Note, meaning).advice("count the quota, not the CPUs, in num_workers")
+            check(Status::Note, meaning).advice("set num_workers to at most the quota")
         }
         () => {
             check(Status::Ok, format!("`--num-workers auto` begins with {}", count.saturating_sub(1).max(1)))
@@ -95,7 +95,7 @@ fn launcher(plan: &Plan) -> Vec<Check> {
             let is_divided = rank.world_size == 1 || rank.local_rank.zip(rank.local_size).is_some();
             let meaning = match is_divided {
                 true => "`loader run` loads the share of this rank",
-                false => "`loader run` loads the share of this rank; no local rank is told, so worker_affinity does not divide the CPUs",
+                false => "`loader run` loads the share of this rank; the launcher does not set a local rank, so worker_affinity does not divide the CPUs",
             };
             Check::new(NAME, Status::Ok, rank.to_string(), meaning)
         }

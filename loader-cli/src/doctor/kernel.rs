@@ -62,7 +62,7 @@ fn pidfd() -> Check {
         }
         Err(error) => {
             let found = format!("pidfd_open fails: {error}");
-            Check::new(NAME, Status::Warning, found, "main looks every 50 ms whether a worker has died")
+            Check::new(NAME, Status::Warning, found, "main checks every 50 ms whether a worker has died")
                 .advice("use Linux 5.3 or newer, and a sandbox that permits pidfd_open")
         }
     }
@@ -80,7 +80,7 @@ fn socket_folder() -> Check {
     }
 }
 
-/// Describes a seccomp filter. Which calls it forbids, only the other checks show.
+/// Describes a seccomp filter. Only the other checks show which calls it forbids.
 fn sandbox() -> Option<Check> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:"))?.trim();

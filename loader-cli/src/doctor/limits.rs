@@ -41,7 +41,7 @@ fn descriptors(plan: &Plan) -> Check {
     match () {
         () if soft < needed => check(Status::Error, "the workers cannot start").advice(advice),
         () if soft < with_batches => {
-            check(Status::Warning, "batches of 1 MiB or more may fail for want of a descriptor")
+            check(Status::Warning, "batches of 1 MiB or more may fail because no descriptor is left")
                 .advice(advice)
         }
         () => check(Status::Ok, "the rest is for datasets and for batches that the program holds"),
@@ -69,7 +69,7 @@ fn processes(plan: &Plan) -> Check {
     .min() else {
         return Check::new(NAME, Status::Ok, "no limit on processes and threads", "");
     };
-    let found = format!("{left} more processes and threads may start, by {name}");
+    let found = format!("{name} allows {left} more processes and threads");
     match left < needed {
         true => {
             let meaning = format!("{}, and more if the dataset has threads", needed_by(plan.workers, needed));

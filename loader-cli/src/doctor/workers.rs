@@ -117,6 +117,8 @@ fn load_numbers(
     let without_rank = options.clone().launcher(LauncherMode::Off);
     let (mut options, _) = settings::with_rank(options).unwrap_or((without_rank, None));
     (options.batch_size, options.shards, options.on_bad_sample) = (Some(1), None, None);
+    // They are of the user's runs.
+    (options.trace, options.trace_on_failure, options.metrics) = (None, None, None);
     let numbers =
         Tensor::from_vec(vec![0_u8; NUMBERS], [NUMBERS]).expect("the shape is that of the elements");
     let numbers = TensorDataset::new(numbers).expect("the tensor has a first dimension");

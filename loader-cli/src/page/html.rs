@@ -65,13 +65,12 @@ fn verdict(report: Option<&EpochReport>) -> Markup {
 
 fn prediction(report: &EpochReport) -> Markup {
     let (Some(figures), true) = (report.figures, report.num_workers > 0) else { return html! {} };
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let now = report.num_workers;
+    let (cpus, now) = (report.cpus, report.num_workers);
     let predicted = |workers| format!("{:.1}", figures.predicted_rate(workers, cpus));
     html! {
         p.note {
-            "Measured with " (now) " workers: " (format!("{:.1}", figures.batches_per_second))
-            " batches/s. Predicted maximum on " (cpus) " CPUs: "
+            "Number of workers: " (now) ". Measured: " (format!("{:.1}", figures.batches_per_second))
+            " batches/s. Predicted maximum, with the number of CPUs that the workers may use (" (cpus) "): "
             @for workers in [now.div_ceil(2), 2 * now, 4 * now] {
                 (predicted(workers)) " with " (workers) @if workers != 4 * now { ", " }
             }

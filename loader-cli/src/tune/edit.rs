@@ -17,7 +17,8 @@ pub(super) fn check(path: &Path) -> io::Result<()> {
     replace_file::check(&fs::canonicalize(path)?)
 }
 
-/// Writes the setting into the config at `path`. Its other content is that of now, not of the start.
+/// Writes the setting into the config at `path`. Reads the file again first, so edits that were made
+/// while the command measured stay.
 pub(super) fn write(path: &Path, setting: Setting) -> io::Result<()> {
     // A symbolic link stays one.
     let path = fs::canonicalize(path)?;

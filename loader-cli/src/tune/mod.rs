@@ -60,7 +60,7 @@ pub(crate) fn tune(
         return Err(Stop::InvalidArguments(message));
     }
     if *time < MIN_TIME {
-        let message = format!("--time: {time:?} are too short to compare settings; give 5 s or more");
+        let message = format!("--time: {time:?} is too short to compare settings; give at least 5 s");
         return Err(Stop::InvalidArguments(message));
     }
     let Target { dataset, options: layers, .. } = settings::read(path, &arguments.loader)?;
@@ -313,7 +313,7 @@ fn bounds(
         NumWorkers::Fixed(workers) => Some(workers),
         NumWorkers::Auto(auto) => auto.max,
     };
-    let automatic = LoaderOptions::default().num_workers(NumWorkers::auto()).resolved();
+    let automatic = options.clone().num_workers(NumWorkers::auto()).resolved();
     let max_workers = automatic.num_workers.and_then(fixed).unwrap_or(1);
     let limits = [options.shards, batches].into_iter().flatten();
     let max_workers = limits.fold(max_workers, usize::min);
@@ -329,9 +329,9 @@ fn bounds(
         let is_replaced = option.name() == "prefetch_factor" && !is_over_file(layers, option);
         option.needs_workers() && option.get(options).is_some() && !is_replaced
     };
-    let needs_workers = OptionInfo::ALL.iter().filter(needs_workers).map(OptionInfo::name).collect();
-    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
-    Ok(Bounds { cpus, max_workers, needs_workers, current, has_step })
+    let needs_workers: Vec<_> = OptionInfo::ALL.iter().filter(needs_workers).map(OptionInfo::name).collect();
+    let current = current.filter(|setting| setting.num_workers > 0 || needs_workers.is_empty());
+    Ok(Bounds { cpus: options.count_cpus(), max_workers, needs_workers, current, has_step })
 }
 
 /// True if the option comes from a layer over the config.

@@ -133,7 +133,7 @@ fn errors_come_before_the_first_worker() {
         assert_eq!(finished.stdout, "");
         assert!(finished.stderr.contains(expected), "{expected}: {finished:#?}");
     };
-    refused(&[&path, "--time", "1 s"], &[], "--time: 1s are too short");
+    refused(&[&path, "--time", "1 s"], &[], "--time: 1s is too short");
     refused(&[&path, "--time", "1 m"], &[], "invalid value '1 m' for '--time");
     refused(&[PHOTOS], &[], "is not a config (a .toml file)");
     refused(&[&path], &[("RANK", "0"), ("WORLD_SIZE", "2")], "rank and world_size are set");

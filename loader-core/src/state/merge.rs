@@ -1,7 +1,7 @@
 //! Merging the states of all ranks, so that another number of ranks can resume.
 //!
 //! Alternative considered: a rank resumes from its own state in the merged one if the number of ranks has not changed.
-//! Rejected because ranks that stopped at different batches would have different numbers of batches left. Ranks
+//! Rejected because ranks that stopped at different batches would have different numbers of batches left. RankStates
 //! that stopped at the same batch go on with the same batches anyway.
 
 #[cfg(test)]
@@ -31,7 +31,7 @@ pub enum MergeError {
     NoStates,
     /// Another version of this library wrote a state, in another format.
     #[error(
-        "the state of rank {rank} is of version {version}, but this library reads version {supported}; resume it with \
+        "the state of rank {rank} has format version {version}, but this library reads {supported}; resume it with \
          the version of this library that wrote it"
     )]
     Version {
@@ -44,7 +44,7 @@ pub enum MergeError {
     },
     /// A state was merged before.
     #[error(
-        "a state is already that of all {world_size} ranks of a run; give the states that its ranks saved"
+        "one of the states is the merged state of {world_size} ranks; give the states that its ranks saved"
     )]
     AlreadyMerged {
         /// Number of ranks from whose states it was merged.
@@ -52,7 +52,7 @@ pub enum MergeError {
     },
     /// A state has a rank that there cannot be, so it was changed.
     #[error(
-        "a state is of rank {rank} of {world_size}, which there cannot be; give the states that the ranks saved"
+        "a state has rank {rank}, which is not below its world size {world_size}; give the states that the ranks saved"
     )]
     InvalidRank {
         /// The rank.
@@ -93,6 +93,18 @@ pub enum MergeError {
         /// The value of that state.
         expected: String,
     },
+    /// Some states have the digest of the epoch, and one does not, for example because it was taken with
+    /// [`DataLoader::state`](crate::DataLoader::state) after the rank had loaded its share.
+    #[error(
+        "the state of rank {rank} has no digest of its share of epoch {epoch}, but other states have; give the states \
+         that `Iter::state` returned on each rank, or build all loaders without digest"
+    )]
+    DigestMissing {
+        /// Rank of the state.
+        rank: usize,
+        /// The epoch.
+        epoch: u64,
+    },
     /// The order is not one that ranks share, so no other number of ranks can go on with it.
     #[error(
         "the run had the sampler `{sampler}`, which decides itself what each rank loads, so the loader cannot give what \
@@ -104,8 +116,8 @@ pub enum MergeError {
     },
 }
 
-/// The kind of the state that all ranks have, and the epoch that they are in.
-struct Ranks {
+/// The states of all ranks of a run, and the epoch that they are in.
+struct RankStates {
     /// By rank.
     states: Vec<State>,
     epoch: u64,
@@ -159,7 +171,7 @@ impl State {
     /// # anyhow::Ok(())
     /// ```
     pub fn merge(states: impl IntoIterator<Item = Self>) -> Result<Self, MergeError> {
-        let ranks = Ranks::new(states.into_iter().collect())?;
+        let ranks = RankStates::new(states.into_iter().collect())?;
         let position = ranks.position()?;
         let first = &ranks.states[0];
         let share = Share { rank: 0, ..first.share };
@@ -171,7 +183,7 @@ impl State {
             is_merged: true,
             epoch: ranks.epoch,
             bad_samples: (0..).zip(&ranks.states).map(bad_samples).max().unwrap_or(0),
-            digest: if is_start { None } else { ranks.digest() },
+            digest: if is_start { None } else { ranks.digest()? },
             digest_before: None,
             position,
             ..first.clone()
@@ -230,7 +242,7 @@ impl Position {
     }
 }
 
-impl Ranks {
+impl RankStates {
     fn new(mut states: Vec<State>) -> Result<Self, MergeError> {
         states.sort_by_key(|state| state.share.rank);
         let Some(first) = states.first().cloned() else { return Err(MergeError::NoStates) };
@@ -278,12 +290,19 @@ impl Ranks {
         self.states.iter().filter(|state| state.epoch == self.epoch)
     }
 
-    fn digest(&self) -> Option<SampleDigest> {
+    /// Returns the sum of the digests that all ranks have so far; `None` if no rank has one.
+    fn digest(&self) -> Result<Option<SampleDigest>, MergeError> {
         let of = |(rank, state): (usize, &State)| match self.is_done(rank) {
             true => state.digest_before,
             false => state.digest.or_else(|| state.is_start().then(SampleDigest::default)),
         };
-        (0..).zip(&self.states).map(of).sum()
+        let has_one = |state: &State| state.digest.is_some() || state.digest_before.is_some();
+        if !self.states.iter().any(has_one) {
+            return Ok(None);
+        }
+        let with_rank =
+            |(rank, state)| of((rank, state)).ok_or(MergeError::DigestMissing { rank, epoch: self.epoch });
+        (0..).zip(&self.states).map(with_rank).sum::<Result<_, _>>().map(Some)
     }
 
     /// Returns the position of all ranks.
@@ -315,7 +334,7 @@ impl Ranks {
     fn taken(&self) -> Result<Vec<Taken>, MergeError> {
         let first = self.current().next().unwrap_or(&self.states[0]);
         for state in self.current() {
-            first.must_equal("earlier state (its hash)", state, State::hash_of_earlier)?;
+            first.must_equal("hash of what earlier runs returned", state, State::hash_of_earlier)?;
         }
         let mut layers = first.taken_before().to_vec();
         let samples = usize::try_from(first.samples.unwrap_or_default()).unwrap_or(usize::MAX);

@@ -203,8 +203,5 @@ fn more_workers_than_processors_are_warned_of() {
     let warnings = warnings.lock().unwrap();
     assert_eq!(*warnings, [Warning::MoreWorkersThanCpus { workers: 1000, cpus }]);
     let text = warnings[0].to_string();
-    assert!(
-        text.contains("num_workers is 1000") && text.contains(&format!("use {cpus} processors")),
-        "{text}"
-    );
+    assert!(text.contains("num_workers is 1000") && text.contains(&format!("use {cpus} CPUs")), "{text}");
 }

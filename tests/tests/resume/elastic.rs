@@ -214,12 +214,12 @@ fn what_does_not_fit_is_refused_by_name() {
     let merged = State::merge(states).unwrap();
     stream(2, 3, 2).resume(&merged).unwrap();
     for (world_size, shards, expected) in [
-        (3, 1, "the state has 6 shards, but 3 ranks with 1 shards each have 3; use shards(2)"),
+        (3, 1, "the state has 6 shards, but 3 ranks with 1 shards each have 3; set shards to 2"),
         (
             4,
             2,
-            "the state has 6 shards, but 4 ranks with 2 shards each have 8; this number of ranks cannot share them \
-             equally; use one of 1, 2, 3, 6 ranks",
+            "the state has 6 shards, but 4 ranks with 2 shards each have 8; 6 shards cannot be divided equally among 4 \
+             ranks; use a number of ranks out of 1, 2, 3, 6, and set shards to 6 divided by it",
         ),
     ] {
         let error = stream(0, world_size, shards).resume(&merged).unwrap_err();

@@ -185,7 +185,7 @@ fn states_that_do_not_belong_together_are_refused_by_rank_and_part() {
     let different = "the states are not of one run: the";
     type Change = dyn Fn(&mut Vec<State>);
     let cases: [(&Change, &str); 10] = [
-        (&|states| states[2].share.rank = 3, "a state is of rank 3 of 3, which there cannot be;"),
+        (&|states| states[2].share.rank = 3, "a state has rank 3, which is not below its world size 3;"),
         (&Vec::clear, "there are no states to merge; give the states of all ranks"),
         (
             &|states| drop(states.remove(1)),
@@ -197,7 +197,7 @@ fn states_that_do_not_belong_together_are_refused_by_rank_and_part() {
         ),
         (
             &|states| states[1].version = 3,
-            "the state of rank 1 is of version 3, but this library reads version 4;",
+            "the state of rank 1 has format version 3, but this library reads 4;",
         ),
         (&|states| states[2].seed = 8, &format!("{different} seed of rank 2 is 8, that of rank 0 is 7;")),
         (&|states| states[2].epoch = 5, &format!("{different} epoch of rank 2 is 5, that of rank 0 is 0;")),
@@ -208,7 +208,7 @@ fn states_that_do_not_belong_together_are_refused_by_rank_and_part() {
         ),
         (
             &|states| states[0] = State::merge(states.clone()).unwrap(),
-            "a state is already that of all 3 ranks",
+            "one of the states is the merged state of 3 ranks;",
         ),
     ];
     for (change, expected) in cases {
@@ -218,6 +218,20 @@ fn states_that_do_not_belong_together_are_refused_by_rank_and_part() {
     let own = |state: &mut State| state.pipeline.shared = None;
     let message = refusal(&|states| states.iter_mut().for_each(own));
     assert!(message.starts_with("the run had the sampler `rank 0 of Run"), "{message}");
+}
+
+#[test]
+fn states_of_which_one_lacks_the_digest_are_refused() {
+    let of_digests = |digests: [bool; 3]| {
+        let mut states = states();
+        for (state, has_digest) in states.iter_mut().zip(digests) {
+            state.digest = has_digest.then(SampleDigest::default);
+        }
+        State::merge(states)
+    };
+    assert_eq!(of_digests([false; 3]).unwrap().digest(), None);
+    assert_eq!(of_digests([true; 3]).unwrap().digest(), Some(SampleDigest::default()));
+    assert_eq!(of_digests([true, false, true]).unwrap_err(), MergeError::DigestMissing { rank: 1, epoch: 0 });
 }
 
 #[test]
