@@ -93,7 +93,8 @@ fn ending(signal: i32) -> Ending {
 
 /// Ends this process at once. The workers then end too: their watchdogs notice that this process is gone.
 fn end(signal: i32, screen: Screen) {
-    // The run may be blocked while it holds the bar, so another thread removes the bar, and this one does not wait for long.
+    // The run may be blocked while it holds the bar, so another thread removes the bar, and this one does not
+    // wait for long.
     let (done, removed) = mpsc::channel();
     thread::spawn(move || {
         screen.clear();

@@ -5,8 +5,8 @@
 //!
 //! `arguments`, `options` and `settings` read the command line and the config, and `layout` finds the data
 //! files of a folder. `dataset` and `run` open and load the dataset, `events` and `reporter` print what
-//! happens, `progress` and `worker_view` show it on a `terminal`, `state_file` reads and writes the state of a run, `page` writes
-//! the page about it, and `stop` determines the exit status.
+//! happens, `progress` and `worker_view` show it on a `terminal`, `state_file` reads and writes the state of
+//! a run, `page` writes the page about it, and `stop` determines the exit status.
 
 mod arguments;
 mod config;

@@ -1,4 +1,5 @@
-//! Shows the progress of an epoch: a bar on a terminal, with the workers below it, otherwise a line at regular intervals.
+//! Shows the progress of an epoch: a bar on a terminal, with the workers below it, otherwise a line at
+//! regular intervals.
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -86,8 +87,8 @@ impl Progress {
         Self { screen, shown: Shown::Nothing, task: Task::default(), updated: Instant::now() }
     }
 
-    /// Begins `task`. If standard error is a terminal, shows a bar, and `below` below it. Otherwise, a line is printed after
-    /// each `interval`, or none if there is no interval.
+    /// Begins `task`. If standard error is a terminal, shows a bar, and `below` below it. Otherwise, a line
+    /// is printed after each `interval`, or none if there is no interval.
     pub(crate) fn begin(&mut self, task: Task, interval: Option<Duration>, below: Option<WorkerView>) {
         self.task = task;
         self.updated = Instant::now();
@@ -172,8 +173,8 @@ pub(crate) fn done(report: &EpochReport, task: &Task) -> (u64, String) {
     (done, time_left(done, task, report.elapsed))
 }
 
-/// Formats the figures of an epoch: the speed, the share of time after the first batch spent waiting, and, with workers,
-/// the number of batches that are ready.
+/// Formats the figures of an epoch: the speed, the share of time after the first batch spent waiting, and,
+/// with workers, the number of batches that are ready.
 pub(crate) fn figures(report: &EpochReport) -> String {
     let steady = report.elapsed.saturating_sub(report.first_batch.unwrap_or_default()).as_secs_f64();
     let waiting = if steady > 0.0 { report.waiting.as_secs_f64() / steady } else { 0.0 };

@@ -66,9 +66,9 @@ impl Reporter {
         if self.json { self.line(&event.to_line()) } else { Ok(()) }
     }
 
-    /// Begins to show the progress of epoch `epoch`, counted from 0, which has `batches` batches, and its workers. The run
-    /// has `epochs` epochs. If standard error is not a terminal, prints a line after each `interval`, unless the
-    /// interval is zero or `--json` is set.
+    /// Begins to show the progress of epoch `epoch`, counted from 0, which has `batches` batches, and its
+    /// workers. The run has `epochs` epochs. If standard error is not a terminal, prints a line after each
+    /// `interval`, unless the interval is zero or `--json` is set.
     pub(crate) fn epoch_begins(
         &mut self,
         epoch: u64,

@@ -135,8 +135,8 @@ impl Run<'_> {
         self.load_epochs(&loader)
     }
 
-    /// Loads the epochs. Then, however the run ended, writes the state of the run if `--save-state` is set, and the page if
-    /// `--report` is set.
+    /// Loads the epochs. Then, however the run ended, writes the state of the run if `--save-state` is set,
+    /// and the page if `--report` is set.
     fn load_epochs<B: Batch>(mut self, loader: &DataLoader<B>) -> Result<u64, Stop> {
         self.reporter.view().watch(loader.stats_reader());
         let mut outcome = self.load_rest(loader);

@@ -18,8 +18,8 @@ use crate::{
 /// the run.
 static UNSAVED: Mutex<Option<(PathBuf, State)>> = Mutex::new(None);
 
-/// Reads the state that a run of `world_size` ranks resumes. The states of several files, or that of the only process
-/// of a run, are merged if the number of ranks has changed. Returns `None` if there are no files.
+/// Reads the state that a run of `world_size` ranks resumes. The states of several files, or that of the only
+/// process of a run, are merged if the number of ranks has changed. Returns `None` if there are no files.
 pub(crate) fn read_all(paths: &[PathBuf], world_size: usize) -> Result<Option<State>, Stop> {
     let mut states = paths.iter().map(|path| read(path)).collect::<Result<Vec<_>, _>>()?;
     let is_single_process = |state: &State| state.world_size() == 1 && world_size > 1 && !state.is_merged();

@@ -5,8 +5,9 @@ use std::io;
 use console::Term;
 use indicatif::TermLike;
 
-/// Draws as `indicatif` does by itself, but leaves the cursor at the beginning of the last line instead of at its end.
-/// There, the `^C` that a terminal shows after Ctrl-C would begin a new line, and part of the bar would stay.
+/// Draws as `indicatif` does by itself, but leaves the cursor at the beginning of the last line instead of at
+/// its end. There, the `^C` that a terminal shows after Ctrl-C would begin a new line, and part of the bar
+/// would stay.
 #[derive(Debug)]
 pub(crate) struct Terminal(Term);
 

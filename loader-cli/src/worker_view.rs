@@ -1,4 +1,5 @@
-//! The lines below the progress bar: the figures of the epoch, what each worker is doing, and the bottleneck so far.
+//! The lines below the progress bar: the figures of the epoch, what each worker is doing, and the bottleneck
+//! so far.
 
 use std::{
     collections::BTreeMap,
@@ -18,8 +19,8 @@ const OTHER_LINES: usize = 5;
 /// If no batch has arrived for this long, that is shown.
 const LONG_WAIT: Duration = Duration::from_secs(1);
 
-/// What is shown below the bar. Another thread draws it, so that it stays true while the run waits for a batch. Clones
-/// refer to the same view.
+/// What is shown below the bar. Another thread draws it, so that it stays true while the run waits for a
+/// batch. Clones refer to the same view.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct WorkerView(Arc<Mutex<View>>);
 

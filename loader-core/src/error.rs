@@ -258,8 +258,8 @@ pub enum Error {
         /// Its value in the loader.
         loader: String,
     },
-    /// `resume()` of a [merged](crate::State::merge) state: the ranks of an iterable dataset do not have the shards
-    /// that the state has.
+    /// `resume()` of a [merged](crate::State::merge) state: the ranks of an iterable dataset do not have the
+    /// shards that the state has.
     #[error(
         "the state has {state} shards, but {world_size} ranks with {shards} shards each have {}; {}",
         .world_size * .shards, other_shards(*.state, *.world_size)

@@ -8,14 +8,15 @@ use serde::{Serialize, Serializer, ser::SerializeMap};
 /// Maximum number of samples in [`LoadTimes::slowest`].
 const MAX_SLOWEST: usize = 16;
 
-/// How long loading took in an epoch, from [`EpochReport::times`](crate::EpochReport::times): in the workers, or in main
-/// without workers. All times are wall-clock times. Batches that failed are not counted.
+/// How long loading took in an epoch, from [`EpochReport::times`](crate::EpochReport::times): in the workers,
+/// or in main without workers. All times are wall-clock times. Batches that failed are not counted.
 ///
-/// The time of every batch is measured. Samples and phases are measured in profiled batches: a batch is profiled if the
-/// samples of the worker's previous batch took at least 50 µs on average, and otherwise one of 512 batches is.
+/// The time of every batch is measured. Samples and phases are measured in profiled batches: a batch is
+/// profiled if the samples of the worker's previous batch took at least 50 µs on average, and otherwise one
+/// of 512 batches is.
 ///
-/// Its `Display` is one line with the percentiles and the slowest sample; empty before the first batch. Serialised,
-/// all times are numbers of seconds.
+/// Its `Display` is one line with the percentiles and the slowest sample; empty before the first batch.
+/// Serialised, all times are numbers of seconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct LoadTimes {
@@ -34,8 +35,8 @@ pub struct LoadTimes {
     pub slowest: Vec<SlowSample>,
 }
 
-/// Time that workers spent in each [`Phase`]. Serialised, it is a map from the name of each phase to its `seconds` and its
-/// `share`, from 0 to 1.
+/// Time that workers spent in each [`Phase`]. Serialised, it is a map from the name of each phase to its
+/// `seconds` and its `share`, from 0 to 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PhaseTimes {
@@ -111,8 +112,8 @@ impl PhaseTimes {
         }
     }
 
-    /// Returns the share of each phase in the time of all phases, from 0 to 1, the largest first. Empty if nothing was
-    /// measured.
+    /// Returns the share of each phase in the time of all phases, from 0 to 1, the largest first. Empty if
+    /// nothing was measured.
     pub fn shares(&self) -> Vec<(Phase, f64)> {
         let total: f64 = Phase::ALL.iter().map(|&phase| self.of(phase).as_secs_f64()).sum();
         if total == 0.0 {

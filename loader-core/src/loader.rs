@@ -78,7 +78,8 @@ pub(crate) struct Observers {
 
 /// What an epoch consists of.
 pub(crate) enum Content {
-    /// Batches of a map-style dataset, which has `samples` samples. `sharing` is `None` with a sampler of the user's.
+    /// Batches of a map-style dataset, which has `samples` samples. `sharing` is `None` with a sampler of the
+    /// user's.
     Batches { sampler: Box<dyn BatchSampler>, sharing: Option<Sharing>, samples: usize },
     /// Shards of an iterable dataset.
     Shards(ShardLayout),
@@ -158,9 +159,9 @@ impl<B: Batch> DataLoader<B> {
     /// last snapshot or from its beginning, without collation, unless it implements
     /// [`iter_at`](IterableDataset::iter_at). For an iterable dataset, this call waits for the first batch.
     ///
-    /// From a [merged](State::merge) state, any number of ranks loads the rest of the epoch. Its batches are other ones
-    /// than those of a run that was never stopped, and are numbered from 0 again. All ranks resume in the epoch of the
-    /// state, also if nothing of it is left for a rank.
+    /// From a [merged](State::merge) state, any number of ranks loads the rest of the epoch. Its batches are
+    /// other ones than those of a run that was never stopped, and are numbered from 0 again. All ranks resume
+    /// in the epoch of the state, also if nothing of it is left for a rank.
     ///
     /// The state after the last batch of an epoch is the beginning of the next epoch. One loop therefore
     /// serves a new run, which begins with [`state`](Self::state), and a resumed one.

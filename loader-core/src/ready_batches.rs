@@ -7,11 +7,12 @@ const MAX_COUNTS: usize = 512;
 /// Time between two counts in the first five seconds. It doubles whenever there are [`MAX_COUNTS`] counts.
 const FIRST_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Number of batches that workers have loaded and the program has not yet got, over time. It is counted when `next` returns a
-/// batch, at most every 10 ms, and less often in a long epoch, so that there are at most 512 counts.
+/// Number of batches that workers have loaded and the program has not yet got, over time. It is counted when
+/// `next` returns a batch, at most every 10 ms, and less often in a long epoch, so that there are at most 512
+/// counts.
 ///
-/// It is an estimate, which is too high after two workers have loaded the same batch, but at most the number of batches
-/// that the loader loads ahead.
+/// It is an estimate, which is too high after two workers have loaded the same batch, but at most the number
+/// of batches that the loader loads ahead.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct ReadyBatches {

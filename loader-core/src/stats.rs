@@ -50,8 +50,8 @@ pub struct WorkerStats {
     pub age: Duration,
     /// Number of the batch on which it works. Meaningless if it is starting or idle.
     pub batch: u64,
-    /// Index of the sample that it loads. For an iterable dataset, its position in the shard. Meaningful only if `state` is
-    /// [`WorkerState::Fetching`].
+    /// Index of the sample that it loads. For an iterable dataset, its position in the shard. Meaningful only
+    /// if `state` is [`WorkerState::Fetching`].
     pub index: usize,
     /// Number of batches loaded.
     pub batches: u64,
@@ -82,8 +82,8 @@ pub(crate) struct SharedStats {
     samples: AtomicU64,
     errors: AtomicU64,
     waiting_nanos: AtomicU64,
-    /// Nanoseconds from `built` to the current call of `next`; 0 outside of `next`. With several iterators at a time, the
-    /// call that began last.
+    /// Nanoseconds from `built` to the current call of `next`; 0 outside of `next`. With several iterators at
+    /// a time, the call that began last.
     in_next_since: AtomicU64,
     /// Maximum of the nanoseconds of waiting that were read. A counter of Prometheus must not fall.
     shown_waiting: AtomicU64,
@@ -136,10 +136,12 @@ impl SharedStats {
         }
     }
 
-    /// Returns the nanoseconds that the program has waited, with the current call of `next`. Never less than before.
+    /// Returns the nanoseconds that the program has waited, with the current call of `next`. Never less than
+    /// before.
     fn waiting(&self) -> u64 {
         let since = self.in_next_since.load(Ordering::Relaxed);
-        // Acquire: pairs with the release of `next_ends`, so that a call whose time is in the sum is seen to have ended.
+        // Acquire: pairs with the release of `next_ends`, so that a call whose time is in the sum is seen to
+        // have ended.
         let ended = self.waiting_nanos.load(Ordering::Acquire);
         let is_same_call = since != 0 && self.in_next_since.load(Ordering::Relaxed) == since;
         let current = if is_same_call { self.nanos_at(Instant::now()).saturating_sub(since) } else { 0 };

@@ -16,8 +16,8 @@ use crate::{
 };
 
 /// Which datasets are mixed by weight, and how, for example from a config file. Each entry of `parts` is a
-/// [`RecordConfig`] with the key `weight` (default 1) and, if it is map-style, `shuffle` (default false). The module
-/// [`mix`](loader_core::mix) describes `rule`, `exhausted` and `num_samples`.
+/// [`RecordConfig`] with the key `weight` (default 1) and, if it is map-style, `shuffle` (default false). The
+/// module [`mix`](loader_core::mix) describes `rule`, `exhausted` and `num_samples`.
 ///
 /// A program mixes datasets of its own types with [`MixDataset`] or
 /// [`MixSampler`](loader_core::sampler::MixSampler).

@@ -1,6 +1,6 @@
-//! The control page: shared memory of a pool of workers. It holds the done flag and, for each worker, a line that
-//! says what the worker is doing and since when, and an area for what the worker [measures](crate::profile). All of
-//! it stays readable after a worker was killed.
+//! The control page: shared memory of a pool of workers. It holds the done flag and, for each worker, a line
+//! that says what the worker is doing and since when, and an area for what the worker
+//! [measures](crate::profile). All of it stays readable after a worker was killed.
 
 use std::{
     io,

@@ -177,7 +177,8 @@ fn color(phase: Phase) -> &'static str {
     }
 }
 
-/// Returns what loaded the batches of an epoch, the workers or main: its name, the phases, and the time spent loading.
+/// Returns what loaded the batches of an epoch, the workers or main: its name, the phases, and the time spent
+/// loading.
 fn work(report: &EpochReport) -> Vec<(String, PhaseTimes, Duration)> {
     let workers = report.workers.iter().enumerate();
     let mut work: Vec<_> =

@@ -1,8 +1,9 @@
 //! The page of `--report`: one HTML file that shows what a run did.
 //!
-//! `plotters` draws plots with axes. With `maud` and the rest of the page it adds 3 % to the size of the command, so it is not
-//! behind a feature. Bars without axes are HTML, which scales with the window. Alternative considered: a library of scripts
-//! in the page. Rejected because the page would be megabytes large, or need the network.
+//! `plotters` draws plots with axes. With `maud` and the rest of the page it adds 3 % to the size of the
+//! command, so it is not behind a feature. Bars without axes are HTML, which scales with the window.
+//! Alternative considered: a library of scripts in the page. Rejected because the page would be megabytes
+//! large, or need the network.
 
 mod html;
 mod plots;
@@ -21,7 +22,8 @@ use crate::{replace_file, settings::Settings, stop::Stop};
 /// Maximum number of entries in a list of errors or restarts. More of them are only counted.
 const MAX_LISTED: usize = 100;
 
-/// The page that is to be written, and its file. Ctrl-C can end the process on another thread than that of the run.
+/// The page that is to be written, and its file. Ctrl-C can end the process on another thread than that of
+/// the run.
 static UNWRITTEN: Mutex<Option<(PathBuf, RunRecord)>> = Mutex::new(None);
 
 /// What is known of a run.
@@ -85,8 +87,8 @@ pub(crate) fn note_warning(warning: &Warning) {
     }
 }
 
-/// Writes the page, unless it was written already. `end` says how the run ended. Another call waits meanwhile, so that
-/// the process does not end while the file is written.
+/// Writes the page, unless it was written already. `end` says how the run ended. Another call waits
+/// meanwhile, so that the process does not end while the file is written.
 pub(crate) fn save(end: &str) -> Result<(), Stop> {
     let mut unwritten = unwritten();
     let Some((path, run)) = unwritten.take() else { return Ok(()) };

@@ -359,8 +359,9 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     }
 
     /// Sets [`digest`](Self::digest) to true for samples that a function collates or converts; call it after
-    /// [`collate`](Self::collate) or [`unbatched`](Self::unbatched). `hash` runs where the samples are loaded, before collation. It must pass
-    /// to [`ContentHash`] all values by which two samples may differ, and it must not capture anything.
+    /// [`collate`](Self::collate) or [`unbatched`](Self::unbatched). `hash` runs where the samples are
+    /// loaded, before collation. It must pass to [`ContentHash`] all values by which two samples may differ,
+    /// and it must not capture anything.
     ///
     /// # Examples
     /// ```
@@ -480,10 +481,11 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// Sets a file for a trace of what main and the workers did, and when; none by default. The loader replaces the
-    /// file at the end of each epoch. It has the last 100,000 events of all epochs, in the JSON format that Perfetto
-    /// (`ui.perfetto.dev`) and Chrome (`chrome://tracing`) show. In its name, `{rank}` stands for the rank; with a
-    /// world size above 1 the name must have it. `build()` fails if the file cannot be written.
+    /// Sets a file for a trace of what main and the workers did, and when; none by default. The loader
+    /// replaces the file at the end of each epoch. It has the last 100,000 events of all epochs, in the JSON
+    /// format that Perfetto (`ui.perfetto.dev`) and Chrome (`chrome://tracing`) show. In its name, `{rank}`
+    /// stands for the rank; with a world size above 1 the name must have it. `build()` fails if the file
+    /// cannot be written.
     ///
     /// # Examples
     /// ```
@@ -504,18 +506,19 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     }
 
     /// Sets a file to which the loader writes a trace of the last events when an error ends an epoch; none by
-    /// default. The trace has the last spans of each worker, also of a worker that was killed. Format and name of the
-    /// file are as for [`trace`](Self::trace). `build()` fails if the file cannot be written.
+    /// default. The trace has the last spans of each worker, also of a worker that was killed. Format and
+    /// name of the file are as for [`trace`](Self::trace). `build()` fails if the file cannot be written.
     #[must_use]
     pub fn trace_on_failure(mut self, file: impl Into<PathBuf>) -> Self {
         self.settings.options.trace_on_failure = Some(file.into());
         self
     }
 
-    /// Sets an address at which the loader serves its [statistics](crate::DataLoader::stats) over HTTP, in the text format
-    /// of Prometheus; none by default. They can be read from the call of `build()` until the loader is dropped, also
-    /// while `next` waits. Everyone who can reach the address can read them: use a loopback address such as
-    /// `127.0.0.1:9100` unless the network is trusted. `build()` fails if the address is in use.
+    /// Sets an address at which the loader serves its [statistics](crate::DataLoader::stats) over HTTP, in
+    /// the text format of Prometheus; none by default. They can be read from the call of `build()` until the
+    /// loader is dropped, also while `next` waits. Everyone who can reach the address can read them: use a
+    /// loopback address such as `127.0.0.1:9100` unless the network is trusted. `build()` fails if the
+    /// address is in use.
     #[must_use]
     pub fn metrics(mut self, address: SocketAddr) -> Self {
         self.settings.options.metrics = Some(address);

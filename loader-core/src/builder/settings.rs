@@ -295,8 +295,8 @@ impl Settings {
         }
     }
 
-    /// Returns how ranks share the order of a map-style dataset with `samples` samples; `None` with a sampler of the
-    /// user's.
+    /// Returns how ranks share the order of a map-style dataset with `samples` samples; `None` with a sampler
+    /// of the user's.
     pub(super) fn sharing(&self, samples: usize) -> Result<Option<Sharing>, Error> {
         match self.sampler.is_some() || self.batch_sampler.is_some() {
             true => Ok(None),

@@ -325,8 +325,8 @@ impl Coordinator {
         reports.map(|(worker, before)| report(worker, crew).since(before))
     }
 
-    /// Returns the number of batches that the workers have loaded in this epoch. A batch that two workers have loaded
-    /// counts twice.
+    /// Returns the number of batches that the workers have loaded in this epoch. A batch that two workers
+    /// have loaded counts twice.
     pub(crate) fn loaded(&self, crew: &impl Crew) -> u64 {
         let workers = self.counters.iter().enumerate();
         let loaded =

@@ -321,8 +321,8 @@ impl<S> Cursor<S> {
         self.wants_snapshot.store(is_due, Ordering::Relaxed);
     }
 
-    /// Ends the shard because a stream inside of the dataset could not be opened. Its position stays at `start`, the
-    /// beginning of this batch, so that a resumed run opens the stream again.
+    /// Ends the shard because a stream inside of the dataset could not be opened. Its position stays at
+    /// `start`, the beginning of this batch, so that a resumed run opens the stream again.
     fn end_at(&mut self, start: u64) {
         (self.items, self.position, self.skip) = (None, start, 0);
     }

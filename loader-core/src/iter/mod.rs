@@ -97,8 +97,8 @@ impl<B: Batch> Inner<B> {
         }
     }
 
-    /// Returns the number of batches that are ready, if the program has got `returned` batches of this epoch; `None`
-    /// without workers.
+    /// Returns the number of batches that are ready, if the program has got `returned` batches of this epoch;
+    /// `None` without workers.
     fn ready(&self, returned: u64) -> Option<u64> {
         match self {
             Self::Batches(_) | Self::Shards(_) => None,

@@ -208,8 +208,8 @@ impl<B> WorkerIter<B> {
         }
     }
 
-    /// Returns the number of batches that are ready, if the program has got `returned` batches of this epoch; `None`
-    /// after its end.
+    /// Returns the number of batches that are ready, if the program has got `returned` batches of this epoch;
+    /// `None` after its end.
     pub(super) fn ready(&self, returned: u64) -> Option<u64> {
         self.team.as_ref().map(|team| team.loaded().saturating_sub(returned).min(team.window()))
     }

@@ -364,8 +364,8 @@ impl LoaderOptions {
         }
     }
 
-    /// Returns the number of CPUs that workers of a loader with these options may use. `build()` reports an affinity
-    /// that cannot be used.
+    /// Returns the number of CPUs that workers of a loader with these options may use. `build()` reports an
+    /// affinity that cannot be used.
     pub fn count_cpus(&self) -> usize {
         let found = self.worker_cpus(&ranks::environment());
         found.unwrap_or_else(|_| WorkerCpus::inherited()).count()

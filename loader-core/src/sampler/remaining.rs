@@ -7,8 +7,9 @@
 //! ranks stopped at the same position took the beginning of its sequence, which is added to the layer below if
 //! that is a beginning too. So a run that is stopped often has one number.
 //!
-//! Alternative considered: a list of the positions that remain before the last position that was returned. Rejected
-//! because the list is as long as the epoch if one rank has loaded its whole share and another has loaded nothing.
+//! Alternative considered: a list of the positions that remain before the last position that was returned.
+//! Rejected because the list is as long as the epoch if one rank has loaded its whole share and another has
+//! loaded nothing.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -20,8 +21,9 @@ use super::{
 };
 use crate::options::Order;
 
-/// What the ranks of one run have returned, in samples: for each rank, ranges of its share. If all ranks returned the
-/// same number from the start, one range of the whole sequence instead. A share is counted in samples.
+/// What the ranks of one run have returned, in samples: for each rank, ranges of its share. If all ranks
+/// returned the same number from the start, one range of the whole sequence instead. A share is counted in
+/// samples.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Taken(Vec<Vec<(u64, u64)>>);
 

@@ -1,8 +1,8 @@
 //! Merging the states of all ranks, so that another number of ranks can resume.
 //!
-//! Alternative considered: a rank resumes from its own state in the merged one if the number of ranks has not changed.
-//! Rejected because ranks that stopped at different batches would have different numbers of batches left. RankStates
-//! that stopped at the same batch go on with the same batches anyway.
+//! Alternative considered: a rank resumes from its own state in the merged one if the number of ranks has not
+//! changed. Rejected because ranks that stopped at different batches would have different numbers of batches
+//! left. RankStates that stopped at the same batch go on with the same batches anyway.
 
 #[cfg(test)]
 mod tests;
@@ -124,15 +124,15 @@ struct RankStates {
 }
 
 impl State {
-    /// Merges the states that the ranks of a run saved, so that any number of ranks can resume from the result, also
-    /// a single process without ranks. Each rank gives the merged state to
-    /// [`DataLoader::resume`](crate::DataLoader::resume). The ranks then load what remains of the epoch: each sample
-    /// that no rank of the earlier run has returned comes once. Later epochs are those of a run that was never
-    /// stopped.
+    /// Merges the states that the ranks of a run saved, so that any number of ranks can resume from the
+    /// result, also a single process without ranks. Each rank gives the merged state to
+    /// [`DataLoader::resume`](crate::DataLoader::resume). The ranks then load what remains of the epoch: each
+    /// sample that no rank of the earlier run has returned comes once. Later epochs are those of a run that
+    /// was never stopped.
     ///
-    /// The states may come in any order, and from different positions of the epoch. A rank whose state is the start
-    /// of the next epoch has returned all of its batches. The state of one process without ranks can be merged too,
-    /// so that several ranks resume from it.
+    /// The states may come in any order, and from different positions of the epoch. A rank whose state is the
+    /// start of the next epoch has returned all of its batches. The state of one process without ranks can be
+    /// merged too, so that several ranks resume from it.
     ///
     /// A map-style dataset may be resumed with another batch size. Samplers and batch samplers of your own cannot
     /// be merged. For an iterable dataset, `world_size * shards` must stay the same: the shards are dealt out to
@@ -190,8 +190,8 @@ impl State {
         })
     }
 
-    /// Returns the state of the rank of `origin` in a merged state. Of the digest so far, rank 0 has all, so that the
-    /// sum over the ranks is that of the epoch.
+    /// Returns the state of the rank of `origin` in a merged state. Of the digest so far, rank 0 has all, so
+    /// that the sum over the ranks is that of the epoch.
     ///
     /// # Errors
     /// If the state does not fit the loader.

@@ -17,8 +17,8 @@ use crate::{
 
 pub use merge::MergeError;
 
-/// Version of the format. Version 1 had no fingerprints and a different random order, version 2 no share, and version
-/// 3 could not say what earlier runs with other numbers of ranks took from the epoch.
+/// Version of the format. Version 1 had no fingerprints and a different random order, version 2 no share, and
+/// version 3 could not say what earlier runs with other numbers of ranks took from the epoch.
 const VERSION: u32 = 4;
 
 /// Maximum length of a fingerprint, in bytes. In a longer fingerprint, a hash replaces the end.
@@ -36,13 +36,13 @@ pub(crate) const SHARDS: &str = "number of shards (see `shards`)";
 ///
 /// A state can be written with any serde format. It consists of some numbers (among them rank and world
 /// size), the fingerprints of the dataset and the sampler, at most 200 bytes each, and with the option
-/// [`digest`](crate::Builder::digest) the digest of the epoch so far. With `in_order(false)`, it also has a number for each
-/// batch that was returned before its turn. For an iterable dataset, it also has some numbers and the
-/// snapshot of each shard.
+/// [`digest`](crate::Builder::digest) the digest of the epoch so far. With `in_order(false)`, it also has a
+/// number for each batch that was returned before its turn. For an iterable dataset, it also has some numbers
+/// and the snapshot of each shard.
 ///
 /// `resume` works with another number of workers. For an iterable dataset, this requires the option
-/// [`shards`](crate::Builder::shards). To resume with another number of ranks, [merge](State::merge) the states of all
-/// ranks.
+/// [`shards`](crate::Builder::shards). To resume with another number of ranks, [merge](State::merge) the
+/// states of all ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     version: u32,
@@ -63,8 +63,8 @@ pub struct State {
     /// Digest of the epoch so far, with the option `digest`.
     #[serde(default)]
     digest: Option<SampleDigest>,
-    /// Digest of the epoch before, if the state was taken at its end or soon after. A merged state needs it if other
-    /// ranks are still in that epoch.
+    /// Digest of the epoch before, if the state was taken at its end or soon after. A merged state needs it
+    /// if other ranks are still in that epoch.
     #[serde(default)]
     digest_before: Option<SampleDigest>,
     #[serde(rename = "place")]
@@ -96,8 +96,8 @@ pub(crate) struct BatchesPosition {
     pub(crate) batches: u64,
     /// Fingerprint of the epoch's order; see [`Plan`](crate::plan::Plan).
     pub(crate) fingerprint: u64,
-    /// What earlier runs with other numbers of ranks have returned of the epoch. The batches are those of a share of
-    /// the rest. Empty in an epoch that was not resumed from a merged state.
+    /// What earlier runs with other numbers of ranks have returned of the epoch. The batches are those of a
+    /// share of the rest. Empty in an epoch that was not resumed from a merged state.
     #[serde(default)]
     pub(crate) taken: Vec<Taken>,
 }
@@ -297,8 +297,9 @@ impl State {
         self.epoch
     }
 
-    /// Returns the number of batches of the epoch that were returned, including batches that failed. In an epoch that
-    /// was resumed from a [merged](Self::merge) state, this rank's batches since then; 0 in the merged state.
+    /// Returns the number of batches of the epoch that were returned, including batches that failed. In an
+    /// epoch that was resumed from a [merged](Self::merge) state, this rank's batches since then; 0 in the
+    /// merged state.
     pub fn batches(&self) -> u64 {
         match &self.position {
             Position::Start | Position::Remaining(_) => 0,

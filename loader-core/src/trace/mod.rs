@@ -5,8 +5,8 @@
 //! `trace_on_failure` alone, main collects the spans that the workers' memory still holds when an error ends the
 //! epoch. Main keeps the last [`MAX_EVENTS`] events, so the memory is bounded.
 //!
-//! Alternative considered: each process writes a file of its own. Rejected because a killed worker would leave part
-//! of a line, and somebody would have to merge the files.
+//! Alternative considered: each process writes a file of its own. Rejected because a killed worker would
+//! leave part of a line, and somebody would have to merge the files.
 
 mod chrome;
 
@@ -34,9 +34,9 @@ use crate::{
 /// Maximum number of events that are kept; the oldest are dropped.
 const MAX_EVENTS: usize = 100_000;
 
-/// Collects events of a loader, and writes them to files. Clones share the events. In a forked child of the process
-/// that built the loader, it does nothing: the file belongs to the parent, and another thread of the parent may have
-/// held the lock when the child was made.
+/// Collects events of a loader, and writes them to files. Clones share the events. In a forked child of the
+/// process that built the loader, it does nothing: the file belongs to the parent, and another thread of the
+/// parent may have held the lock when the child was made.
 #[derive(Debug, Clone)]
 pub(crate) struct Tracer(Arc<Shared>);
 
@@ -260,8 +260,8 @@ impl IterTrace {
         self.pass.is_continuous()
     }
 
-    /// Adds the call of `next` from `asked` to `now`. It returned the batch and task with these numbers, or an error
-    /// (`None`). `ready` batches are ready.
+    /// Adds the call of `next` from `asked` to `now`. It returned the batch and task with these numbers, or
+    /// an error (`None`). `ready` batches are ready.
     pub(crate) fn returned(
         &self,
         asked: Instant,

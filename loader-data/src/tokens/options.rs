@@ -75,7 +75,8 @@ impl TokensOptions {
     ///
     /// # Errors
     /// As for [`Tokens::open`](crate::Tokens::open) and
-    /// [`Tokens::open_megatron`](crate::Tokens::open_megatron). Also returns [`DataProblem::InvalidOption`] if options are missing or contradict each other.
+    /// [`Tokens::open_megatron`](crate::Tokens::open_megatron). Also returns [`DataProblem::InvalidOption`]
+    /// if options are missing or contradict each other.
     pub fn open(&self) -> Result<TokenRecords, DataError> {
         self.check().map_err(|problem| self.source.error(problem))?;
         TokenRecords::open(self)

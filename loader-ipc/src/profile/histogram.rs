@@ -7,15 +7,15 @@ use crate::atomic::{AtomicU64, Ordering};
 
 /// Number of buckets of a histogram.
 pub(super) const BUCKETS: usize = 128;
-/// Times are counted in units of 2^`UNIT_BITS` ns. The first eight buckets are one unit wide; each further group of
-/// buckets is twice as wide as the group before.
+/// Times are counted in units of 2^`UNIT_BITS` ns. The first eight buckets are one unit wide; each further
+/// group of buckets is twice as wide as the group before.
 const UNIT_BITS: u32 = 8;
 /// Each group has 2^`SUB_BITS` buckets.
 const SUB_BITS: u32 = 2;
 
-/// Counts of times in 128 buckets. For times from 1 µs to 36 minutes, a bucket is at most a quarter as wide as its
-/// smallest time, so a quantile differs by at most 13 %. Longer times count in the last bucket. Sums saturate, because
-/// a worker that has failed may have written any count.
+/// Counts of times in 128 buckets. For times from 1 µs to 36 minutes, a bucket is at most a quarter as wide
+/// as its smallest time, so a quantile differs by at most 13 %. Longer times count in the last bucket. Sums
+/// saturate, because a worker that has failed may have written any count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram([u64; BUCKETS]);
 

@@ -52,8 +52,9 @@ impl Phase {
     /// again, the time of the inner call counts only for the inner phase. Only calls `work` on a thread other than
     /// the one that loads the batch.
     ///
-    /// In a profiled batch this reads the clock twice; in others it reads one flag of the thread. A worker profiles
-    /// a batch if the samples of its previous batch took at least 50 µs on average, and otherwise one of 512 batches.
+    /// In a profiled batch this reads the clock twice; in others it reads one flag of the thread. A worker
+    /// profiles a batch if the samples of its previous batch took at least 50 µs on average, and otherwise
+    /// one of 512 batches.
     ///
     /// # Examples
     /// ```

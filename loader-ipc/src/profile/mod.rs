@@ -4,10 +4,10 @@
 //! Each worker writes an area of shared memory behind the lines of the control page, so main can read it at any
 //! time, also after the worker was killed. Without workers, main writes an area of its own memory.
 //!
-//! The time of each batch is measured. Measuring samples and phases reads the clock several times per sample. So a
-//! worker profiles a batch, which means that it measures samples and phases, only if the samples of its previous batch
-//! took at least 50 µs on average, and otherwise one of 512 batches. The cost is then
-//! below one percent of the time.
+//! The time of each batch is measured. Measuring samples and phases reads the clock several times per sample.
+//! So a worker profiles a batch, which means that it measures samples and phases, only if the samples of its
+//! previous batch took at least 50 µs on average, and otherwise one of 512 batches. The cost is then below
+//! one percent of the time.
 //!
 //! Alternative considered: each report to main carries the times. Rejected because the report of a killed worker
 //! does not arrive, and because histograms do not fit a frame.

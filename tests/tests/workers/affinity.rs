@@ -39,7 +39,8 @@ impl Dataset for Masks {
 
 type MaskBatch = <<Masks as Dataset>::Sample as Sample>::Batch;
 
-/// Returns the mask of each of the running workers, of which there are `workers`. All threads of a worker must have the same.
+/// Returns the mask of each of the running workers, of which there are `workers`. All threads of a worker
+/// must have the same.
 fn masks(batches: &mut Iter<MaskBatch>, workers: usize) -> Vec<String> {
     let mut found = BTreeMap::new();
     while found.len() < workers {

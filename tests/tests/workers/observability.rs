@@ -108,8 +108,8 @@ fn times_start_at_zero_in_each_epoch_and_survive_a_kill() {
             }
         }
         let report = batches.report();
-        // A batch on which a worker was killed is not counted by that worker, but it may have measured samples of it, and
-        // the samples are then loaded again.
+        // A batch on which a worker was killed is not counted by that worker, but it may have measured
+        // samples of it, and the samples are then loaded again.
         let most = if epoch == 1 { SAMPLES + BATCH_SIZE } else { SAMPLES };
         let measured = report.times.sample.unwrap().count;
         assert!((SAMPLES as u64 - 5..=most as u64).contains(&measured), "{measured}");
@@ -157,8 +157,8 @@ fn any_thread_can_read_the_statistics_and_the_metrics() {
 
 #[test]
 fn a_subscriber_of_tracing_gets_warnings_and_epochs() {
-    // In a process of its own: tracing caches for each call site whether a subscriber wants its events, and tests on
-    // other threads have none.
+    // In a process of its own: tracing caches for each call site whether a subscriber wants its events, and
+    // tests on other threads have none.
     alone(|| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
