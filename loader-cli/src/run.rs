@@ -232,10 +232,10 @@ impl Run<'_> {
             workers.begin_with(batches.worker_pids());
         }
         let epoch = batches.epoch();
-        // An iterable dataset has no upper bound.
+        // An iterable dataset has no upper bound, and a merged state does not tell what is left for this rank.
         let left = batches.size_hint().1.or_else(|| {
             let before = if state.epoch() == epoch { state.batches() as usize } else { 0 };
-            loader.len().map(|len| len.saturating_sub(before))
+            loader.len().filter(|_| !state.is_merged()).map(|len| len.saturating_sub(before))
         });
         let interval = arguments.progress_interval();
         reporter.epoch_begins(epoch, arguments.epochs, left, interval);

@@ -49,7 +49,7 @@ mod formats {
 }
 
 /// Returns the schema of a section with the key `kind`, which is always `kind`, and the keys of `options` and
-/// `more`. No key is required, because [another config](loader_core::config::Config) may have the rest.
+/// `more`. No key is required, because another config (`extends`) may have the rest.
 pub fn kind_schema(kind: &str, options: Schema, more: &Map<String, Value>) -> Value {
     let options = options.to_value();
     let mut properties = Map::new();
