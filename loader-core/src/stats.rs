@@ -8,7 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use loader_ipc::control::{ControlPage, WorkerSnapshot, WorkerState};
+use loader_ipc::{
+    control::{ControlPage, WorkerSnapshot, WorkerState},
+    profile::nanos,
+};
 
 use crate::warning::{Warn, Warning};
 
@@ -200,7 +203,7 @@ impl SharedStats {
     }
 
     fn nanos_at(&self, instant: Instant) -> u64 {
-        u64::try_from(instant.saturating_duration_since(self.built).as_nanos()).unwrap_or(u64::MAX)
+        nanos(instant.saturating_duration_since(self.built))
     }
 }
 

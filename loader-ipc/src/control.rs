@@ -17,7 +17,7 @@ use nix::{
 
 use crate::{
     memory,
-    profile::{AREA_WORDS, ProfileArea},
+    profile::{AREA_WORDS, ProfileArea, nanos},
     sys::SharedWords,
 };
 
@@ -285,10 +285,6 @@ fn bytes_of(words: NonZeroUsize) -> io::Result<NonZeroUsize> {
 fn max_workers(workers: usize) -> usize {
     const LINES: usize = PAGE / (LINE * size_of::<u64>());
     (FIRST_WORKER + workers).next_multiple_of(LINES) - FIRST_WORKER
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Returns the time of the coarse monotonic clock, which is the same in all processes. It is quick to read,

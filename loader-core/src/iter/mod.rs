@@ -278,18 +278,17 @@ impl<B: Batch> Iter<B> {
         let of_main = |profile: ProfileArea<'_>| {
             LoadTimes::new(&[profile.read()], profile.slowest(self.stopwatch.epoch()))
         };
-        report.times = match &self.inner {
-            Inner::Batches(iter) => of_main(iter.profile()),
-            Inner::Shards(iter) => of_main(iter.profile()),
-            Inner::Workers(iter) => iter.times(),
-        };
-        if let Inner::Workers(iter) = &self.inner {
-            report.main_decode = iter.main_decode();
-            report.workers = iter.worker_reports();
-            report.num_workers = iter.target_workers();
-            report.restarts = iter.restarts();
-            report.tuning = iter.tuning_decisions();
-            report.shared_memory_bytes = iter.shared_memory_bytes();
+        match &self.inner {
+            Inner::Batches(iter) => report.times = of_main(iter.profile()),
+            Inner::Shards(iter) => report.times = of_main(iter.profile()),
+            Inner::Workers(iter) => {
+                (report.times, report.workers) = iter.measured();
+                report.main_decode = iter.main_decode();
+                report.num_workers = iter.target_workers();
+                report.restarts = iter.restarts();
+                report.tuning = iter.tuning_decisions();
+                report.shared_memory_bytes = iter.shared_memory_bytes();
+            }
         }
         report
     }
@@ -387,12 +386,10 @@ impl<B: Batch> Iter<B> {
             (info.number, task.unwrap_or(info.number))
         });
         trace.returned(asked, now, batch, ready);
-        if trace.is_continuous() || fatal.is_some() {
-            match &mut self.inner {
-                Inner::Batches(iter) => trace.collect(iter.profile()),
-                Inner::Shards(iter) => trace.collect(iter.profile()),
-                Inner::Workers(iter) => iter.collect_spans(),
-            }
+        match &mut self.inner {
+            Inner::Batches(iter) => trace.collect(iter.profile()),
+            Inner::Shards(iter) => trace.collect(iter.profile()),
+            Inner::Workers(iter) => iter.collect_spans(),
         }
         if let Some(error) = fatal {
             trace.failed(error);

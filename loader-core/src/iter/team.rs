@@ -178,11 +178,15 @@ impl Team {
         (0..self.pool.len()).map(profile).collect()
     }
 
-    /// Returns where the time of the workers went in this epoch.
-    pub(super) fn times(&self) -> LoadTimes {
-        let epoch = self.coordinator.epoch();
+    /// Returns the times of this epoch, and what each worker has done in it.
+    pub(super) fn measured(&self) -> (LoadTimes, Vec<WorkerReport>) {
+        let (epoch, profiles) = (self.coordinator.epoch(), self.profiles());
         let slowest = (0..self.pool.len()).flat_map(|worker| self.pool.profile(worker).slowest(epoch));
-        LoadTimes::new(&self.profiles(), slowest)
+        let mut reports: Vec<_> = self.coordinator.worker_reports(&self.pool).collect();
+        for (report, profile) in reports.iter_mut().zip(&profiles) {
+            report.phases = PhaseTimes::new(profile);
+        }
+        (LoadTimes::new(&profiles, slowest), reports)
     }
 
     /// Adds the spans that workers have written since the last call to the trace.
@@ -192,15 +196,6 @@ impl Team {
         for (worker, seen) in self.spans_seen.iter_mut().enumerate() {
             trace.collect(Some(worker), self.pool.profile(worker), seen);
         }
-    }
-
-    /// Returns what each worker has done in this epoch.
-    pub(super) fn worker_reports(&self) -> Vec<WorkerReport> {
-        let mut reports: Vec<_> = self.coordinator.worker_reports(&self.pool).collect();
-        for (report, profile) in reports.iter_mut().zip(self.profiles()) {
-            report.phases = PhaseTimes::new(&profile);
-        }
-        reports
     }
 
     /// Returns the maximum number of batches that can be ready.
@@ -288,15 +283,16 @@ impl Team {
     }
 
     pub(super) fn summary(&self) -> Summary {
+        let (times, workers) = self.measured();
         Summary {
             position: self.coordinator.position(),
             miscount: self.coordinator.miscount(),
             pids: self.pool.pids(),
-            workers: self.worker_reports(),
+            workers,
             used: self.resource_use(),
             target_workers: self.coordinator.workers(),
             restarts: self.coordinator.restarts(),
-            times: self.times(),
+            times,
             main_decode: self.decoding.mean(),
         }
     }

@@ -182,12 +182,9 @@ impl<B> WorkerIter<B> {
         Some(team.affordable_workers(team.largest_worker()?))
     }
 
-    pub(super) fn worker_reports(&self) -> Vec<WorkerReport> {
-        self.team.as_ref().map_or_else(|| self.summary.workers.clone(), Team::worker_reports)
-    }
-
-    pub(super) fn times(&self) -> LoadTimes {
-        self.team.as_ref().map_or_else(|| self.summary.times.clone(), Team::times)
+    pub(super) fn measured(&self) -> (LoadTimes, Vec<WorkerReport>) {
+        let summary = || (self.summary.times.clone(), self.summary.workers.clone());
+        self.team.as_ref().map_or_else(summary, Team::measured)
     }
 
     pub(super) fn main_decode(&self) -> Option<Duration> {
@@ -269,7 +266,7 @@ impl<B> WorkerIter<B> {
         if let Some(mut team) = unwanted {
             team.shut_down();
             // Include what the workers did while they ended.
-            self.summary.workers = team.worker_reports();
+            self.summary.workers = team.measured().1;
         }
     }
 }

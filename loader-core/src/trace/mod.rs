@@ -200,7 +200,7 @@ impl Tracer {
 
     fn nanos_at(&self, instant: Instant) -> u64 {
         let (base, nanos) = self.0.clock;
-        nanos.saturating_add(as_nanos(instant.saturating_duration_since(base)))
+        nanos.saturating_add(profile::nanos(instant.saturating_duration_since(base)))
     }
 }
 
@@ -237,19 +237,19 @@ impl PassTracer {
         // A worker that has failed may have written any time.
         let valid = self.tracer.0.clock.1..=profile::now();
         let is_valid = |span: &Span| {
-            let end = span.start.saturating_add(as_nanos(span.time));
+            let end = span.start.saturating_add(profile::nanos(span.time));
             valid.contains(&span.start) && valid.contains(&end)
         };
         let events = spans.into_iter().filter(is_valid).map(|span| {
-            let kind = Kind::Load { worker, kind: span.kind, task: span.batch, detail: span.detail };
-            let nanos = as_nanos(span.time);
+            let kind = Kind::Load { worker, kind: span.kind, task: span.task, detail: span.detail };
+            let nanos = profile::nanos(span.time);
             TraceEvent { start: span.start, nanos, pass: Some(self.pass), kind }
         });
         self.tracer.add(events, lost);
     }
 
     fn add(&self, started: Instant, time: Duration, kind: Kind) {
-        let (start, nanos) = (self.tracer.nanos_at(started), as_nanos(time));
+        let (start, nanos) = (self.tracer.nanos_at(started), profile::nanos(time));
         self.tracer.add([TraceEvent { start, nanos, pass: Some(self.pass), kind }], 0);
     }
 }
@@ -305,10 +305,6 @@ impl Drop for IterTrace {
     fn drop(&mut self) {
         self.finish();
     }
-}
-
-fn as_nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Returns a short text for the event of a warning.

@@ -208,7 +208,7 @@ impl BatchTimer<'_> {
         let time = Duration::from_nanos(nanos);
         let words = &self.area.words[SLOWEST..SLOWEST + slowest::WORDS];
         slowest::note(words, SlowSample { epoch, batch, shard, index, time });
-        self.area.push(Span { kind: SpanKind::Sample, start: started, time, batch, detail: index });
+        self.area.push(Span { kind: SpanKind::Sample, start: started, time, task: batch, detail: index });
     }
 
     /// Records the batch, which has `samples` samples. Returns the time since its start.
@@ -229,13 +229,13 @@ impl BatchTimer<'_> {
         if self.is_encoding.get() {
             let step = self.step.get();
             let time = Duration::from_nanos(now.saturating_sub(step));
-            area.push(Span { kind: SpanKind::Encode, start: step, time, batch, detail: samples });
+            area.push(Span { kind: SpanKind::Encode, start: step, time, task: batch, detail: samples });
         }
         area.add(BATCHES, 1);
         // Relaxed: only this process reads it.
         area.words[SAMPLE_MEAN].store(nanos / samples.max(1), Ordering::Relaxed);
         Histogram::count(&area.words[BATCH_TIMES..SAMPLE_TIMES], nanos);
-        area.push(Span { kind: SpanKind::Batch, start: started, time, batch, detail: samples });
+        area.push(Span { kind: SpanKind::Batch, start: started, time, task: batch, detail: samples });
         time
     }
 }

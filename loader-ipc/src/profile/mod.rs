@@ -162,7 +162,12 @@ fn add(word: &AtomicU64, more: u64) {
 /// Returns the time of the monotonic clock in nanoseconds, which is the same in all processes.
 pub fn now() -> u64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap_or_else(|_| TimeSpec::new(0, 0));
-    u64::try_from(Duration::from(now).as_nanos()).unwrap_or(u64::MAX)
+    nanos(now.into())
+}
+
+/// Returns a time as nanoseconds; the maximum if it is longer.
+pub fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ pub(super) fn note(words: &[AtomicU64], sample: SlowSample) {
         false => 0,
     };
     let fastest = (0..KEPT).min_by_key(|&entry| time_of(entry)).expect("there are entries");
-    let nanos = u64::try_from(sample.time.as_nanos()).unwrap_or(u64::MAX);
+    let nanos = super::nanos(sample.time);
     if nanos <= time_of(fastest) {
         return;
     }

@@ -24,8 +24,8 @@ pub struct Span {
     pub start: u64,
     /// How long it took.
     pub time: Duration,
-    /// Number of the batch in its epoch.
-    pub batch: u64,
+    /// Number of the task that loaded the batch.
+    pub task: u64,
     /// For a sample, its index or its position in the shard; otherwise the number of samples of the batch.
     pub detail: u64,
 }
@@ -48,10 +48,10 @@ pub(super) fn push(words: &[AtomicU64], span: Span) {
     // Release: a reader that sees one of the following values sees this number afterwards, or a later one.
     fence(Ordering::Release);
     let at = RING + (number % KEPT) as usize * ENTRY;
-    let nanos = u64::try_from(span.time.as_nanos()).unwrap_or(u64::MAX).min((1 << KIND_SHIFT) - 1);
+    let nanos = super::nanos(span.time).min((1 << KIND_SHIFT) - 1);
     words[at].store(span.start, Ordering::Relaxed);
     words[at + 1].store((span.kind as u64) << KIND_SHIFT | nanos, Ordering::Relaxed);
-    words[at + 2].store(span.batch, Ordering::Relaxed);
+    words[at + 2].store(span.task, Ordering::Relaxed);
     words[at + 3].store(span.detail, Ordering::Relaxed);
     // Release: a reader that sees the number sees the span.
     words[0].store(number.wrapping_add(1), Ordering::Release);
@@ -86,7 +86,7 @@ fn span(words: &[AtomicU64], number: u64) -> Option<Span> {
         _ => return None,
     };
     let time = Duration::from_nanos(load(1) & ((1 << KIND_SHIFT) - 1));
-    Some(Span { kind, start: load(0), time, batch: load(2), detail: load(3) })
+    Some(Span { kind, start: load(0), time, task: load(2), detail: load(3) })
 }
 
 #[cfg(test)]
@@ -95,7 +95,7 @@ mod tests {
 
     fn numbered(number: u64) -> Span {
         let kind = [SpanKind::Batch, SpanKind::Sample, SpanKind::Encode][number as usize % 3];
-        Span { kind, start: number, time: Duration::from_nanos(number), batch: number / 3, detail: number }
+        Span { kind, start: number, time: Duration::from_nanos(number), task: number / 3, detail: number }
     }
 
     #[test]
