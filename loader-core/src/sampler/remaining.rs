@@ -21,8 +21,8 @@ use super::{
 };
 use crate::options::Order;
 
-/// What the ranks of one run have returned, in samples: for each rank, ranges of its share. If all ranks
-/// returned the same number from the start, one range of the whole sequence instead. A share is counted in
+/// What the ranks of one run have returned: for each rank, ranges of its share, counted in samples. If all ranks
+/// returned the same number from the start, it is one range of the whole sequence instead. A share is counted in
 /// samples.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Taken(Vec<Vec<(u64, u64)>>);

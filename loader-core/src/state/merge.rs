@@ -2,7 +2,7 @@
 //!
 //! Alternative considered: a rank resumes from its own state in the merged one if the number of ranks has not
 //! changed. Rejected because ranks that stopped at different batches would have different numbers of batches
-//! left. RankStates that stopped at the same batch go on with the same batches anyway.
+//! left. Ranks that stopped at the same batch go on with the same batches anyway.
 
 #[cfg(test)]
 mod tests;
