@@ -351,6 +351,19 @@ impl RecordConfig {
         }
     }
 
+    /// Returns the folders of caches: of datasets that are `cached`, and those in the options `store`. For a mix
+    /// it returns those of its parts.
+    pub fn cache_folders(&self) -> Vec<PathBuf> {
+        if let Self::Mix(options) = self {
+            return options.parts().flat_map(Self::cache_folders).collect();
+        }
+        // Only caches have a key of this name.
+        let is_cache = |key: &str| key.rsplit('.').next() == Some("folder");
+        let mut config = self.clone();
+        let paths = config.paths_mut().into_iter();
+        paths.filter_map(|(key, path)| is_cache(&key).then(|| path.clone())).collect()
+    }
+
     /// Lists the files of the dataset, in its order, and reads none of them: the path or URL of each, and its
     /// number of bytes. Of Megatron's pairs of token files it lists the indexes. Of arrays it lists the files
     /// with all fields, then those of single fields.
@@ -528,6 +541,16 @@ mod tests {
             let found = RecordConfig::of_extension(Path::new(name), Path::new(name));
             assert_eq!(found.map(|config| config.kind()), kind, "{name}");
         }
+    }
+
+    #[test]
+    fn the_folders_of_caches_are_listed() {
+        let text = r#"{"kind": "mix", "parts": [
+            {"kind": "csv", "path": "a", "store": {"cache": {"folder": "/b", "max_bytes": 9}}},
+            {"kind": "cached", "folder": "/c", "dataset": {"kind": "csv", "path": "folder"}}
+        ]}"#;
+        let config: RecordConfig = serde_json::from_str(text).unwrap();
+        assert_eq!(config.cache_folders(), ["/b", "/c"].map(PathBuf::from));
     }
 
     #[test]

@@ -99,6 +99,11 @@ impl MixOptions {
         Ok(files.concat())
     }
 
+    /// Returns the configs of the parts.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &RecordConfig> {
+        self.parts.iter().map(|part| &part.dataset)
+    }
+
     /// Returns the paths of all parts, with the key of the parts.
     pub(crate) fn paths_mut(&mut self) -> impl Iterator<Item = (String, &mut PathBuf)> {
         let paths = self.parts.iter_mut().flat_map(|part| part.dataset.paths_mut());

@@ -87,6 +87,13 @@ impl SourceOptions {
         self.files(&extensions.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
+    /// Returns the paths with their keys.
+    #[cfg(feature = "formats")]
+    pub(crate) fn paths_mut(&mut self) -> impl Iterator<Item = (String, &mut PathBuf)> {
+        let files = self.path.iter_mut().map(|path| ("path".to_owned(), path));
+        files.chain(self.store.iter_mut().filter_map(StoreOptions::path_mut))
+    }
+
     /// Returns an error about the options. It names the first file.
     pub(crate) fn error(&self, problem: DataProblem) -> DataError {
         match self.path.first() {
@@ -219,7 +226,7 @@ macro_rules! format_options {
             #[cfg(feature = "formats")]
             #[allow(dead_code, reason = "lines of text are not records, and therefore not in `RecordConfig`")]
             pub(crate) fn paths_mut(&mut self) -> impl Iterator<Item = (String, &mut std::path::PathBuf)> {
-                self.source.path.iter_mut().map(|path| ("path".to_owned(), path))
+                self.source.paths_mut()
             }
 
             #[cfg(feature = "formats")]

@@ -50,12 +50,15 @@ impl CpuSet {
     /// bound to them too. The mask of the calling thread stays as it is.
     ///
     /// # Errors
-    /// If the thread cannot be started, or may use none of the CPUs.
+    /// If the thread cannot be started, or may use none of the CPUs. The second error names the CPUs.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
         let bound = || {
             let mut mask = Mask::new();
             self.iter().try_for_each(|cpu| mask.set(cpu))?;
-            sched_setaffinity(THIS_THREAD, &mask)?;
+            sched_setaffinity(THIS_THREAD, &mask).map_err(|errno| {
+                let error = io::Error::from(errno);
+                io::Error::new(error.kind(), format!("no thread can be bound to the CPUs {self}: {error}"))
+            })?;
             Ok(work())
         };
         thread::scope(|scope| {

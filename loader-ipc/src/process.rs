@@ -101,7 +101,7 @@ impl WorkerProcess {
         let mut start = || start_without_stops(&mut command);
         let child = match cpus {
             None => start()?,
-            Some(cpus) => cpus.run(start).map_err(|error| not_bound(cpus, &error))??,
+            Some(cpus) => cpus.run(start)??,
         };
         let id = child.id();
         let pid = Pid::from_raw(id.cast_signed());
@@ -204,10 +204,6 @@ fn start_without_stops(command: &mut Command) -> io::Result<Child> {
     let child = command.spawn();
     mask.thread_set_mask()?;
     child
-}
-
-fn not_bound(cpus: &CpuSet, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("it cannot be bound to the CPUs {cpus}: {error}"))
 }
 
 /// Why a process cannot continue by itself.

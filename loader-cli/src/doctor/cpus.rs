@@ -2,7 +2,7 @@
 
 use std::{fs, thread};
 
-use loader_core::{CpuSet, LaunchedRank, LauncherMode, RankError, internal::Topology};
+use loader_core::{AutoWorkers, CpuSet, LaunchedRank, LauncherMode, RankError, internal::Topology};
 
 use super::{
     Plan,
@@ -10,12 +10,12 @@ use super::{
 };
 
 pub(super) fn checks(plan: &Plan) -> Vec<Check> {
-    let mut checks = cpus();
+    let mut checks = cpus(plan);
     checks.extend(launcher(plan));
     checks
 }
 
-fn cpus() -> Vec<Check> {
+fn cpus(plan: &Plan) -> Vec<Check> {
     const NAME: &str = "cpus";
     let (own, allowed) = match (CpuSet::of_this_thread(), CpuSet::allowed()) {
         (Ok(own), Ok(allowed)) => (own, allowed),
@@ -47,7 +47,8 @@ fn cpus() -> Vec<Check> {
             check(Status::Note, meaning).advice("set num_workers to at most the quota")
         }
         () => {
-            check(Status::Ok, format!("`--num-workers auto` begins with {}", count.saturating_sub(1).max(1)))
+            let auto = plan.options.clone().num_workers(AutoWorkers::default());
+            check(Status::Ok, format!("`--num-workers auto` begins with {}", auto.first_workers()))
         }
     }];
     let nodes = Topology::of(&allowed).nodes();

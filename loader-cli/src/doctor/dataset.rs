@@ -1,16 +1,13 @@
 //! Opens the dataset, and looks at the folders that it writes to.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Instant,
-};
+use std::{path::PathBuf, time::Instant};
 
 use loader_core::Dataset;
-use nix::sys::statvfs::statvfs;
-use serde_json::Value;
 
+#[cfg(feature = "formats")]
+use super::cache;
 use super::{
-    report::{Check, Status, bytes},
+    report::{Check, Status},
     storage,
 };
 use crate::{
@@ -19,9 +16,6 @@ use crate::{
     settings::Target,
     stop::Stop,
 };
-
-/// A cache with less space is worth a warning.
-const LITTLE_SPACE: u64 = 1 << 30;
 
 pub(super) fn checks(target: Target, interrupt: Interrupt) -> Result<Vec<Check>, Stop> {
     const NAME: &str = "dataset";
@@ -46,9 +40,10 @@ pub(super) fn checks(target: Target, interrupt: Interrupt) -> Result<Vec<Check>,
         Ok(files) => checks.push(storage::check(&files)),
         Err(stop) => checks.extend(refused(&stop)),
     }
-    let mut folders = Vec::new();
-    add_folders(&serde_json::to_value(&dataset).unwrap_or_default(), &mut folders);
-    checks.extend(folders.iter().map(|folder| space(Path::new(folder))));
+    #[cfg(feature = "formats")] // image folders have no cache
+    if let ResolvedDataset::Records(config) = &dataset {
+        checks.extend(config.cache_folders().iter().map(|folder| cache::check(folder)));
+    }
     Ok(checks)
 }
 
@@ -75,58 +70,5 @@ fn files(opened: &Opened, dataset: &ResolvedDataset) -> Result<Vec<PathBuf>, Sto
         }
         #[cfg(feature = "formats")]
         (Opened::Records(_), ResolvedDataset::Images(_)) => unreachable!("an image folder has no records"),
-    }
-}
-
-/// Adds the values of the keys named `folder`, which are those of caches.
-fn add_folders(config: &Value, folders: &mut Vec<String>) {
-    if let Value::Object(keys) = config {
-        for (key, value) in keys {
-            match value {
-                Value::String(folder) if key == "folder" => folders.push(folder.clone()),
-                value => add_folders(value, folders),
-            }
-        }
-    }
-}
-
-fn space(folder: &Path) -> Check {
-    const NAME: &str = "cache";
-    // The cache makes the folder.
-    let existing = folder.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("."));
-    match statvfs(existing) {
-        Ok(system) => {
-            #[allow(clippy::useless_conversion, reason = "the types depend on the architecture")]
-            let free = u64::from(system.blocks_available()) * u64::from(system.fragment_size());
-            let found = format!("{} are free in {}", bytes(free), folder.display());
-            match free < LITTLE_SPACE {
-                true => Check::new(NAME, Status::Warning, found, "a full cache keeps no more samples")
-                    .advice("use a folder on a larger disk, or free space"),
-                false => Check::new(NAME, Status::Ok, found, "the cache fills it up to its own limit"),
-            }
-        }
-        Err(error) => {
-            let found = format!("{}: {error}", folder.display());
-            Check::new(NAME, Status::Error, found, "the cache cannot be used").advice("name another folder")
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn the_folders_of_caches_are_found() {
-        let mut folders = Vec::new();
-        let config = json!({
-            "kind": "cached", "folder": "/a",
-            "dataset": { "path": ["x"], "cache": { "folder": "/b", "max_bytes": 7 } },
-        });
-        add_folders(&config, &mut folders);
-        folders.sort();
-        assert_eq!(folders, ["/a", "/b"]);
     }
 }

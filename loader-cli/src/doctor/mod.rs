@@ -3,6 +3,8 @@
 //! What can be tried is tried: a check makes sealed memory, starts workers and reads files, instead of
 //! comparing version numbers. Each check is one line: what was found, what it means, what to do.
 
+#[cfg(feature = "formats")]
+mod cache;
 mod cpus;
 mod dataset;
 mod kernel;

@@ -149,7 +149,7 @@ impl ArraysOptions {
         let of_fields = self.files.iter_mut().flat_map(|(name, Patterns(paths))| {
             paths.iter_mut().map(move |path| (format!("files.{name}"), path))
         });
-        self.source.path.iter_mut().map(|path| ("path".to_owned(), path)).chain(of_fields)
+        self.source.paths_mut().chain(of_fields)
     }
 }
 

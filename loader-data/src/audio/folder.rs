@@ -159,7 +159,8 @@ impl AudioFolderOptions {
 
     #[cfg(feature = "formats")]
     pub(crate) fn paths_mut(&mut self) -> impl Iterator<Item = (String, &mut PathBuf)> {
-        std::iter::once(("path".to_owned(), &mut self.path))
+        let path = std::iter::once(("path".to_owned(), &mut self.path));
+        path.chain(self.store.iter_mut().filter_map(StoreOptions::path_mut))
     }
 
     /// Returns false: without the folder, files have no class.

@@ -97,6 +97,12 @@ impl StoreOptions {
         open()
     }
 
+    /// Returns the folder of the cache with its key in the options of a dataset.
+    #[cfg(feature = "formats")]
+    pub(crate) fn path_mut(&mut self) -> Option<(String, &mut PathBuf)> {
+        Some(("store.cache.folder".to_owned(), &mut self.cache.as_mut()?.folder))
+    }
+
     /// Returns the options of the scope that this thread is in, otherwise the default.
     pub(crate) fn current() -> Self {
         SCOPE.with_borrow(Self::clone)
