@@ -445,10 +445,10 @@ mod tests {
             loader.unwrap().iter().unwrap().next().unwrap().unwrap()
         }
         let keep = |samples: Vec<bool>| Ok(samples);
-        assert_eq!(first(DataLoader::builder(Collated).build()).as_slice(), [1]);
-        assert_eq!(first(DataLoader::stream(CollatedStream).shards(1).build()).as_slice(), [1]);
-        assert_eq!(first(DataLoader::builder(Collated.map(|it, _cx| Ok(it))).build()).as_slice(), [0]);
-        assert_eq!(first(DataLoader::stream(CollatedStream.take(1)).shards(1).build()).as_slice(), [0]);
+        assert_eq!(first(DataLoader::builder(Collated).build()).as_slice(), [true]);
+        assert_eq!(first(DataLoader::stream(CollatedStream).shards(1).build()).as_slice(), [true]);
+        assert_eq!(first(DataLoader::builder(Collated.map(|it, _cx| Ok(it))).build()).as_slice(), [false]);
+        assert_eq!(first(DataLoader::stream(CollatedStream.take(1)).shards(1).build()).as_slice(), [false]);
         assert_eq!(first(DataLoader::builder(Collated).collate(keep).build()), [false]);
         assert_eq!(first(DataLoader::stream(CollatedStream).shards(1).collate(keep).build()), [false]);
     }

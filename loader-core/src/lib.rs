@@ -149,7 +149,7 @@ pub use sample_digest::SampleDigest;
 pub use shared_vec::{SharedVec, SharedVecError};
 pub use state::{MergeError, State};
 pub use stats::{LoaderStats, StatsReader, WorkerStats};
-pub use tensor::{AnyTensor, BytesArray, DType, Element, Tensor, TensorError};
+pub use tensor::{AnyTensor, Bool, BytesArray, DType, Element, Tensor, TensorError};
 pub use tuner::{TuningDecision, TuningReason};
 pub use warning::Warning;
 

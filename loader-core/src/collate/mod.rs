@@ -43,7 +43,7 @@ impl<B: Serialize + DeserializeOwned + Send + 'static> Batch for B {}
 ///
 /// | sample | batch of `B` |
 /// |---|---|
-/// | a number `T` | `Tensor<T>`, shape `[B]` (`usize` as `u64`, `isize` as `i64`, `bool` as `u8`) |
+/// | a number `T` | `Tensor<T>`, shape `[B]` (`usize` as `u64`, `isize` as `i64`, `bool` as [`Bool`](crate::Bool)) |
 /// | `[T; N]`, `[[T; M]; N]`, `[[[T; K]; M]; N]` | `Tensor<T>`, shape `[B, N]`, `[B, N, M]`, `[B, N, M, K]` |
 /// | `Vec<T>`, `Box<[T]>`, `Vec<[T; N]>` | `Tensor<T>`, shape `[B, len]`, `[B, len, N]` |
 /// | `Tensor<T>` of shape `S`, [`TensorRow<T>`](crate::TensorRow) | `Tensor<T>`, shape `[B, ..S]` |

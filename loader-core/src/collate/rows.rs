@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 use super::{CollateError, CollateProblem, ContentHash, Sample, Stack};
-use crate::tensor::{Element, Rows, Tensor};
+use crate::tensor::{Bool, Element, Rows, Tensor};
 
 /// A sample that becomes one row of a tensor.
 pub trait Row: Send + 'static {
@@ -129,7 +129,7 @@ numbers!(u8, i8, u16, i16, u32, i32, u64, i64, f16, bf16, f32, f64);
 rows! {
     [] usize { u64, 0, |_| [], |number, row| row[0] = *number as u64 }
     [] isize { i64, 0, |_| [], |number, row| row[0] = *number as i64 }
-    [] bool { u8, 0, |_| [], |flag, row| row[0] = u8::from(*flag) }
+    [] bool { Bool, 0, |_| [], |flag, row| row[0] = Bool::new(*flag) }
     [T: Element, const N: usize] [T; N] { T, 1, |_| [N], |array, row| row.copy_from_slice(array) }
     [T: Element, const N: usize, const M: usize] [[T; M]; N] {
         T, 2, |_| [N, M], |array, row| row.copy_from_slice(array.as_flattened())
@@ -142,7 +142,9 @@ rows! {
     [T: Element, const N: usize] Vec<[T; N]> {
         T, 2, |vec| [vec.len(), N], |vec, row| row.copy_from_slice(vec.as_flattened())
     }
-    [] Vec<bool> { u8, 1, |vec| [vec.len()], |vec, row| row.copy_from_slice(bytemuck::cast_slice(vec)) }
+    [] Vec<bool> { Bool, 1, |vec| [vec.len()], |vec, row| {
+        row.iter_mut().zip(vec).for_each(|(element, &flag)| *element = Bool::new(flag));
+    } }
     [] Vec<usize> { u64, 1, |vec| [vec.len()], |vec, row| {
         row.iter_mut().zip(vec).for_each(|(element, &number)| *element = number as u64);
     } }

@@ -142,9 +142,9 @@ mod tests {
         assert_eq!(stack([[[[1u8; 4]; 3]; 2]]).unwrap().shape(), [1, 2, 3, 4]);
         assert_eq!(stack([vec![[1u8; 4]; 3]]).unwrap().shape(), [1, 3, 4]);
         assert_eq!(stack([vec![1.5f64].into_boxed_slice()]).unwrap().as_slice(), [1.5]);
-        assert_eq!(stack([(vec![true, false], vec![3usize])]).unwrap().0.as_slice(), [1, 0]);
+        assert_eq!(stack([(vec![true, false], vec![3usize])]).unwrap().0.as_slice(), [true, false]);
         assert_eq!(stack([("a", 'b', ())]).unwrap(), (vec!["a".to_owned()], vec!['b'], ()));
-        assert_eq!(stack([true, false]).unwrap().as_slice(), [1, 0]);
+        assert_eq!(stack([true, false]).unwrap().as_slice(), [true, false]);
         assert_eq!(stack([3usize]).unwrap().as_slice(), [3u64]);
         assert_eq!(stack::<(f32,)>([]).unwrap().0.len(), 0);
     }

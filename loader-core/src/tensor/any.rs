@@ -127,7 +127,7 @@ impl fmt::Debug for AnyTensor {
         }
         with_type!(
             U8 => u8, I8 => i8, U16 => u16, I16 => i16, U32 => u32, I32 => i32, U64 => u64, I64 => i64,
-            F16 => half::f16, BF16 => half::bf16, F32 => f32, F64 => f64
+            F16 => half::f16, BF16 => half::bf16, F32 => f32, F64 => f64, Bool => super::Bool
         )
     }
 }

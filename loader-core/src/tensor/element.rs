@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use bytemuck::Pod;
+use bytemuck::{Pod, Zeroable};
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
@@ -38,16 +38,77 @@ pub enum DType {
     F32,
     #[serde(rename = "float64")]
     F64,
+    #[serde(rename = "bool")]
+    Bool,
 }
 
-/// A number type that a [`Tensor`](crate::Tensor) can contain: the integers of 8 to 64 bits, `f16`, `bf16`,
-/// `f32`, `f64`.
+/// A truth value in a tensor: one byte, 0 for false and 1 for true.
 ///
-/// `bool` is not supported, because most byte values are not a valid `bool`. A batch of `bool`s is a
-/// `Tensor<u8>` of zeros and ones.
+/// A `Tensor<bool>` does not exist, because a byte that is neither 0 nor 1 is not a valid `bool`, and the bytes
+/// of a tensor may come from a file or from another process. Such a byte counts as true.
+///
+/// # Examples
+/// ```
+/// use loader_core::{Bool, Tensor};
+///
+/// let mask = Tensor::from_slice(&[true, false].map(Bool::new), [2])?;
+/// assert!(mask.as_slice()[0].get());
+/// assert_eq!(mask.as_bytes(), [1, 0]);
+/// # Ok::<(), loader_core::TensorError>(())
+/// ```
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
+#[repr(transparent)]
+pub struct Bool(u8);
+
+impl Bool {
+    /// Returns the element for `value`.
+    pub const fn new(value: bool) -> Self {
+        Self(value as u8)
+    }
+
+    /// Returns the truth value.
+    pub const fn get(self) -> bool {
+        self.0 != 0
+    }
+}
+
+impl From<bool> for Bool {
+    fn from(value: bool) -> Self {
+        Self::new(value)
+    }
+}
+
+impl From<Bool> for bool {
+    fn from(value: Bool) -> Self {
+        value.get()
+    }
+}
+
+impl PartialEq for Bool {
+    fn eq(&self, other: &Self) -> bool {
+        self.get() == other.get()
+    }
+}
+
+impl Eq for Bool {}
+
+impl PartialEq<bool> for Bool {
+    fn eq(&self, other: &bool) -> bool {
+        self.get() == *other
+    }
+}
+
+impl fmt::Debug for Bool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.get().fmt(f)
+    }
+}
+
+/// A type that a [`Tensor`](crate::Tensor) can contain: the integers of 8 to 64 bits, `f16`, `bf16`, `f32`,
+/// `f64`, and [`Bool`].
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not a number that a tensor can hold",
-    note = "a tensor holds integers of 8 to 64 bits, `f16`, `bf16`, `f32` or `f64`",
+    message = "`{Self}` cannot be an element of a tensor",
+    note = "a tensor holds integers of 8 to 64 bits, `f16`, `bf16`, `f32`, `f64` or `Bool`",
     note = "instead of a sequence of sequences such as `Vec<Vec<f32>>`, use `List<Vec<f32>>` to stack lists of equal length position by position, `Ragged` to pad sequences of any length, or `Keep` to leave samples unchanged"
 )]
 pub trait Element: Pod + Default + PartialEq + fmt::Debug + Send + Sync + sealed::Sealed {
@@ -109,6 +170,7 @@ elements! {
     bf16 => BF16 "bfloat16",
     f32 => F32 "float32",
     f64 => F64 "float64",
+    Bool => Bool "bool",
 }
 
 impl fmt::Display for DType {

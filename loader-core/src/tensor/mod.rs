@@ -12,7 +12,7 @@ use loader_ipc::buffer::Buffer;
 
 pub use any::{AnyStack, AnyTensor};
 pub use bytes::BytesArray;
-pub use element::{DType, Element};
+pub use element::{Bool, DType, Element};
 pub(crate) use rows::Rows;
 
 /// A dense, row-major array of numbers with a shape of any rank; a tensor of rank 0 contains one number. The

@@ -16,8 +16,8 @@ use crate::{
 /// the binary files of CIFAR.
 ///
 /// Row `i` has entry `i` of the first dimension of each array, as a field: a number if the array has one
-/// dimension, otherwise a tensor with the dtype of the array. Truth values become `u8`. All arrays must have
-/// the same number of rows. A sample is a [`Record`], or a type of your own that implements `Deserialize`,
+/// dimension, otherwise a tensor with the dtype of the array. All arrays must have the same
+/// number of rows. A sample is a [`Record`], or a type of your own that implements `Deserialize`,
 /// see [`rows`](Self::rows).
 ///
 /// # Reading

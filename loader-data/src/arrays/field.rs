@@ -134,7 +134,7 @@ impl Field {
             row = &swapped;
         }
         if self.shape.is_empty() {
-            return Ok(Value::Number(Scalar::from_bytes(dtype, row)));
+            return Ok(Scalar::from_bytes(dtype, row).into());
         }
         AnyTensor::from_bytes(dtype, self.shape.as_slice(), row)
             .map(Value::Tensor)

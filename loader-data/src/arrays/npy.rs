@@ -85,7 +85,8 @@ fn parse(text: &str) -> Result<(Result<ElementType, DataProblem>, Vec<usize>), D
 fn element_type(descr: &str) -> Result<ElementType, DataProblem> {
     let (order, kind) = descr.split_at_checked(1).unwrap_or_default();
     let dtype = match kind {
-        "b1" | "u1" => DType::U8,
+        "b1" => DType::Bool,
+        "u1" => DType::U8,
         "i1" => DType::I8,
         "u2" => DType::U16,
         "i2" => DType::I16,

@@ -46,7 +46,8 @@ pub(super) fn arrays(blob: &Arc<Blob>) -> Result<Vec<Array>> {
 
 fn element_type(dtype: Dtype) -> Result<ElementType, DataProblem> {
     Ok(ElementType::little_endian(match dtype {
-        Dtype::BOOL | Dtype::U8 => DType::U8,
+        Dtype::BOOL => DType::Bool,
+        Dtype::U8 => DType::U8,
         Dtype::I8 => DType::I8,
         Dtype::U16 => DType::U16,
         Dtype::I16 => DType::I16,

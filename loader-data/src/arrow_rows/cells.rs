@@ -165,7 +165,7 @@ impl Cells {
                 Some((*dtype, bytes[rows.start * width..rows.end * width].into()))
             }
             Values::Bool(bits) => {
-                Some((DType::U8, rows.map(|row| u8::from(bits.value(row))).collect::<Vec<_>>().into()))
+                Some((DType::Bool, rows.map(|row| u8::from(bits.value(row))).collect::<Vec<_>>().into()))
             }
             Values::FixedList(len, items) => {
                 shape.push(*len);

@@ -1,12 +1,12 @@
 //! Conversion of values to another dtype.
 
-use loader_core::{AnyTensor, DType};
+use loader_core::{AnyTensor, Bool, DType};
 
 use super::{Scalar, Value, deserialize::stacked, value::Number};
 
 impl Scalar {
     /// Converts the number to `dtype`. Returns `None` if `dtype` cannot hold it: an integer out of range, or
-    /// a float for an integer dtype. Floats are rounded to the nearest.
+    /// a float for an integer dtype. Floats are rounded to the nearest. Of the integers, [`Bool`] holds 0 and 1.
     pub fn convert(self, dtype: DType) -> Option<Self> {
         if self.dtype() == dtype { Some(self) } else { Self::from_number(self.number(), dtype) }
     }
@@ -34,8 +34,8 @@ impl Value {
     /// not consist of numbers.
     pub(super) fn convert(&self, dtype: DType) -> Option<Self> {
         Some(match self {
-            Self::Bool(value) => Self::Number(Scalar::new(u8::from(*value)).convert(dtype)?),
-            Self::Number(number) => Self::Number(number.convert(dtype)?),
+            Self::Bool(value) => Scalar::new(Bool::new(*value)).convert(dtype)?.into(),
+            Self::Number(number) => number.convert(dtype)?.into(),
             Self::Tensor(tensor) if tensor.dtype() == dtype => self.clone(),
             Self::Tensor(tensor) => Self::Tensor(converted(tensor, dtype)?),
             Self::List(list) if list.is_empty() => Self::Tensor(AnyTensor::from_bytes(dtype, [0], &[]).ok()?),
@@ -60,6 +60,10 @@ mod tests {
         assert_eq!(Scalar::new(-1i8).convert(DType::U64), None);
         assert_eq!(Scalar::new(1.5f64).convert(DType::I64), None);
         assert_eq!(Scalar::new(3u16).convert(DType::F16), Some(Scalar::new(half::f16::from_f32(3.0))));
+        assert_eq!(Scalar::new(1i8).convert(DType::Bool), Some(Scalar::new(Bool::new(true))));
+        assert_eq!(Scalar::new(2i8).convert(DType::Bool), None);
+        assert_eq!(Value::Bool(true).convert(DType::F32), Some(1.0f32.into()));
+        assert_eq!(Value::from(0u8).convert(DType::Bool), Some(Value::Bool(false)));
         assert_eq!(Scalar::from_f64(-100.0, DType::I32), Some(Scalar::new(-100i32)));
         assert_eq!(Scalar::from_f64(0.5, DType::I32), None);
 

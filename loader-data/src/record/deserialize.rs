@@ -3,7 +3,7 @@
 use std::fmt;
 
 use loader_core::{
-    AnyTensor, DType, Tensor,
+    AnyTensor, Bool, DType, Tensor,
     collate::{AnyStack, Stack},
 };
 use serde::{
@@ -332,10 +332,11 @@ fn visit_items<'de, V: Visitor<'de>>(tensor: &AnyTensor, visitor: V) -> Result<V
             BF16: half::bf16, f32::from;
             F32: f32, |item| item;
             F64: f64, |item| item;
+            Bool: Bool, Bool::get;
         };
     }
     let [count, item @ ..] = tensor.shape() else {
-        return Value::Number(Scalar::from_bytes(tensor.dtype(), tensor.as_bytes())).deserialize_any(visitor);
+        return Value::from(Scalar::from_bytes(tensor.dtype(), tensor.as_bytes())).deserialize_any(visitor);
     };
     let len = tensor.as_bytes().len() / (*count).max(1);
     let items = (0..*count).map(|index| {

@@ -37,7 +37,7 @@ impl FieldStack {
     pub(super) fn push(&mut self, value: Value) -> Result<(), CollateError> {
         match (self, value) {
             (Self::Tensor(stack), Value::Bool(value)) => {
-                stack.push_row(DType::U8, &[], &[u8::from(value)])?
+                stack.push_row(DType::Bool, &[], &[u8::from(value)])?
             }
             (Self::Tensor(stack), Value::Number(number)) => {
                 stack.push_row(number.dtype(), &[], number.as_bytes())?

@@ -182,7 +182,7 @@ fn is_same<'a>(
 
 #[cfg(test)]
 mod tests {
-    use loader_core::{DType, Tensor};
+    use loader_core::{Bool, DType, Tensor};
 
     use super::*;
     use crate::{
@@ -207,7 +207,7 @@ mod tests {
         ];
         let batch = batch(&FieldOptions::new().pad("seq", -1.0), &lines).unwrap();
         assert_eq!(batch.tensor::<i64>("n").unwrap().as_slice(), [1, 2, 3]);
-        assert_eq!(batch.tensor::<u8>("flag").unwrap().as_slice(), [1, 0, 1]);
+        assert_eq!(batch.tensor::<Bool>("flag").unwrap().as_slice(), [true, false, true]);
         assert_eq!(batch.tensor::<f64>("t").unwrap().shape(), [3, 2]);
         assert_eq!(batch["s"].texts().unwrap(), ["a", "b", "c"]);
         assert!(

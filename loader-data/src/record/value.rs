@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use loader_core::{AnyTensor, DType, Element, Tensor};
+use loader_core::{AnyTensor, Bool, DType, Element, Tensor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeSeed};
 
 use super::{
@@ -17,7 +17,7 @@ use super::{
 pub enum Value {
     /// No value.
     Null,
-    /// A truth value. A batch of them is a tensor of `u8`.
+    /// A truth value. A batch of them is a tensor of [`Bool`].
     Bool(bool),
     /// A number of any dtype. A batch of them is a tensor of shape `[B]`.
     Number(Scalar),
@@ -205,6 +205,11 @@ numbers! {
     BF16 half::bf16: Float f64::from, |number| Some(half::bf16::from_f64(float(number)));
     F32 f32: Float f64::from, |number| Some(float(number) as f32);
     F64 f64: Float f64::from, |number| Some(float(number));
+    Bool Bool: Int |value| i128::from(value.get()), |number| match number {
+        Number::Int(0) => Some(Bool::new(false)),
+        Number::Int(1) => Some(Bool::new(true)),
+        _ => None,
+    };
 }
 
 impl fmt::Debug for Scalar {
@@ -214,6 +219,13 @@ impl fmt::Debug for Scalar {
             Number::Int(value) => write!(f, "{value}_{}", self.dtype),
             Number::Float(value) => write!(f, "{value:?}_{}", self.dtype),
         }
+    }
+}
+
+impl From<Scalar> for Value {
+    /// Returns a number, or a truth value for a scalar of type [`Bool`].
+    fn from(scalar: Scalar) -> Self {
+        scalar.get::<Bool>().map_or(Self::Number(scalar), |value| Self::Bool(value.get()))
     }
 }
 

@@ -70,7 +70,7 @@ fn single_arrays_read_back_equal() {
     for name in ["images-idx3-ubyte", "images-idx3-ubyte.gz"] {
         assert_eq!(tensor::<u8>(&row(&one(name), 9), "x").as_slice(), image(9, 64));
     }
-    assert_eq!(row(&one("truth.npy"), 3).get("x"), Some(&1_u8.into()));
+    assert_eq!(row(&one("truth.npy"), 3).get("x"), Some(&true.into()));
     let named_after_the_file = Arrays::open(fixture("images-idx3-ubyte.gz")).unwrap();
     assert_eq!(
         named_after_the_file.fields(),
@@ -138,7 +138,7 @@ fn typed_rows_and_mixed_files() {
     assert_eq!((pixels.concat(), label), (image(4, 64), 4));
     // Fields of an archive and of a file of its own.
     let both = ArraysOptions::new(fixture("digits.npz")).field("truth", fixture("truth.npy")).open().unwrap();
-    assert_eq!((row(&both, 5).len(), row(&both, 5).get("truth")), (4, Some(&1_u8.into())));
+    assert_eq!((row(&both, 5).len(), row(&both, 5).get("truth")), (4, Some(&true.into())));
 }
 
 #[test]

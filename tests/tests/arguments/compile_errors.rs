@@ -74,7 +74,7 @@ const FIXTURES: &[Fixture] = &[
         "lists_of_lists",
         "#[derive(Sample)] struct Boxes { boxes: Vec<Vec<f32>> } fn main() {}",
         None,
-        &["`Vec<f32>` is not a number that a tensor can hold", "`List<Vec<f32>>`", "`Ragged`", "`Keep`"],
+        &["`Vec<f32>` cannot be an element of a tensor", "`List<Vec<f32>>`", "`Ragged`", "`Keep`"],
     ),
     (
         "a_stream_given_to_builder",

@@ -46,7 +46,7 @@ fn numbers_keep_their_type_and_arrays_are_stacked() {
     assert_eq!(types, [DType::I64, DType::I32, DType::I16, DType::I8, DType::U8]);
     assert_eq!([f64.dtype(), f32.dtype(), f16.dtype()], [DType::F64, DType::F32, DType::F16]);
     assert_eq!((i64.as_slice(), f64.as_slice()), ([1, 2].as_slice(), [1.5, 2.5].as_slice()));
-    assert_eq!(flags.as_slice(), [1u8, 0], "bool becomes u8");
+    assert_eq!(flags.as_slice(), [true, false]);
     assert_eq!(strings, ["a", "b"]);
 
     let arrays: Vec<Tensor<f64>> =
