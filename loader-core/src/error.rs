@@ -192,6 +192,14 @@ pub enum Error {
         /// The error or panic.
         failure: Box<UserFailure>,
     },
+    /// The function given to [`Iter::convert_ahead`](crate::Iter::convert_ahead) returned an error or panicked.
+    #[error("{}", failed("the conversion", &None, .batch, &None, .failure))]
+    ConversionFailed {
+        /// Number of the batch in its epoch.
+        batch: u64,
+        /// The error or panic of the function.
+        failure: Box<UserFailure>,
+    },
     /// A worker could not put the batch into shared memory: its `Serialize` implementation failed, or there
     /// was no room.
     #[error("{}", failed("sending the batch", &None, .batch, .worker, .failure))]
@@ -366,13 +374,18 @@ pub struct UserFailure {
     pub backtrace: Option<String>,
 }
 
+impl From<Failure> for UserFailure {
+    fn from(Failure { chain, panicked, backtrace, .. }: Failure) -> Self {
+        Self { chain, panicked, backtrace }
+    }
+}
+
 impl Error {
     /// The error for a batch that failed in user code.
     pub(crate) fn from_failure(failure: Failure, batch: u64, worker: Option<usize>) -> Self {
         let index = failure.index.and_then(|index| usize::try_from(index).ok());
         let stage = failure.stage;
-        let Failure { chain, panicked, backtrace, .. } = failure;
-        let failure = Box::new(UserFailure { chain, panicked, backtrace });
+        let failure = Box::new(failure.into());
         match stage {
             Stage::Fetch => Self::DatasetFailed { index, batch, worker, failure },
             Stage::Collate => Self::CollateFailed { index, batch, worker, failure },
@@ -427,6 +440,7 @@ impl Error {
             Self::TooManyBadSamples { .. } => "TooManyBadSamples",
             Self::CollateFailed { .. } => "CollateFailed",
             Self::OpenFailed { .. } => "OpenFailed",
+            Self::ConversionFailed { .. } => "ConversionFailed",
             Self::SendFailed { .. } => "SendFailed",
             Self::BatchNotReadable { .. } => "BatchNotReadable",
             Self::IndexOutOfRange { .. } => "IndexOutOfRange",

@@ -49,6 +49,7 @@
 //!   TOML files and environment variables.
 //! - `cuda`: [`pin_memory`](Builder::pin_memory) page-locks batches; without the feature it does nothing.
 //!   Building needs no part of CUDA. The program loads NVIDIA's driver at run time, and runs without it too.
+//! - `stream`: `Iter::into_stream` and `ConvertAhead::into_stream` return batches as a stream for async programs.
 //! - `tracing`: events and spans for subscribers of the package tracing, with the target `loader`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -58,6 +59,7 @@ extern crate self as loader_core;
 
 mod advice;
 mod affinity;
+mod ahead;
 mod batch_info;
 mod builder;
 pub mod collate;
@@ -108,6 +110,9 @@ mod warning;
 mod worker_init;
 
 pub use advice::Advice;
+#[cfg(feature = "stream")]
+pub use ahead::BatchStream;
+pub use ahead::ConvertAhead;
 pub use batch_info::BatchInfo;
 pub use builder::Builder;
 pub use context::{SampleContext, Shard, WorkerInfo};

@@ -82,6 +82,7 @@
 //! - `data`: the module `data` has datasets over real files, such as folders of images. The image codecs take
 //!   long to build.
 //! - `formats`: the module `data` also reads JSON lines, Parquet, tar archives, token files and arrays.
+//! - `stream`: `Iter::into_stream` and `ConvertAhead::into_stream` return batches as a stream for async programs.
 //! - `tracing`: events and spans for subscribers of the package tracing, with the target `loader`.
 //! - `tokenizer`: the module `data` has the tokenizers of Hugging Face.
 //!

@@ -5,7 +5,11 @@ mod team;
 mod tuning;
 mod workers;
 
-use std::{fmt, sync::Arc, time::Instant};
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicBool},
+    time::Instant,
+};
 
 use loader_ipc::profile::ProfileArea;
 use loader_pinning::Pinner;
@@ -150,6 +154,14 @@ impl<B: Batch> Iter<B> {
             iter.publish_to(stats);
         }
         self
+    }
+
+    /// Makes `next` end the iteration within about a second once `cancelled` is true, also while it waits for a
+    /// worker.
+    pub(crate) fn cancel_when(&mut self, cancelled: Arc<AtomicBool>) {
+        if let Inner::Workers(iter) = &mut self.inner {
+            iter.cancel_when(cancelled);
+        }
     }
 
     /// Takes over what `state`, from which this iterator was resumed, knows of the epoch, or of the one before.

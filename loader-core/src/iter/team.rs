@@ -2,7 +2,10 @@
 
 use std::{
     io,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -228,14 +231,17 @@ impl Team {
         }
     }
 
-    /// Waits until the user's next batch has arrived. False if the epoch is over.
-    pub(super) fn wait(&mut self) -> Result<bool, Error> {
+    /// Waits until the user's next batch has arrived. False if the epoch is over, or another thread has set
+    /// `cancelled`, which this method sees within [`LIVENESS_INTERVAL`].
+    pub(super) fn wait(&mut self, cancelled: &AtomicBool) -> Result<bool, Error> {
         self.coordinator.slots().set_user(thread::current().id());
         self.coordinator.start_wait(Instant::now());
         loop {
             match self.coordinator.poll(Instant::now(), &mut self.pool)? {
                 Next::Return => return Ok(true),
                 Next::End => return Ok(false),
+                // Relaxed: the flag alone is the message.
+                Next::Receive { .. } if cancelled.load(Ordering::Relaxed) => return Ok(false),
                 Next::Receive { until, then_check_exits } => self.receive(until, then_check_exits)?,
             }
         }

@@ -3,6 +3,7 @@
 use std::{
     io,
     marker::PhantomData,
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -49,6 +50,8 @@ pub(crate) struct WorkerIter<B> {
     last_error: Option<Error>,
     /// True after the end of the epoch, and after an error that ends the iteration.
     is_ended: bool,
+    /// Ends the wait for a batch once it is true; see [`cancel_when`](Self::cancel_when).
+    cancelled: Arc<AtomicBool>,
     batch: PhantomData<fn() -> B>,
 }
 
@@ -75,6 +78,7 @@ impl<B: Batch> WorkerIter<B> {
             summary: Summary::default(),
             last_error: None,
             is_ended: false,
+            cancelled: Arc::default(),
             batch: PhantomData,
         })
     }
@@ -100,7 +104,7 @@ impl<B: Batch> WorkerIter<B> {
         let asked = self.tuning.as_ref().map(|_| Instant::now());
         let step = match self.last_error.take() {
             Some(error) => Err(error),
-            None => next_batch(team, &mut self.last_error),
+            None => next_batch(team, &self.cancelled, &mut self.last_error),
         };
         if let (Some(tuning), Some(asked)) = (&mut self.tuning, asked) {
             match &step {
@@ -152,7 +156,12 @@ impl<B: Batch> WorkerIter<B> {
 
     /// Waits for the next batch. False if the epoch is over.
     pub(super) fn wait(&mut self) -> Result<bool, Error> {
-        self.team.as_mut().map_or(Ok(false), Team::wait)
+        self.team.as_mut().map_or(Ok(false), |team| team.wait(&self.cancelled))
+    }
+
+    /// Makes another thread able to end the iteration while this one waits for a batch.
+    pub(super) fn cancel_when(&mut self, cancelled: Arc<AtomicBool>) {
+        self.cancelled = cancelled;
     }
 }
 
@@ -286,8 +295,12 @@ fn in_forked_process() -> Error {
 ///
 /// # Errors
 /// Only errors that belong to no batch. The error of a batch is part of the [`Step`].
-fn next_batch<B: Batch>(team: &mut Team, last_error: &mut Option<Error>) -> Result<Option<Step<B>>, Error> {
-    if !team.wait()? {
+fn next_batch<B: Batch>(
+    team: &mut Team,
+    cancelled: &AtomicBool,
+    last_error: &mut Option<Error>,
+) -> Result<Option<Step<B>>, Error> {
+    if !team.wait(cancelled)? {
         return Ok(None);
     }
     let Some((taken, outcome)) = team.coordinator.take_next() else { return Ok(None) };

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use anyhow::Context as _;
 use loader_core::{Error, collate::Batch, prelude::*};
 use loader_tests::{
     datasets::{Fault, Faulty, Slow},
@@ -154,19 +155,26 @@ fn load_after_fork(workers: usize) -> anyhow::Result<()> {
     let loader = DataLoader::builder(dataset).batch_size(2).num_workers(workers).build()?;
     let mut batches = loader.iter()?;
     let held: Vec<Tensor<u64>> = batches.by_ref().take(5).collect::<Result<_, _>>()?;
+    let mut ahead = loader.epoch(1)?.convert_ahead(1, Ok)?;
+    ahead.next().context("a first batch")??;
+    // Once a batch is ready and the thread has another one, it holds no lock.
+    thread::sleep(Duration::from_millis(200));
     // SAFETY: only this thread goes on in the child. The child does not wait for locks of other threads: the
     // reaper holds none that the code below needs.
     match unsafe { fork() }? {
         ForkResult::Child => {
             let refused = batches.next().is_some_and(|batch| batch.is_err());
+            let no_thread = ahead.next().is_some_and(|batch| batch.is_err());
+            drop(ahead);
             let own = loader.epoch(0)?.filter_map(Result::ok).count();
-            process::exit(if refused && own == 20 { 0 } else { 1 });
+            process::exit(if refused && no_thread && own == 20 { 0 } else { 1 });
         }
         ForkResult::Parent { child } => {
             let status = waitpid(child, None)?;
             anyhow::ensure!(matches!(status, WaitStatus::Exited(_, 0)), "the child: {status:?}");
             anyhow::ensure!(held.iter().flat_map(|batch| batch.as_slice()).copied().eq(0..10));
             anyhow::ensure!(batches.filter_map(Result::ok).count() == 15, "the rest of the parent's epoch");
+            anyhow::ensure!(ahead.filter_map(Result::ok).count() == 19, "the rest of the converted epoch");
         }
     }
     Ok(())

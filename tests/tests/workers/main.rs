@@ -1,6 +1,7 @@
 //! The life of workers: programs, start, persistent workers, and shutdown.
 
 mod affinity;
+mod ahead;
 mod automatic;
 mod ends;
 mod extension;
