@@ -52,7 +52,7 @@ enum Step<T> {
     /// What `next` returns, and what is known after it.
     Item(Box<Item<T>>),
     /// The epoch is over.
-    End { state: State, report: Box<EpochReport> },
+    End(Box<(State, EpochReport)>),
 }
 
 #[derive(Debug)]
@@ -171,8 +171,9 @@ impl<T> ConvertAhead<T> {
                 (self.state, self.last, self.left) = (item.state, item.info, item.left);
                 Some(item.result)
             }
-            Some(Step::End { state, report }) => {
-                (self.state, self.report, self.left) = (state, Some(*report), (0, Some(0)));
+            Some(Step::End(end)) => {
+                let (state, report) = *end;
+                (self.state, self.report, self.left) = (state, Some(report), (0, Some(0)));
                 None
             }
             None => {
@@ -269,8 +270,7 @@ where
                 return;
             }
         }
-        let report = Box::new(self.iter.report());
-        self.queue.send(Step::End { state: self.iter.state(), report });
+        self.queue.send(Step::End(Box::new((self.iter.state(), self.iter.report()))));
     }
 
     /// Returns the next batch. If memory has no room for it, waits once for the program, which may drop the

@@ -121,7 +121,7 @@ fn setup_runs_in_each_process() {
         let [map, stream] = load(false);
         assert_eq!((map.len(), stream.len()), (2, 4));
         for batch in map.into_iter().chain(stream) {
-            assert!(batch.unwrap().as_slice().iter().all(|&is_open| is_open == 1));
+            assert!(batch.unwrap().as_slice().iter().all(|is_open| is_open.get()));
         }
         let [map, stream] = load(true);
         assert_eq!((map.len(), stream.len()), (2, workers.max(1)));

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use loader_core::{MemoryReservation, prelude::*};
+use loader_core::{Bool, MemoryReservation, prelude::*};
 use loader_tests::{Watchdog, datasets::AsStream};
 use serde::{Deserialize, Serialize};
 
@@ -33,12 +33,12 @@ impl Dataset for Keeper {
 }
 
 /// Returns the limit, which must be equal in all samples, and the number of successful reservations.
-fn load(loader: &DataLoader<(Tensor<u64>, Tensor<u8>)>) -> (u64, usize) {
+fn load(loader: &DataLoader<(Tensor<u64>, Tensor<Bool>)>) -> (u64, usize) {
     let (mut limits, mut kept) = (Vec::new(), 0);
     for batch in loader.iter().unwrap() {
         let (limit, is_kept) = batch.unwrap();
         limits.extend_from_slice(limit.as_slice());
-        kept += is_kept.as_slice().iter().filter(|is_kept| **is_kept == 1).count();
+        kept += is_kept.as_slice().iter().filter(|is_kept| is_kept.get()).count();
     }
     assert_eq!(limits.len(), 200);
     assert!(limits.iter().all(|limit| *limit == limits[0]), "{limits:?}");
