@@ -1,9 +1,11 @@
 //! The queue between the thread that converts batches and the thread that uses them.
 
+#[cfg(feature = "stream")]
+use std::task::{Context, Poll};
 use std::{
     collections::VecDeque,
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
-    task::{Context, Poll, Waker},
+    task::Waker,
 };
 
 /// A queue of at most `depth` items with one sender and one receiver.
@@ -80,7 +82,8 @@ impl<T> Queue<T> {
         self.take(&mut state)
     }
 
-    /// As [`receive`](Self::receive), but does not wait: it wakes the task of `cx` once there is an item.
+    /// As [`receive`](Self::receive), but does not wait: the queue wakes the task of `cx` once there is an item.
+    #[cfg(feature = "stream")]
     pub(super) fn poll_receive(&self, cx: &Context<'_>) -> Poll<Option<T>> {
         let mut state = self.lock();
         if state.items.is_empty() && !state.has_ended {
