@@ -130,6 +130,9 @@ macro_rules! elements {
         )*
 
         impl DType {
+            /// All dtypes.
+            pub const ALL: &'static [Self] = &[$(Self::$dtype),*];
+
             /// Size of one element in bytes.
             pub const fn size(self) -> usize {
                 match self {
@@ -139,12 +142,12 @@ macro_rules! elements {
 
             /// Returns the dtype that `Tensor` encodes as the number `code`.
             pub(super) fn from_code(code: u8) -> Option<Self> {
-                [$(Self::$dtype),*].get(usize::from(code)).copied()
+                Self::ALL.get(usize::from(code)).copied()
             }
 
             /// Returns the dtype with the given [`name`](Self::name).
             pub fn from_name(name: &str) -> Option<Self> {
-                [$(Self::$dtype),*].into_iter().find(|dtype| dtype.name() == name)
+                Self::ALL.iter().copied().find(|dtype| dtype.name() == name)
             }
 
             /// Name in NumPy and PyTorch, such as `float32`.
