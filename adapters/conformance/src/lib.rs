@@ -1,0 +1,145 @@
+//! The tests that every adapter to a framework must pass.
+//!
+//! An adapter describes itself with the trait [`Adapter`], and its tests call [`suite!`]. The suite checks
+//! dtypes, shapes, values bit for bit, the number of copies, and, with real workers, that a slot is reused
+//! after the last tensor of the framework over it was dropped, and not before.
+//!
+//! Each check is also a function, so that a check can be called alone.
+
+mod layout;
+mod slots;
+mod values;
+#[path = "../../../tests/src/watchdog.rs"]
+pub mod watchdog;
+
+use std::error::Error;
+
+use loader::{AnyTensor, DType};
+
+pub use layout::{
+    a_copied_tensor_is_allocated_once, every_shape_arrives, strided_tensors_are_copied_or_refused,
+};
+#[doc(hidden)]
+pub use loader::init_before_main;
+pub use slots::{
+    a_slot_is_reused_after_the_last_tensor_only, held_tensors_hold_slots_unless_copied,
+    tensors_are_dropped_on_other_threads,
+};
+pub use values::every_dtype_arrives_bit_for_bit_or_is_refused;
+
+/// How many times an adapter copies the elements of a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Copies {
+    /// The tensor of the framework borrows the memory.
+    Zero,
+    /// The tensor of the framework has its own memory.
+    One,
+}
+
+/// What a tensor of the framework says about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// Type of the elements.
+    pub dtype: DType,
+    /// Size of each dimension.
+    pub shape: Vec<usize>,
+    /// The elements, row-major, in the byte order of this machine.
+    pub bytes: Vec<u8>,
+    /// Address of the first element, if the framework tells it.
+    pub address: Option<usize>,
+}
+
+/// An adapter, as the suite sees it.
+pub trait Adapter {
+    /// A tensor of the framework. An adapter whose tensors borrow from an [`AnyTensor`] names `AnyTensor`
+    /// here, and makes the borrowing tensor in each method.
+    type Tensor: Send + 'static;
+    /// The error of the adapter.
+    type Error: Error + 'static;
+
+    /// How many times [`export`](Self::export) copies the elements.
+    const COPIES: Copies;
+
+    /// Dtypes that the framework does not have. [`export`](Self::export) refuses them.
+    const LACKS: &'static [DType] = &[];
+
+    /// A part of the error that refuses a dtype, which says what to do. The error must also name the dtype.
+    const ADVICE: &'static str = "";
+
+    /// True if [`import`](Self::import) copies a tensor that is not contiguous, false if it refuses it with
+    /// an error that contains the word "contiguous".
+    const IMPORTS_STRIDED: bool = true;
+
+    /// Makes a tensor of the framework, on the CPU.
+    ///
+    /// # Errors
+    /// Returns an error if the framework does not have the dtype.
+    fn export(tensor: AnyTensor) -> Result<Self::Tensor, Self::Error>;
+
+    /// Reads the tensor back with the means of the framework.
+    fn see(tensor: &Self::Tensor) -> Seen;
+
+    /// Shape in the framework of a tensor of this shape. It differs where the framework has no rank 0.
+    fn shape_of(shape: &[usize]) -> Vec<usize> {
+        shape.to_vec()
+    }
+
+    /// Returns the last row of a tensor of rank 2 as a tensor `[1, len]` over the same memory; `None` if the
+    /// framework has no such views, or they borrow from the tensor.
+    fn last_row(tensor: &Self::Tensor) -> Option<Self::Tensor> {
+        let _ = tensor;
+        None
+    }
+
+    /// Returns the transpose of a tensor of rank 2 without moving its elements; `None` if the framework cannot.
+    fn transpose(tensor: &Self::Tensor) -> Option<Self::Tensor> {
+        let _ = tensor;
+        None
+    }
+
+    /// Makes a tensor of the loader; `None` if the adapter does not import.
+    fn import(tensor: Self::Tensor) -> Option<Result<AnyTensor, Self::Error>> {
+        drop(tensor);
+        None
+    }
+}
+
+/// Defines a test for each check. Put it into a module of its own, and `loader::init_before_main!()` at the
+/// top level of the test crate.
+#[macro_export]
+macro_rules! suite {
+    ($adapter:ty) => {
+        $crate::suite!(
+            $adapter:
+            every_dtype_arrives_bit_for_bit_or_is_refused
+            every_shape_arrives
+            a_copied_tensor_is_allocated_once
+            strided_tensors_are_copied_or_refused
+            a_slot_is_reused_after_the_last_tensor_only
+            held_tensors_hold_slots_unless_copied
+            tensors_are_dropped_on_other_threads
+        );
+    };
+    ($adapter:ty: $($check:ident)*) => {
+        $(
+            #[test]
+            fn $check() {
+                $crate::$check::<$adapter>();
+            }
+        )*
+    };
+}
+
+/// The dtypes that the framework has.
+fn dtypes<A: Adapter>() -> impl Iterator<Item = DType> {
+    DType::ALL.iter().copied().filter(|dtype| !A::LACKS.contains(dtype))
+}
+
+/// Panics unless the tensor of the framework equals `tensor`.
+#[track_caller]
+fn assert_equal<A: Adapter>(tensor: &AnyTensor, of_framework: &A::Tensor) {
+    let seen = A::see(of_framework);
+    let (dtype, shape) = (tensor.dtype(), tensor.shape());
+    assert_eq!((seen.dtype, &seen.shape), (dtype, &A::shape_of(shape)), "{dtype} {shape:?}");
+    assert_eq!(seen.bytes, tensor.as_bytes(), "{dtype} {shape:?}");
+}
