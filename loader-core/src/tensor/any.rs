@@ -80,6 +80,17 @@ impl AnyTensor {
         &self.buffer.as_bytes()[..elements * self.dtype.size()]
     }
 
+    /// Returns the bytes of all elements for writing. What [`Tensor::as_mut_slice`] says about copies holds
+    /// here too.
+    ///
+    /// # Errors
+    /// Returns [`TensorError::Shared`] if a clone of this tensor exists in this process.
+    pub fn as_mut_bytes(&mut self) -> Result<&mut [u8], TensorError> {
+        let bytes = self.as_bytes().len();
+        let buffer = Arc::get_mut(&mut self.buffer).ok_or(TensorError::Shared)?;
+        Ok(&mut buffer.as_bytes_mut()[..bytes])
+    }
+
     /// Returns all elements, row-major, or `None` if they are not of type `T`.
     pub fn as_slice<T: Element>(&self) -> Option<&[T]> {
         (self.dtype == T::DTYPE).then(|| bytemuck::cast_slice(self.as_bytes()))
@@ -293,6 +304,16 @@ mod tests {
         let batch = stack.finish().unwrap();
         assert_eq!((batch.dtype(), batch.shape()), (DType::U8, [6, 2].as_slice()));
         assert_eq!(batch.as_bytes(), [16, 17, 18, 19, 0, 1, 98, 99, 6, 7, 8, 9]);
+    }
+
+    #[test]
+    fn bytes_are_written_unless_a_clone_shares_them() {
+        let mut tensor = AnyTensor::from_bytes(DType::I16, [2], &[1, 2, 3, 4]).unwrap();
+        let clone = tensor.clone();
+        assert_eq!(tensor.as_mut_bytes(), Err(TensorError::Shared));
+        drop(clone);
+        tensor.as_mut_bytes().unwrap()[3] = 9;
+        assert_eq!(tensor.as_bytes(), [1, 2, 3, 9]);
     }
 
     #[test]
