@@ -1,0 +1,45 @@
+//! Tensors of the loader as DLPack tensors.
+
+use std::{ffi::c_void, ptr};
+
+use dlpark::{DlpackFlags, ffi::DLDevice, metadata::Dynamic, versioned::Dlpack};
+use loader_core::{AnyTensor, Element, Tensor};
+
+use crate::{Error, data_type_of};
+
+/// Tensors that become DLPack tensors without a copy.
+pub trait IntoDlpack {
+    /// Returns a DLPack tensor that owns the data, on the CPU, with strides. It is flagged as read-only if
+    /// another tensor shares the data; export a clone if you keep the tensor. Data that another process reads
+    /// too is first copied, as [`Tensor::as_mut_slice`] does. A tensor without elements has a null pointer.
+    ///
+    /// # Errors
+    /// Returns [`Error::Shape`] if DLPack cannot describe the shape.
+    fn into_dlpack(self) -> Result<Dlpack, Error>;
+}
+
+impl<T: Element> IntoDlpack for Tensor<T> {
+    fn into_dlpack(self) -> Result<Dlpack, Error> {
+        AnyTensor::from(self).into_dlpack()
+    }
+}
+
+impl IntoDlpack for AnyTensor {
+    fn into_dlpack(mut self) -> Result<Dlpack, Error> {
+        let data_type = data_type_of(self.dtype()).ok_or(Error::NoDataType(self.dtype()))?;
+        let shape = self.shape().to_vec();
+        let (data, flags) = match self.as_mut_bytes() {
+            Ok(bytes) => (bytes.as_mut_ptr(), DlpackFlags::empty()),
+            Err(_) => (self.as_bytes().as_ptr().cast_mut(), DlpackFlags::READ_ONLY),
+        };
+        let data = if self.as_bytes().is_empty() { ptr::null_mut() } else { data.cast::<c_void>() };
+        let mut managed = Dynamic::compact(&shape[..])
+            .initialize(Box::new(self))
+            .map_err(|source| Error::Shape { shape, source })?;
+        managed.set_data(data).set_dtype(data_type).set_device(DLDevice::CPU).set_flags(flags)?;
+        // SAFETY: `data` points to the elements of the tensor that the context owns. They are not moved, and are
+        // not freed before the context is dropped. The shape, its strides and the dtype are those of the tensor,
+        // and it is writable only if no other tensor shares its elements.
+        Ok(unsafe { managed.finish() })
+    }
+}

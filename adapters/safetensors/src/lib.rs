@@ -1,0 +1,83 @@
+#![doc = include_str!("../README.md")]
+
+use std::borrow::Cow;
+
+use loader_core::{AnyTensor, DType};
+use safetensors::Dtype;
+
+/// A tensor that `safetensors::serialize` can write.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    tensor: &'a AnyTensor,
+    dtype: Dtype,
+}
+
+impl<'a> View<'a> {
+    /// Lends the tensor. A [`Tensor`](loader_core::Tensor) becomes an [`AnyTensor`] with `into()`, without a
+    /// copy.
+    ///
+    /// # Panics
+    /// Panics if safetensors has no such dtype. It has all of this version.
+    pub fn new(tensor: &'a AnyTensor) -> Self {
+        let dtype = dtype_of(tensor.dtype());
+        Self { tensor, dtype: dtype.unwrap_or_else(|| panic!("safetensors has no dtype {}", tensor.dtype())) }
+    }
+}
+
+impl safetensors::View for View<'_> {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.tensor.shape()
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        self.tensor.as_bytes().into()
+    }
+
+    fn data_len(&self) -> usize {
+        self.tensor.as_bytes().len()
+    }
+}
+
+fn dtype_of(dtype: DType) -> Option<Dtype> {
+    Some(match dtype {
+        DType::U8 => Dtype::U8,
+        DType::I8 => Dtype::I8,
+        DType::U16 => Dtype::U16,
+        DType::I16 => Dtype::I16,
+        DType::U32 => Dtype::U32,
+        DType::I32 => Dtype::I32,
+        DType::U64 => Dtype::U64,
+        DType::I64 => Dtype::I64,
+        DType::F16 => Dtype::F16,
+        DType::BF16 => Dtype::BF16,
+        DType::F32 => Dtype::F32,
+        DType::F64 => Dtype::F64,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use safetensors::{SafeTensors, View as _};
+
+    use super::*;
+
+    #[test]
+    fn every_dtype_is_written_as_it_is_and_lent_without_a_copy() {
+        for &dtype in DType::ALL {
+            let bytes: Vec<u8> = (0..6 * dtype.size()).map(|n| n as u8).collect();
+            let tensor = AnyTensor::from_bytes(dtype, [2, 3], &bytes).unwrap();
+            let view = View::new(&tensor);
+            assert_eq!(view.data().as_ptr(), tensor.as_bytes().as_ptr());
+            let written = safetensors::serialize([("x", view)], None).unwrap();
+            let read = SafeTensors::deserialize(&written).unwrap();
+            let read = read.tensor("x").unwrap();
+            assert_eq!((read.shape(), read.data()), ([2, 3].as_slice(), &bytes[..]));
+            assert_eq!(Some(read.dtype()), dtype_of(dtype));
+        }
+    }
+}
