@@ -141,6 +141,8 @@ pub use loader_worker::{Registry, init, init_before_main};
 ///
 /// - `#[sample(derive(Debug, Clone))]` adds derives to `DigitBatch`.
 /// - `#[sample(crate = "records")]` says that the program depends on this crate under the name `records`.
+/// - `#[sample(candle)]` also generates `struct DigitCandle` with tensors of candle, and the method
+///   `DigitBatch::to_candle`. The program depends on `loader-candle`, which has an example.
 ///
 /// # Examples
 /// ```

@@ -10,7 +10,7 @@ use crate::{Options, declare, fields_of, member_name, members, serde_path};
 /// names another.
 pub(crate) fn expand(input: &DeriveInput, default_core: Path) -> Result<TokenStream> {
     let fields = fields_of(input, "Convert")?;
-    let Options { core, derives } = Options::parse(&input.attrs, default_core)?;
+    let Options { core, derives, .. } = Options::parse(&input.attrs, default_core)?;
     let (sample, vis) = (&input.ident, &input.vis);
     let item = format_ident!("{sample}Item");
     let member: Vec<Member> = members(fields);

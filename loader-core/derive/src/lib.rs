@@ -7,7 +7,9 @@
 //! the program's manifest. Rejected because it adds a TOML parser to the build of every program.
 
 mod convert;
+mod framework;
 
+use framework::{FRAMEWORKS, Framework};
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote, quote_spanned};
 use syn::{
@@ -23,6 +25,8 @@ use syn::{
 ///
 /// - `#[sample(derive(Debug, Clone))]` adds derives to `DigitBatch`.
 /// - `#[sample(crate = "records")]` says that the program depends on this crate under the name `records`.
+/// - `#[sample(candle)]` also generates `struct DigitCandle` with tensors of candle, and the method
+///   `DigitBatch::to_candle`. The program depends on `loader-candle`, which has an example.
 ///
 /// # Examples
 /// ```
@@ -99,28 +103,27 @@ pub fn derive_loader_convert(input: proc_macro::TokenStream) -> proc_macro::Toke
 /// names another.
 fn expand(input: &DeriveInput, default_core: Path) -> Result<TokenStream> {
     let fields = fields_of(input, "Sample")?;
-    let Options { core, derives } = Options::parse(&input.attrs, default_core)?;
+    let Options { core, derives, frameworks } = Options::parse(&input.attrs, default_core)?;
     let (sample, vis) = (&input.ident, &input.vis);
     let (batch, stack) = (format_ident!("{sample}Batch"), format_ident!("{sample}Stack"));
     let member: Vec<Member> = members(fields);
     let name: Vec<String> = member.iter().map(member_name).collect();
     let ty: Vec<_> = fields.iter().map(|field| &field.ty).collect();
 
-    let batch_fields = declare(
-        fields,
-        "The batch of",
-        |ty| quote_spanned!(ty.span()=> <#ty as #core::collate::Sample>::Batch),
-    );
-    let stack_fields = declare(
-        fields,
-        "The batch of",
-        |ty| quote_spanned!(ty.span()=> <#ty as #core::collate::Sample>::Stack),
-    );
+    let part = |ty: &syn::Type, part: &str| {
+        let part = format_ident!("{part}");
+        quote_spanned!(ty.span()=> <#ty as #core::collate::Sample>::#part)
+    };
+    let batch_fields = declare(fields, "The batch of", |ty| part(ty, "Batch"));
+    let stack_fields = declare(fields, "The batch of", |ty| part(ty, "Stack"));
     let batch_doc = format!("A batch of [`{sample}`]s: each field is the batch of that field.");
     let semicolon = matches!(fields, Fields::Unnamed(_)).then(|| quote!(;));
     let serde_path = serde_path(&core);
+    let converted = framework::expand(&frameworks, input, fields, &core);
 
     Ok(quote! {
+        #converted
+
         #[doc = #batch_doc]
         #[derive(#core::__private::serde::Serialize, #core::__private::serde::Deserialize, #(#derives),*)]
         #[serde(crate = #serde_path)]
@@ -197,11 +200,13 @@ struct Options {
     core: Path,
     /// Derives for the generated struct.
     derives: Vec<Path>,
+    /// The frameworks for which a struct of tensors is generated.
+    frameworks: Vec<Framework>,
 }
 
 impl Options {
     fn parse(attributes: &[Attribute], default_core: Path) -> Result<Self> {
-        let mut options = Self { core: default_core, derives: Vec::new() };
+        let mut options = Self { core: default_core, derives: Vec::new(), frameworks: Vec::new() };
         for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("sample")) {
             attribute.parse_nested_meta(|meta| {
                 if meta.path.is_ident("crate") {
@@ -215,8 +220,17 @@ impl Options {
                     let content;
                     syn::parenthesized!(content in meta.input);
                     options.derives.extend(content.parse_terminated(Path::parse_mod_style, Token![,])?);
+                } else if let Some(framework) =
+                    FRAMEWORKS.iter().find(|framework| meta.path.is_ident(framework.attribute))
+                {
+                    options.frameworks.push(*framework);
                 } else {
-                    return Err(meta.error("unknown attribute; expected `derive(...)` or `crate = \"...\"`"));
+                    let names: Vec<_> =
+                        FRAMEWORKS.iter().map(|framework| format!("`{}`", framework.attribute)).collect();
+                    return Err(meta.error(format_args!(
+                        "unknown attribute; expected `derive(...)`, `crate = \"...\"` or a framework: {}",
+                        names.join(", ")
+                    )));
                 }
                 Ok(())
             })?;
