@@ -111,6 +111,11 @@ impl AnyTensor {
     pub fn is_shared_memory(&self) -> bool {
         self.buffer.is_shared()
     }
+
+    /// True if the data is in page-locked memory; see [`Tensor::is_pinned`].
+    pub fn is_pinned(&self) -> bool {
+        self.buffer.is_pinned()
+    }
 }
 
 impl<T: Element> From<Tensor<T>> for AnyTensor {
