@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, WithDType};
 use half::{bf16, f16};
-use loader_core::{AnyTensor, Element, Tensor};
+use loader_core::{AnyTensor, Bool, Element, Tensor};
 
 use crate::{
     Error, Problem, ToCandle,
@@ -11,9 +11,9 @@ use crate::{
 
 /// Tensors that become tensors of candle with another dtype.
 pub trait ToCandleAs {
-    /// Copies the tensor to `device` and converts its elements to `dtype`. An integer must fit; one that
-    /// becomes a float is rounded. Floats are converted as candle's `to_dtype` does: a float that becomes an
-    /// integer loses its fraction and is limited to the integer's range.
+    /// Copies the tensor to `device` and converts its elements to `dtype`. Truth values become 0 and 1. An
+    /// integer must fit; one that becomes a float is rounded. Floats are converted as candle's `to_dtype`
+    /// does: a float that becomes an integer loses its fraction and is limited to the integer's range.
     ///
     /// # Errors
     /// Returns [`Problem::OutOfRange`] if an integer does not fit, [`Problem::NoConversion`] for the dtypes of
@@ -36,9 +36,15 @@ impl ToCandleAs for AnyTensor {
                     $(
                         loader_core::DType::$integer => {
                             let elements = self.as_slice::<$element>().expect("it has this dtype");
-                            Ok(converted(elements, self.shape(), dtype, device)?)
+                            let integers = elements.iter().map(|&element| i128::from(element));
+                            Ok(converted(integers, self.shape(), dtype, device)?)
                         }
                     )*
+                    loader_core::DType::Bool => {
+                        let elements = self.as_slice::<Bool>().expect("it has this dtype");
+                        let integers = elements.iter().map(|element| i128::from(element.get()));
+                        Ok(converted(integers, self.shape(), dtype, device)?)
+                    }
                     _ => Ok(self.to_candle(device)?.to_dtype(dtype)?),
                 }
             };
@@ -47,8 +53,8 @@ impl ToCandleAs for AnyTensor {
     }
 }
 
-fn converted<S: Copy + Into<i128>>(
-    integers: &[S],
+fn converted(
+    integers: impl ExactSizeIterator<Item = i128>,
     shape: &[usize],
     dtype: DType,
     device: &Device,
@@ -68,20 +74,19 @@ fn converted<S: Copy + Into<i128>>(
     }
 }
 
-struct Conversion<'a, S> {
-    integers: &'a [S],
+struct Conversion<'a, I> {
+    integers: I,
     shape: &'a [usize],
     dtype: DType,
     device: &'a Device,
 }
 
-impl<S: Copy + Into<i128>> Conversion<'_, S> {
+impl<I: ExactSizeIterator<Item = i128>> Conversion<'_, I> {
     /// Makes the tensor of the elements that `convert` returns; `None` means that the integer does not fit.
     fn with<D: WithDType>(self, convert: impl Fn(i128) -> Option<D>) -> Result<candle_core::Tensor, Problem> {
         check_shape(self.shape)?;
         let mut elements = Vec::with_capacity(self.integers.len());
-        for (index, &integer) in self.integers.iter().enumerate() {
-            let value = integer.into();
+        for (index, value) in self.integers.enumerate() {
             let out_of_range = || Problem::OutOfRange { index, value, dtype: self.dtype };
             elements.push(convert(value).ok_or_else(out_of_range)?);
         }

@@ -26,7 +26,7 @@ impl<T: Element> ToCandle for Tensor<T> {
     type Candle = candle_core::Tensor;
 
     fn to_candle(&self, device: &Device) -> Result<candle_core::Tensor, Error> {
-        Ok(copied(T::DTYPE, self.shape(), self.as_bytes(), device)?)
+        AnyTensor::from(self.clone()).to_candle(device)
     }
 }
 
@@ -34,20 +34,21 @@ impl ToCandle for AnyTensor {
     type Candle = candle_core::Tensor;
 
     fn to_candle(&self, device: &Device) -> Result<candle_core::Tensor, Error> {
-        Ok(copied(self.dtype(), self.shape(), self.as_bytes(), device)?)
+        Ok(copied(self, device)?)
     }
 }
 
 /// Copies the elements. They are aligned, or `from_raw_buffer` would copy them twice.
-fn copied(
-    dtype: DType,
-    shape: &[usize],
-    elements: &[u8],
-    device: &Device,
-) -> Result<candle_core::Tensor, Problem> {
-    let candle_dtype = candle_dtype(dtype).ok_or(Problem::NoDType(dtype))?;
-    check_shape(shape)?;
-    Ok(candle_core::Tensor::from_raw_buffer(elements, candle_dtype, shape, device)?)
+fn copied(tensor: &AnyTensor, device: &Device) -> Result<candle_core::Tensor, Problem> {
+    let dtype = candle_dtype(tensor.dtype()).ok_or_else(|| Problem::NoDType(tensor.dtype()))?;
+    check_shape(tensor.shape())?;
+    let copy = candle_core::Tensor::from_raw_buffer(tensor.as_bytes(), dtype, tensor.shape(), device)?;
+    // candle only starts the copy. The driver reads page-locked memory later, and the slot may be reused when
+    // the caller drops the batch. From other memory it has read everything already.
+    if tensor.is_pinned() {
+        device.synchronize()?;
+    }
+    Ok(copy)
 }
 
 /// candle multiplies the sizes of a shape, from the last one on, without a check.

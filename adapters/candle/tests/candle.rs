@@ -22,7 +22,7 @@ impl Adapter for CandleAdapter {
     type Error = Error;
 
     const COPIES: Copies = Copies::One;
-    const LACKS: &'static [DType] = &[DType::I8, DType::U16, DType::U64];
+    const LACKS: &'static [DType] = &[DType::I8, DType::U16, DType::U64, DType::Bool];
     const ADVICE: &'static str = "`to_candle_as`";
 
     fn export(tensor: AnyTensor) -> Result<candle_core::Tensor, Error> {
@@ -77,6 +77,9 @@ fn integers_are_converted_if_they_fit() {
     let expected = Problem::OutOfRange { index: 2, value: 1 << 40, dtype: candle_core::DType::I32 };
     assert_eq!(format!("{:?}", error.problem), format!("{expected:?}"));
     assert!(error.to_string().contains("element 2 is 1099511627776, which does not fit into i32"), "{error}");
+    let mask = AnyTensor::from_bytes(DType::Bool, [3], &[0, 1, 7]).unwrap();
+    let as_u8 = mask.to_candle_as(candle_core::DType::U8, CPU).unwrap();
+    assert_eq!(as_u8.to_vec1::<u8>().unwrap(), [0, 1, 1]);
     let negative = Tensor::from_vec(vec![-1_i8], [1]).unwrap().to_candle_as(candle_core::DType::U8, CPU);
     assert!(matches!(negative.unwrap_err().problem, Problem::OutOfRange { value: -1, .. }));
     // The largest f16 is 65504.

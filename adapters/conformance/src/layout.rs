@@ -15,7 +15,7 @@ pub fn every_shape_arrives<A: Adapter>() {
         for shape in shapes() {
             let len = shape.iter().product::<usize>() * dtype.size();
             let bytes: Vec<u8> =
-                (0..len).map(|n| if dtype.name() == "bool" { n % 2 } else { n } as u8).collect();
+                (0..len).map(|n| if dtype == DType::Bool { n % 2 } else { n } as u8).collect();
             let tensor = AnyTensor::from_bytes(dtype, shape, &bytes).unwrap();
             let exported = A::export(tensor.clone()).unwrap();
             assert_equal::<A>(&tensor, &exported);

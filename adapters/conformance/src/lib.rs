@@ -25,7 +25,7 @@ pub use slots::{
     a_slot_is_reused_after_the_last_tensor_only, held_tensors_hold_slots_unless_copied,
     tensors_are_dropped_on_other_threads,
 };
-pub use values::every_dtype_arrives_bit_for_bit_or_is_refused;
+pub use values::{every_dtype_arrives_bit_for_bit_or_is_refused, invalid_truth_values_arrive_as_true};
 
 /// How many times an adapter copies the elements of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +65,10 @@ pub trait Adapter {
 
     /// A part of the error that refuses a dtype, which says what to do. The error must also name the dtype.
     const ADVICE: &'static str = "";
+
+    /// True if a truth value of the framework may be any byte. Otherwise a byte of a `Bool` that is neither 0 nor
+    /// 1 must arrive as 1.
+    const BOOL_IS_ANY_BYTE: bool = false;
 
     /// True if [`import`](Self::import) copies a tensor that is not contiguous, false if it refuses it with
     /// an error that contains the word "contiguous".
@@ -112,6 +116,7 @@ macro_rules! suite {
         $crate::suite!(
             $adapter:
             every_dtype_arrives_bit_for_bit_or_is_refused
+            invalid_truth_values_arrive_as_true
             every_shape_arrives
             a_copied_tensor_is_allocated_once
             strided_tensors_are_copied_or_refused

@@ -2,7 +2,7 @@
 
 use loader::{AnyTensor, DType};
 
-use crate::{Adapter, assert_equal};
+use crate::{Adapter, assert_equal, dtypes};
 
 /// Every dtype arrives bit for bit, with NaN payloads and extremes, or is refused by an error that names it
 /// and says what to do. What is imported again is equal.
@@ -27,11 +27,23 @@ pub fn every_dtype_arrives_bit_for_bit_or_is_refused<A: Adapter>() {
     }
 }
 
+/// The bytes of truth values may come from a file or from another process, so they need not be 0 or 1. Most
+/// frameworks compute nonsense with such bytes, so these must arrive as 1.
+pub fn invalid_truth_values_arrive_as_true<A: Adapter>() {
+    if dtypes::<A>().all(|dtype| dtype != DType::Bool) {
+        return;
+    }
+    let bytes = [0, 1, 2, 255];
+    let exported = A::export(AnyTensor::from_bytes(DType::Bool, [4], &bytes).unwrap()).unwrap();
+    let expected = if A::BOOL_IS_ANY_BYTE { bytes } else { [0, 1, 1, 1] };
+    assert_eq!(A::see(&exported).bytes, expected);
+}
+
 /// Elements whose bits are likely to be changed by a conversion: zeros, ones, the sign alone, all but the
 /// sign, subnormal numbers, infinities, and NaNs that are quiet, signalling and with a payload.
 fn patterns(dtype: DType) -> Vec<u8> {
-    if dtype.name() == "bool" {
-        return vec![0, 1, 1, 0]; // other bytes are not booleans
+    if dtype == DType::Bool {
+        return vec![0, 1, 1, 0];
     }
     let bits = 8 * dtype.size();
     let (sign, mantissa) = match dtype {

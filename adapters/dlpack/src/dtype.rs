@@ -18,6 +18,7 @@ pub fn data_type_of(dtype: DType) -> Option<DLDataType> {
         DType::BF16 => DLDataType::scalar(DLDataTypeCode::BFLOAT, 16),
         DType::F32 => DLDataType::F32,
         DType::F64 => DLDataType::F64,
+        DType::Bool => DLDataType::BOOL,
         _ => return None,
     })
 }

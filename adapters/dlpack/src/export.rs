@@ -3,7 +3,7 @@
 use std::{ffi::c_void, ptr};
 
 use dlpark::{DlpackFlags, ffi::DLDevice, metadata::Dynamic, versioned::Dlpack};
-use loader_core::{AnyTensor, Element, Tensor};
+use loader_core::{AnyTensor, DType, Element, Tensor};
 
 use crate::{Error, data_type_of};
 
@@ -12,9 +12,12 @@ pub trait IntoDlpack {
     /// Returns a DLPack tensor that owns the data, on the CPU, with strides. It is flagged as read-only if
     /// another tensor shares the data; export a clone if you keep the tensor. Data that another process reads
     /// too is first copied, as [`Tensor::as_mut_slice`] does. A tensor without elements has a null pointer.
+    /// Truth values that are neither 0 nor 1 are invalid in DLPack: a tensor that has any is copied, with 1
+    /// instead.
     ///
     /// # Errors
-    /// Returns [`Error::Shape`] if DLPack cannot describe the shape.
+    /// Returns [`Error::Shape`] if DLPack cannot describe the shape, and [`Error::Tensor`] if there is no
+    /// memory for a copy of truth values.
     fn into_dlpack(self) -> Result<Dlpack, Error>;
 }
 
@@ -28,6 +31,10 @@ impl IntoDlpack for AnyTensor {
     fn into_dlpack(mut self) -> Result<Dlpack, Error> {
         let data_type = data_type_of(self.dtype()).ok_or(Error::NoDataType(self.dtype()))?;
         let shape = self.shape().to_vec();
+        if self.dtype() == DType::Bool && self.as_bytes().iter().any(|&byte| byte > 1) {
+            let valid: Vec<u8> = self.as_bytes().iter().map(|&byte| u8::from(byte != 0)).collect();
+            self = Self::from_bytes(DType::Bool, shape.clone(), &valid)?;
+        }
         let (data, flags) = match self.as_mut_bytes() {
             Ok(bytes) => (bytes.as_mut_ptr(), DlpackFlags::empty()),
             Err(_) => (self.as_bytes().as_ptr().cast_mut(), DlpackFlags::READ_ONLY),

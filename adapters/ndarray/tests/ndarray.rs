@@ -11,7 +11,7 @@ loader::init_before_main!();
 macro_rules! with_element {
     ($dtype:expr, $T:ident => $body:expr) => {
         with_element!($dtype, $T => $body; U8 u8, I8 i8, U16 u16, I16 i16, U32 u32, I32 i32, U64 u64, I64 i64,
-            F16 half::f16, BF16 half::bf16, F32 f32, F64 f64)
+            F16 half::f16, BF16 half::bf16, F32 f32, F64 f64, Bool loader::Bool)
     };
     ($dtype:expr, $T:ident => $body:expr; $($name:ident $element:ty),*) => {
         match $dtype {
@@ -28,6 +28,7 @@ impl Adapter for Views {
     type Error = Error;
 
     const COPIES: Copies = Copies::Zero;
+    const BOOL_IS_ANY_BYTE: bool = true;
 
     fn export(tensor: AnyTensor) -> Result<AnyTensor, Error> {
         with_element!(tensor.dtype(), T => tensor.view::<T>().map(drop))?;
@@ -76,6 +77,7 @@ impl Adapter for Owned {
     type Error = Error;
 
     const COPIES: Copies = Copies::One;
+    const BOOL_IS_ANY_BYTE: bool = true;
 
     fn export(tensor: AnyTensor) -> Result<Self::Tensor, Error> {
         with_element!(tensor.dtype(), T => Ok(Box::new(tensor.downcast::<T>()?.to_array()?)))

@@ -34,7 +34,11 @@ impl safetensors::View for View<'_> {
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
-        self.tensor.as_bytes().into()
+        let bytes = self.tensor.as_bytes();
+        if self.dtype == Dtype::BOOL && bytes.iter().any(|&byte| byte > 1) {
+            return bytes.iter().map(|&byte| u8::from(byte != 0)).collect::<Vec<_>>().into();
+        }
+        bytes.into()
     }
 
     fn data_len(&self) -> usize {
@@ -56,6 +60,7 @@ fn dtype_of(dtype: DType) -> Option<Dtype> {
         DType::BF16 => Dtype::BF16,
         DType::F32 => Dtype::F32,
         DType::F64 => Dtype::F64,
+        DType::Bool => Dtype::BOOL,
         _ => return None,
     })
 }
@@ -69,7 +74,8 @@ mod tests {
     #[test]
     fn every_dtype_is_written_as_it_is_and_lent_without_a_copy() {
         for &dtype in DType::ALL {
-            let bytes: Vec<u8> = (0..6 * dtype.size()).map(|n| n as u8).collect();
+            let limit = if dtype == DType::Bool { 2 } else { 256 };
+            let bytes: Vec<u8> = (0..6 * dtype.size()).map(|n| (n % limit) as u8).collect();
             let tensor = AnyTensor::from_bytes(dtype, [2, 3], &bytes).unwrap();
             let view = View::new(&tensor);
             assert_eq!(view.data().as_ptr(), tensor.as_bytes().as_ptr());
@@ -79,5 +85,12 @@ mod tests {
             assert_eq!((read.shape(), read.data()), ([2, 3].as_slice(), &bytes[..]));
             assert_eq!(Some(read.dtype()), dtype_of(dtype));
         }
+    }
+
+    #[test]
+    fn invalid_truth_values_are_written_as_true() {
+        let tensor = AnyTensor::from_bytes(DType::Bool, [3], &[0, 1, 7]).unwrap();
+        let written = safetensors::serialize([("x", View::new(&tensor))], None).unwrap();
+        assert_eq!(SafeTensors::deserialize(&written).unwrap().tensor("x").unwrap().data(), [0, 1, 1]);
     }
 }
