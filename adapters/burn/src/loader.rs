@@ -1,0 +1,380 @@
+//! [`BurnLoader`].
+
+use std::{
+    error::Error as StdError,
+    fmt,
+    ops::Range,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use burn_core::{
+    data::{
+        dataloader::{DataLoader as BurnDataLoader, DataLoaderIterator, Progress, batcher::Batcher},
+        dataset::DatasetError,
+    },
+    tensor::Device,
+};
+use loader_core::{DataLoader, Iter, collate::Batch};
+
+use crate::Error;
+
+type BoxError = Box<dyn StdError + Send + Sync>;
+type Build<B> = dyn Fn(Range<usize>) -> Result<DataLoader<B>, BoxError> + Send + Sync;
+type Convert<B, O> = dyn Fn(B, &Device) -> Result<O, BoxError> + Send + Sync;
+
+/// A [`DataLoader`] as burn's [`DataLoader`](BurnDataLoader), for burn's learner and for training loops
+/// written for burn. `B` is the batch of the loader, `O` the batch that burn gets.
+///
+/// Each call of `iter`, on this loader or on one that `to_device` has made of it, starts the next epoch; see
+/// [`first_epoch`](Self::first_epoch). A function, which runs where burn asks for the batch, makes an `O` of
+/// each `B`. The device is burn's default until [`device`](Self::device) or `to_device` sets it.
+///
+/// A batch that fails is a `DatasetError` with the loader's [`Error`](loader_core::Error) as its source. The
+/// iterator continues after it as [`Iter`] does. Burn's learner ends the training.
+///
+/// # Splitting among devices
+/// Burn's strategies for several devices call `slice` to give each device a part of the items. A loader that
+/// [`splittable`](Self::splittable) has made builds a loader for each part, with workers of its own. A loader
+/// that [`new`](Self::new) has made cannot be split: the part's iterator returns
+/// [`Error::NotSplittable`].
+///
+/// # Examples
+/// ```
+/// use std::sync::Arc;
+///
+/// use burn_core::{data::dataloader::DataLoader as _, tensor::{Device, Int, Tensor}};
+/// use loader_burn::{BurnLoader, ToBurn};
+/// use loader_core::{DataLoader, TensorDataset};
+///
+/// let numbers = TensorDataset::new(loader_core::Tensor::from_slice(&[1_i64, 2, 3], [3])?)?;
+/// let loader = DataLoader::builder(numbers).batch_size(2).build()?;
+/// let loader = BurnLoader::new(loader, |batch, device| batch.to_burn::<1>(device));
+///
+/// let mut batches = loader.iter();
+/// let batch: Tensor<1, Int> = batches.next().unwrap()?;
+/// assert_eq!(batch.dims(), [2]);
+/// assert_eq!((batches.progress().items_processed, batches.progress().items_total), (2, 3));
+/// # anyhow::Ok(())
+/// ```
+pub struct BurnLoader<B, O> {
+    source: Source<B>,
+    convert: Arc<Convert<B, O>>,
+    device: Option<Device>,
+    /// The epoch that `iter` starts next.
+    epoch: Arc<Mutex<u64>>,
+}
+
+/// What a [`BurnLoader`] loads.
+enum Source<B> {
+    /// All that a loader loads.
+    Whole(Arc<DataLoader<B>>),
+    /// Some items of a dataset.
+    Part(Part<B>),
+    /// A part that could not be made.
+    Failed(Arc<Error>),
+}
+
+struct Part<B> {
+    items: Range<usize>,
+    /// `None` if there are no items.
+    loader: Option<Arc<DataLoader<B>>>,
+    build: Arc<Build<B>>,
+}
+
+impl<B: Batch, O: 'static> BurnLoader<B, O> {
+    /// Adapts `loader`, and makes of each batch what `convert` returns. The number of items is
+    /// [`DataLoader::samples`], or 0 if that is not known: burn then shows no progress.
+    ///
+    /// A `convert` that takes [`DataLoader`]'s batch apart can call [`to_burn`](crate::ToBurn::to_burn) on
+    /// each tensor. It returns a `Result` with any error.
+    pub fn new<E: Into<BoxError>>(
+        loader: DataLoader<B>,
+        convert: impl Fn(B, &Device) -> Result<O, E> + Send + Sync + 'static,
+    ) -> Self {
+        Self::over(Source::Whole(Arc::new(loader)), convert)
+    }
+
+    /// Adapts a dataset of `len` items that burn may split among devices. `build` makes the loader of some of
+    /// the items: a [`Subset`](loader_core::Subset) of the dataset, with the same options for any range. It
+    /// is called with `0..len`, and with the items of each part.
+    ///
+    /// The parts are disjoint, and each of them is shuffled by itself, in the same order in each run: a range
+    /// and a seed decide the order, not the number of devices or the time. Each part has its own workers and
+    /// its own copy of what the dataset shares with workers.
+    ///
+    /// # Errors
+    /// - [`Error::Build`]: `build` failed for all items. If it fails for a part, the iterators of this part
+    ///   return the error.
+    /// - [`Error::WrongItems`]: the loader that `build` has returned has another number of samples.
+    ///
+    /// # Examples
+    /// ```
+    /// use burn_core::{data::dataloader::DataLoader as _, tensor::Device};
+    /// use loader_burn::{BurnLoader, ToBurn};
+    /// use loader_core::{DataLoader, Subset, TensorDataset};
+    ///
+    /// let numbers = TensorDataset::new(loader_core::Tensor::from_slice(&[1_i64, 2, 3, 4, 5], [5])?)?;
+    /// let build = move |items| {
+    ///     let part = Subset::new(numbers.clone(), items)?;
+    ///     anyhow::Ok(DataLoader::builder(part).batch_size(2).build()?)
+    /// };
+    /// let loader = BurnLoader::splittable(5, build, |batch, device| batch.to_burn::<1>(device))?;
+    ///
+    /// let second = loader.slice(2, 5);
+    /// let sums = second.iter().map(|batch| anyhow::Ok(batch?.sum().into_scalar::<i64>()));
+    /// assert_eq!(sums.collect::<Result<Vec<_>, _>>()?, [3 + 4, 5]);
+    /// # anyhow::Ok(())
+    /// ```
+    pub fn splittable<F: Into<BoxError>, E: Into<BoxError>>(
+        len: usize,
+        build: impl Fn(Range<usize>) -> Result<DataLoader<B>, F> + Send + Sync + 'static,
+        convert: impl Fn(B, &Device) -> Result<O, E> + Send + Sync + 'static,
+    ) -> Result<Self, Error> {
+        let build: Arc<Build<B>> = Arc::new(move |items| build(items).map_err(Into::into));
+        Ok(Self::over(Source::Part(Part::new(0..len, build)?), convert))
+    }
+
+    fn over<E: Into<BoxError>>(
+        source: Source<B>,
+        convert: impl Fn(B, &Device) -> Result<O, E> + Send + Sync + 'static,
+    ) -> Self {
+        let convert = Arc::new(move |batch, device: &Device| convert(batch, device).map_err(Into::into));
+        Self { source, convert, device: None, epoch: Arc::default() }
+    }
+
+    /// Sets the device of the batches.
+    #[must_use]
+    pub fn device(mut self, device: &Device) -> Self {
+        self.device = Some(device.clone());
+        self
+    }
+
+    /// Sets the number of the epoch, from 0, that the first call of `iter` starts; 0 by default. With the
+    /// epoch of burn's `checkpoint`, a resumed training loads the epochs in the order of one that was never
+    /// stopped.
+    #[must_use]
+    pub fn first_epoch(mut self, epoch: u64) -> Self {
+        self.epoch = Arc::new(Mutex::new(epoch));
+        self
+    }
+
+    /// Returns the same loader with another source, which begins with the epoch that this one starts next.
+    fn part(&self, source: Source<B>) -> Self {
+        let epoch = Arc::new(Mutex::new(self.next_epoch()));
+        Self { source, convert: Arc::clone(&self.convert), device: self.device.clone(), epoch }
+    }
+
+    fn next_epoch(&self) -> u64 {
+        *self.epoch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts the next epoch, and counts it if it could be started. Returns `None` if there are no items.
+    fn start(&self) -> Result<Option<Iter<B>>, DatasetError> {
+        let Some(loader) = self.source.loader().map_err(DatasetError::new)? else {
+            return Ok(None);
+        };
+        let mut epoch = self.epoch.lock().unwrap_or_else(PoisonError::into_inner);
+        let iter = loader.epoch(*epoch).map_err(DatasetError::new)?;
+        *epoch = epoch.saturating_add(1);
+        Ok(Some(iter))
+    }
+}
+
+impl<I: Send + 'static, O: 'static> BurnLoader<Vec<I>, O>
+where
+    Vec<I>: Batch,
+{
+    /// Adapts a loader of lists of items, and makes a batch of each list with burn's [`Batcher`].
+    ///
+    /// The loader's workers load the items; the batcher runs in this process, because burn's tensors cannot
+    /// be sent to another. A collation in the workers, with [`new`](Self::new), makes the tensors there.
+    ///
+    /// # Examples
+    /// ```
+    /// use burn_core::{
+    ///     data::dataloader::{DataLoader as _, batcher::Batcher},
+    ///     tensor::{Device, Tensor},
+    /// };
+    /// use loader_burn::BurnLoader;
+    /// use loader_core::{DataLoader, TensorDataset};
+    ///
+    /// struct Sums;
+    ///
+    /// impl Batcher<f32, Tensor<1>> for Sums {
+    ///     fn batch(&self, items: Vec<f32>, device: &Device) -> Tensor<1> {
+    ///         Tensor::from_floats([items.iter().sum::<f32>()], device)
+    ///     }
+    /// }
+    ///
+    /// # use loader_core::prelude::*;
+    /// let items = TensorDataset::new(loader_core::Tensor::from_slice(&[1.0_f32, 2.0, 4.0], [3])?)?;
+    /// let loader = DataLoader::builder(items.map(|row, _| Ok(row[0])))
+    ///     .batch_size(2)
+    ///     .collate(|items| Ok(items)) // the batch is the list of its items
+    ///     .build()?;
+    /// let loader = BurnLoader::batched(loader, Sums);
+    /// assert_eq!(loader.iter().next().unwrap()?.into_scalar::<f32>(), 3.0);
+    /// # anyhow::Ok(())
+    /// ```
+    pub fn batched(loader: DataLoader<Vec<I>>, batcher: impl Batcher<I, O> + 'static) -> Self {
+        Self::new(loader, move |items, device| Ok::<_, BoxError>(batcher.batch(items, device)))
+    }
+}
+
+impl<B> Source<B> {
+    /// Returns the loader; `None` if there are no items.
+    fn loader(&self) -> Result<Option<&Arc<DataLoader<B>>>, Arc<Error>> {
+        match self {
+            Self::Whole(loader) => Ok(Some(loader)),
+            Self::Part(part) => Ok(part.loader.as_ref()),
+            Self::Failed(error) => Err(Arc::clone(error)),
+        }
+    }
+}
+
+impl<B> Clone for Source<B> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Whole(loader) => Self::Whole(Arc::clone(loader)),
+            Self::Part(Part { items, loader, build }) => {
+                Self::Part(Part { items: items.clone(), loader: loader.clone(), build: Arc::clone(build) })
+            }
+            Self::Failed(error) => Self::Failed(Arc::clone(error)),
+        }
+    }
+}
+
+impl<B: Batch> Part<B> {
+    fn new(items: Range<usize>, build: Arc<Build<B>>) -> Result<Self, Error> {
+        if items.is_empty() {
+            return Ok(Self { items, loader: None, build });
+        }
+        let loader = build(items.clone())
+            .map_err(|error| Error::Build { items: items.clone(), source: Arc::from(error) })?;
+        let found = loader.samples();
+        if found != Some(items.len()) {
+            return Err(Error::WrongItems { items, found });
+        }
+        Ok(Self { items, loader: Some(Arc::new(loader)), build })
+    }
+
+    /// Returns the part of this part from its item `start` to before its item `end`.
+    fn slice(&self, start: usize, end: usize) -> Result<Self, Error> {
+        if start > end || end > self.items.len() {
+            return Err(Error::OutOfRange { items: start..end, len: self.items.len() });
+        }
+        Self::new(self.items.start + start..self.items.start + end, Arc::clone(&self.build))
+    }
+}
+
+impl<B: Batch, O: 'static> BurnDataLoader<O> for BurnLoader<B, O> {
+    fn iter<'a>(&'a self) -> Box<dyn DataLoaderIterator<O> + 'a> {
+        let device = self.device.clone().unwrap_or_default();
+        let (batches, failed) = match self.start() {
+            Ok(batches) => (batches, None),
+            Err(error) => (None, Some(error)),
+        };
+        let expected = self.source.loader().ok().flatten().and_then(|loader| loader.len());
+        Box::new(Batches {
+            batches,
+            failed,
+            convert: Arc::clone(&self.convert),
+            device,
+            expected,
+            progress: Progress::new(0, self.num_items(), Some("items".to_owned())),
+            returned: 0,
+        })
+    }
+
+    fn num_items(&self) -> usize {
+        match &self.source {
+            Source::Whole(loader) => loader.samples().unwrap_or(0),
+            Source::Part(part) => part.items.len(),
+            Source::Failed(_) => 0,
+        }
+    }
+
+    fn to_device(&self, device: &Device) -> Arc<dyn BurnDataLoader<O>> {
+        Arc::new(Self {
+            source: self.source.clone(),
+            convert: Arc::clone(&self.convert),
+            device: Some(device.clone()),
+            epoch: Arc::clone(&self.epoch),
+        })
+    }
+
+    fn slice(&self, start: usize, end: usize) -> Arc<dyn BurnDataLoader<O>> {
+        let source = match &self.source {
+            Source::Part(part) => {
+                part.slice(start, end).map_or_else(|error| Source::Failed(Arc::new(error)), Source::Part)
+            }
+            Source::Whole(_) => Source::Failed(Arc::new(Error::NotSplittable)),
+            Source::Failed(error) => Source::Failed(Arc::clone(error)),
+        };
+        Arc::new(self.part(source))
+    }
+}
+
+impl<B, O> fmt::Debug for BurnLoader<B, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BurnLoader").field("device", &self.device).finish_non_exhaustive()
+    }
+}
+
+/// The batches of an epoch, for burn.
+struct Batches<B, O> {
+    /// `None` if there are no items, or the epoch could not be started.
+    batches: Option<Iter<B>>,
+    /// Why the epoch could not be started.
+    failed: Option<DatasetError>,
+    convert: Arc<Convert<B, O>>,
+    device: Device,
+    /// Number of batches in the epoch, if it is known.
+    expected: Option<usize>,
+    progress: Progress,
+    /// Number of batches and errors that were returned.
+    returned: usize,
+}
+
+impl<B: Batch, O> Batches<B, O> {
+    /// Counts the batch that was returned last.
+    fn count(&mut self, samples: usize, is_exact: bool) {
+        self.returned += 1;
+        let Progress { items_processed, items_total, .. } = &mut self.progress;
+        *items_processed += samples;
+        if is_exact && self.expected == Some(self.returned) {
+            // Also if the epoch has fewer samples than the dataset, because of `drop_last` or bad samples.
+            *items_processed = *items_total;
+        } else if *items_processed > *items_total || self.expected.is_none() {
+            // Burn takes the epoch for completed when both are equal.
+            *items_total = *items_processed + 1;
+        }
+    }
+}
+
+impl<B: Batch, O> Iterator for Batches<B, O> {
+    type Item = Result<O, DatasetError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if let Some(error) = self.failed.take() {
+            return Some(Err(error));
+        }
+        let batches = self.batches.as_mut()?;
+        let batch = batches.next()?;
+        let info = batches.last_batch();
+        let (samples, is_exact) = info.map_or((0, false), |info| (info.samples, info.shard.is_none()));
+        self.count(samples, is_exact);
+        let batch = match batch {
+            Ok(batch) => batch,
+            Err(error) => return Some(Err(DatasetError::new(error))),
+        };
+        let converted = (self.convert)(batch, &self.device);
+        Some(converted.map_err(|error| DatasetError::new(Error::Convert(error))))
+    }
+}
+
+impl<B: Batch, O> DataLoaderIterator<O> for Batches<B, O> {
+    fn progress(&self) -> Progress {
+        self.progress.clone()
+    }
+}

@@ -1,0 +1,165 @@
+//! Tensors of the loader as burn tensors, without a copy.
+
+use burn_core::tensor::{
+    AllocationProperty, BoolStore, Bytes, DType as BurnDType, Device, Float, Int, Tensor as BurnTensor, TensorData,
+    bf16, f16,
+    kind::{Basic, Kind, TensorKind},
+};
+use loader_core::{AnyTensor, DType, Element, Tensor};
+
+use crate::Error;
+
+/// A tensor whose elements decide the kind of its burn tensor: floats are `Float`, integers are `Int`.
+pub trait ToBurn {
+    /// `Float` or `Int`.
+    type Kind: Basic;
+
+    /// Returns a burn tensor over the same memory. The elements keep their type: an `i64` stays an `i64`,
+    /// whatever the default of the device is.
+    ///
+    /// The burn tensor and its views keep the memory: for a batch from a worker, the loader reuses the slot
+    /// when the last of them, and of the tensors of the batch, has been dropped. A backend on a GPU copies
+    /// the elements to the device instead, and then releases the memory.
+    ///
+    /// # Errors
+    /// - [`Error::WrongRank`], [`Error::RankZero`]: the tensor does not have rank `D`.
+    /// - [`Error::UnsupportedDType`]: the device has no tensors with these elements.
+    ///
+    /// # Examples
+    /// ```
+    /// use burn_core::tensor::{Device, Tensor};
+    /// use loader_burn::ToBurn;
+    ///
+    /// let pixels = loader_core::Tensor::from_slice(&[0.5_f32, 0.25], [1, 2])?;
+    /// let tensor: Tensor<2> = pixels.to_burn(&Device::default())?;
+    /// assert_eq!(tensor.into_data().as_bytes().as_ptr(), pixels.as_bytes().as_ptr());
+    /// # anyhow::Ok(())
+    /// ```
+    fn to_burn<const D: usize>(&self, device: &Device) -> Result<BurnTensor<D, Self::Kind>, Error>;
+}
+
+/// A tensor that becomes a burn tensor of a kind that the program names: an [`AnyTensor`], and a tensor of
+/// `u8` that holds truth values.
+pub trait ToBurnAs {
+    /// Returns a burn tensor of kind `K` over the same memory, as [`ToBurn::to_burn`] does. Elements are not
+    /// converted. A `Bool` tensor can be made of `u8` that are all 0 or 1; this method reads them all. On a
+    /// device that stores truth values otherwise, burn converts them.
+    ///
+    /// # Errors
+    /// - [`Error::WrongKind`]: the elements are not of kind `K`.
+    /// - [`Error::NotBool`]: an element is neither 0 nor 1.
+    /// - The errors of [`ToBurn::to_burn`].
+    ///
+    /// # Examples
+    /// ```
+    /// use burn_core::tensor::{Bool, Device};
+    /// use loader_burn::ToBurnAs;
+    ///
+    /// let mask = loader_core::Tensor::from_slice(&[1_u8, 0, 1], [3])?;
+    /// let mask = mask.to_burn_as::<1, Bool>(&Device::default())?;
+    /// assert_eq!(mask.bool_not().into_data().to_vec::<bool>(), [false, true, false]);
+    /// # anyhow::Ok(())
+    /// ```
+    fn to_burn_as<const D: usize, K: Basic>(&self, device: &Device) -> Result<BurnTensor<D, K>, Error>;
+}
+
+/// An element that decides the kind of a burn tensor.
+pub trait BurnElement: Element {
+    /// `Float` or `Int`.
+    type Kind: Basic;
+}
+
+macro_rules! elements {
+    ($($kind:ty: $($element:ty),*;)*) => {
+        $($(
+            impl BurnElement for $element {
+                type Kind = $kind;
+            }
+        )*)*
+    };
+}
+
+elements! {
+    Float: f16, bf16, f32, f64;
+    Int: u8, i8, u16, i16, u32, i32, u64, i64;
+}
+
+impl<T: BurnElement> ToBurn for Tensor<T> {
+    type Kind = T::Kind;
+
+    fn to_burn<const D: usize>(&self, device: &Device) -> Result<BurnTensor<D, T::Kind>, Error> {
+        self.to_burn_as(device)
+    }
+}
+
+impl<T: Element> ToBurnAs for Tensor<T> {
+    fn to_burn_as<const D: usize, K: Basic>(&self, device: &Device) -> Result<BurnTensor<D, K>, Error> {
+        convert(AnyTensor::from(self.clone()), device)
+    }
+}
+
+impl ToBurnAs for AnyTensor {
+    fn to_burn_as<const D: usize, K: Basic>(&self, device: &Device) -> Result<BurnTensor<D, K>, Error> {
+        convert(self.clone(), device)
+    }
+}
+
+fn convert<const D: usize, K: Basic>(tensor: AnyTensor, device: &Device) -> Result<BurnTensor<D, K>, Error> {
+    const { assert!(D > 0, "burn has no tensors of rank 0") };
+    let shape = tensor.shape().to_vec();
+    match shape.len() {
+        rank if rank == D => {}
+        0 => return Err(Error::RankZero),
+        found => return Err(Error::WrongRank { expected: D, found, shape }),
+    }
+    let dtype = dtype_as::<K>(&tensor)?;
+    // Burn converts truth values to those of the device.
+    if K::KIND != Kind::Bool && !device.supports_dtype(dtype) {
+        return Err(Error::UnsupportedDType { dtype: tensor.dtype(), device: device.clone() });
+    }
+    let bytes = bytes::Bytes::from_owner(Owner(tensor));
+    let data = TensorData::from_bytes(Bytes::from_shared(bytes, AllocationProperty::Other), shape, dtype);
+    // Without the dtype, burn converts to the default of the device.
+    Ok(BurnTensor::from_data(data, (device, dtype)))
+}
+
+/// Returns burn's name of the elements if they are of kind `K`.
+fn dtype_as<K: TensorKind>(tensor: &AnyTensor) -> Result<BurnDType, Error> {
+    let dtype = match (K::KIND, tensor.dtype()) {
+        (Kind::Float, DType::F16) => BurnDType::F16,
+        (Kind::Float, DType::BF16) => BurnDType::BF16,
+        (Kind::Float, DType::F32) => BurnDType::F32,
+        (Kind::Float, DType::F64) => BurnDType::F64,
+        (Kind::Int, DType::U8) => BurnDType::U8,
+        (Kind::Int, DType::I8) => BurnDType::I8,
+        (Kind::Int, DType::U16) => BurnDType::U16,
+        (Kind::Int, DType::I16) => BurnDType::I16,
+        (Kind::Int, DType::U32) => BurnDType::U32,
+        (Kind::Int, DType::I32) => BurnDType::I32,
+        (Kind::Int, DType::U64) => BurnDType::U64,
+        (Kind::Int, DType::I64) => BurnDType::I64,
+        (Kind::Bool, DType::U8) => {
+            check_bools(tensor.as_bytes())?;
+            BurnDType::Bool(BoolStore::Native)
+        }
+        (_, dtype) => return Err(Error::WrongKind { kind: K::name(), dtype }),
+    };
+    Ok(dtype)
+}
+
+/// Burn does not check that the bytes of a `Bool` tensor are 0 and 1.
+fn check_bools(bytes: &[u8]) -> Result<(), Error> {
+    match bytes.iter().position(|&value| value > 1) {
+        Some(position) => Err(Error::NotBool { position, value: bytes[position] }),
+        None => Ok(()),
+    }
+}
+
+/// Keeps the memory of a tensor for burn. Burn may drop it on any thread.
+struct Owner(AnyTensor);
+
+impl AsRef<[u8]> for Owner {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
