@@ -23,9 +23,6 @@ pub enum Error {
         /// Shape of the tensor.
         shape: Vec<usize>,
     },
-    /// The tensor has rank 0. Burn has no tensors of rank 0.
-    #[error("burn has no tensors of rank 0; reshape the tensor to [1]")]
-    RankZero,
     /// The elements are not of the kind of the burn tensor that was asked for.
     #[error(
         "a tensor of {dtype} is not a burn tensor of kind {kind}; ask for the kind of its elements, and convert it \

@@ -21,8 +21,10 @@ pub trait ToBurn {
     /// when the last of them, and of the tensors of the batch, has been dropped. A backend on a GPU copies
     /// the elements to the device instead, and then releases the memory.
     ///
+    /// Burn has no tensors of rank 0. A tensor of rank 0 becomes one of shape `[1]`, as burn's own scalars.
+    ///
     /// # Errors
-    /// - [`Error::WrongRank`], [`Error::RankZero`]: the tensor does not have rank `D`.
+    /// - [`Error::WrongRank`]: the tensor does not have rank `D`.
     /// - [`Error::UnsupportedDType`]: the device has no tensors with these elements.
     ///
     /// # Examples
@@ -106,11 +108,12 @@ impl ToBurnAs for AnyTensor {
 
 fn convert<const D: usize, K: Basic>(tensor: AnyTensor, device: &Device) -> Result<BurnTensor<D, K>, Error> {
     const { assert!(D > 0, "burn has no tensors of rank 0") };
-    let shape = tensor.shape().to_vec();
-    match shape.len() {
-        rank if rank == D => {}
-        0 => return Err(Error::RankZero),
-        found => return Err(Error::WrongRank { expected: D, found, shape }),
+    let mut shape = tensor.shape().to_vec();
+    if shape.is_empty() && D == 1 {
+        shape.push(1);
+    }
+    if shape.len() != D {
+        return Err(Error::WrongRank { expected: D, found: tensor.shape().len(), shape });
     }
     let dtype = dtype_as::<K>(&tensor)?;
     // Burn converts truth values to those of the device.

@@ -1,0 +1,9 @@
+//! The conformance of burn's tensors on the backend flex, what is special to them, and burn's `DataLoader`
+//! over worker processes.
+
+mod conformance;
+mod learner;
+mod loaders;
+mod tensors;
+
+loader::init_before_main!();
