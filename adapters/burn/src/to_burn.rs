@@ -59,7 +59,7 @@ pub trait ToBurnAs {
     ///
     /// let mask = loader_core::Tensor::from_slice(&[1_u8, 0, 1], [3])?;
     /// let mask = mask.to_burn_as::<1, Bool>(&Device::default())?;
-    /// assert_eq!(mask.bool_not().into_data().to_vec::<bool>(), [false, true, false]);
+    /// assert_eq!(mask.bool_not().into_data().try_to_vec::<bool>()?, [false, true, false]);
     /// # anyhow::Ok(())
     /// ```
     fn to_burn_as<const D: usize, K: Basic>(&self, device: &Device) -> Result<BurnTensor<D, K>, Error>;

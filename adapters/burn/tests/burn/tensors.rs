@@ -26,7 +26,7 @@ fn labels_are_not_converted_to_the_default_of_the_device() {
     let labels = Tensor::from_slice(&[1 << 40, -1_i64], [2]).unwrap();
     let tensor: BurnTensor<1, Int> = labels.to_burn(&Device::flex()).unwrap();
     assert_eq!(tensor.dtype(), BurnDType::I64);
-    assert_eq!(tensor.into_data().to_vec::<i64>().unwrap(), [1 << 40, -1]);
+    assert_eq!(tensor.into_data().try_to_vec::<i64>().unwrap(), [1 << 40, -1]);
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn a_tensor_on_a_device_with_gradients_has_the_same_memory() {
     let tensor: BurnTensor<2> = pixels.to_burn(&device).unwrap();
     let weights = BurnTensor::<2>::ones([2, 1], &device).require_grad();
     let gradients = tensor.clone().matmul(weights.clone()).sum().backward();
-    assert_eq!(weights.grad(&gradients).unwrap().into_data().to_vec::<f32>().unwrap(), [1.0, 2.0]);
+    assert_eq!(weights.grad(&gradients).unwrap().into_data().try_to_vec::<f32>().unwrap(), [1.0, 2.0]);
     drop((gradients, weights));
     assert_eq!(tensor.into_data().as_bytes().as_ptr(), pixels.as_bytes().as_ptr());
 }
@@ -72,7 +72,7 @@ fn an_operation_in_place_leaves_the_batch_as_it_is() {
     let pixels = Tensor::from_slice(&[1.0_f32, 2.0], [2]).unwrap();
     let tensor: BurnTensor<1> = pixels.to_burn(&Device::flex()).unwrap();
     let changed = tensor.mul_scalar(10.0).add_scalar(1.0);
-    assert_eq!(changed.into_data().to_vec::<f32>().unwrap(), [11.0, 21.0]);
+    assert_eq!(changed.into_data().try_to_vec::<f32>().unwrap(), [11.0, 21.0]);
     assert_eq!(pixels.as_slice(), [1.0, 2.0]);
 }
 
