@@ -51,7 +51,7 @@ pub enum Error {
         /// Type of the elements.
         dtype: DType,
         /// The device.
-        device: Device,
+        device: Box<Device>,
     },
     /// The burn tensor has elements of another type than the tensor that was asked for.
     #[error("the burn tensor has elements of type {found:?}, not {expected}; convert it with burn (`cast`)")]
@@ -79,7 +79,7 @@ pub enum Error {
         /// Name of the field, or its position in a tuple struct.
         field: &'static str,
         /// What is wrong with it.
-        source: Box<Error>,
+        source: Box<Self>,
     },
     /// The function that a [`BurnLoader`](crate::BurnLoader) got for converting batches failed.
     #[error("the batch cannot be converted: {0}")]

@@ -118,7 +118,7 @@ fn convert<const D: usize, K: Basic>(tensor: AnyTensor, device: &Device) -> Resu
     let dtype = dtype_as::<K>(&tensor)?;
     // Burn converts truth values to those of the device.
     if K::KIND != Kind::Bool && !device.supports_dtype(dtype) {
-        return Err(Error::UnsupportedDType { dtype: tensor.dtype(), device: device.clone() });
+        return Err(Error::UnsupportedDType { dtype: tensor.dtype(), device: Box::new(device.clone()) });
     }
     let bytes = bytes::Bytes::from_owner(Owner(tensor));
     let data = TensorData::from_bytes(Bytes::from_shared(bytes, AllocationProperty::Other), shape, dtype);
