@@ -76,8 +76,8 @@ pub enum Error {
     /// A field of a batch cannot be converted.
     #[error("field `{field}`: {source}")]
     Field {
-        /// Name of the field, or its position in a tuple struct.
-        field: &'static str,
+        /// Name of the field, its position in a list or a tuple struct, or its key in a map.
+        field: String,
         /// What is wrong with it.
         source: Box<Self>,
     },
@@ -117,10 +117,10 @@ pub enum Error {
 }
 
 impl Error {
-    /// Says in which field of a batch the error occurred. Code that `#[sample(burn)]` generates calls it.
+    /// Returns the error of a batch that has this one in its field `field`.
     #[must_use]
-    pub fn in_field(self, field: &'static str) -> Self {
-        Self::Field { field, source: Box::new(self) }
+    pub fn in_field(self, field: impl Into<String>) -> Self {
+        Self::Field { field: field.into(), source: Box::new(self) }
     }
 }
 

@@ -1,11 +1,15 @@
 #![doc = include_str!("../README.md")]
 
+mod batch;
 mod dataset;
 mod error;
 mod from_burn;
 mod loader;
 mod to_burn;
 
+pub use batch::{PackedBurn, PaddedBurn, Unranked};
+/// The version of burn that this crate works with.
+pub use burn_core;
 pub use dataset::BurnDataset;
 pub use error::Error;
 pub use from_burn::FromBurn;

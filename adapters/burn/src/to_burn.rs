@@ -9,23 +9,32 @@ use loader_core::{AnyTensor, DType, Element, Tensor};
 
 use crate::Error;
 
-/// A tensor whose elements decide the kind of its burn tensor: floats are `Float`, integers are `Int`.
+/// A batch that becomes burn tensors: a [`Tensor`], a batch that contains tensors, such as
+/// [`Padded`](loader_core::collate::Padded) or a `Vec` of tensors, and the batch of a struct with
+/// `#[derive(Sample)]` and [`#[sample(burn)]`](crate#structs). Strings and numbers stay as they are.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not become a burn tensor",
+    note = "call `to_burn` on each tensor of a tuple; name the kind of an `AnyTensor` with `to_burn_as`; a struct gets \
+            `to_burn` with `#[derive(Sample)] #[sample(burn)]`"
+)]
 pub trait ToBurn {
-    /// `Float` or `Int`.
-    type Kind: Basic;
+    /// What the batch becomes. The tensors in it have rank `D`. That of a [`Tensor`] is a burn tensor of kind
+    /// `Float` if the elements are floats, and `Int` if they are integers.
+    type Burn<const D: usize>;
 
-    /// Returns a burn tensor over the same memory. The elements keep their type: an `i64` stays an `i64`,
+    /// Returns burn tensors over the same memory. The elements keep their type: an `i64` stays an `i64`,
     /// whatever the default of the device is.
     ///
-    /// The burn tensor and its views keep the memory: for a batch from a worker, the loader reuses the slot
-    /// when the last of them, and of the tensors of the batch, has been dropped. A backend on a GPU copies
-    /// the elements to the device instead, and then releases the memory.
+    /// The burn tensors and their views keep the memory: for a batch from a worker, the loader reuses the
+    /// slot when the last of them, and of the tensors of the batch, has been dropped. A backend on a GPU
+    /// copies the elements to the device instead, and then releases the memory.
     ///
     /// Burn has no tensors of rank 0. A tensor of rank 0 becomes one of shape `[1]`, as burn's own scalars.
     ///
     /// # Errors
     /// - [`Error::WrongRank`]: the tensor does not have rank `D`.
     /// - [`Error::UnsupportedDType`]: the device has no tensors with these elements.
+    /// - [`Error::Field`]: one of these errors, in a part of the batch.
     ///
     /// # Examples
     /// ```
@@ -37,7 +46,7 @@ pub trait ToBurn {
     /// assert_eq!(tensor.into_data().as_bytes().as_ptr(), pixels.as_bytes().as_ptr());
     /// # anyhow::Ok(())
     /// ```
-    fn to_burn<const D: usize>(&self, device: &Device) -> Result<BurnTensor<D, Self::Kind>, Error>;
+    fn to_burn<const D: usize>(&self, device: &Device) -> Result<Self::Burn<D>, Error>;
 }
 
 /// A tensor that becomes a burn tensor of a kind that the program names: an [`AnyTensor`], and a tensor of
@@ -87,7 +96,7 @@ elements! {
 }
 
 impl<T: BurnElement> ToBurn for Tensor<T> {
-    type Kind = T::Kind;
+    type Burn<const D: usize> = BurnTensor<D, T::Kind>;
 
     fn to_burn<const D: usize>(&self, device: &Device) -> Result<BurnTensor<D, T::Kind>, Error> {
         self.to_burn_as(device)
