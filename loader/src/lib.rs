@@ -141,6 +141,10 @@ pub use loader_worker::{Registry, init, init_before_main};
 ///
 /// - `#[sample(derive(Debug, Clone))]` adds derives to `DigitBatch`.
 /// - `#[sample(crate = "records")]` says that the program depends on this crate under the name `records`.
+/// - `#[sample(burn)]` also generates `struct DigitBurn` with tensors of burn, and the method
+///   `DigitBatch::to_burn`. The program depends on `loader-burn`, which has an example. A field whose type does
+///   not tell the rank, such as a `Tensor<f32>`, needs `#[sample(rank = N)]`, where `N` counts the dimension of
+///   the batch too.
 /// - `#[sample(candle)]` also generates `struct DigitCandle` with tensors of candle, and the method
 ///   `DigitBatch::to_candle`. The program depends on `loader-candle`, which has an example.
 ///

@@ -20,7 +20,15 @@ use crate::{BurnElement, Error, ToBurn};
     note = "put `#[sample(rank = N)]` on the field, where N counts the dimension of the batch too: 4 for images of \
             shape [channels, height, width]"
 )]
-pub trait Unranked: ToBurn {}
+pub trait Unranked: ToBurn {
+    /// Returns burn tensors, as [`ToBurn::to_burn`] does.
+    ///
+    /// # Errors
+    /// The errors of [`ToBurn::to_burn`].
+    fn to_burn_unranked(&self, device: &Device) -> Result<Self::Burn<0>, Error> {
+        self.to_burn(device)
+    }
+}
 
 /// A [`Padded`] batch as burn tensors.
 #[derive(Debug, Clone)]

@@ -62,7 +62,9 @@ pub enum Error {
         found: BurnDType,
     },
     /// A tensor of the loader cannot have elements of this type.
-    #[error("a tensor of the loader cannot have elements of type {found:?}; convert it with burn (`cast`, `dequantize`)")]
+    #[error(
+        "a tensor of the loader cannot have elements of type {found:?}; convert it with burn (`cast`, `dequantize`)"
+    )]
     UnknownDType {
         /// Type of the elements.
         found: BurnDType,

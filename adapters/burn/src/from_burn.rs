@@ -57,7 +57,9 @@ impl<T: Element> FromBurn for Tensor<T> {
 fn read<const D: usize, K: Basic>(tensor: BurnTensor<D, K>) -> Result<(TensorData, DType), Error> {
     let mut data = tensor.try_into_data()?;
     if K::KIND == Kind::Bool {
-        data = data.try_cast(BurnDType::Bool(BoolStore::Native)).map_err(|error| Error::Read(Box::new(error)))?;
+        data = data
+            .try_cast(BurnDType::Bool(BoolStore::Native))
+            .map_err(|error| Error::Read(Box::new(error)))?;
     }
     let dtype = match data.dtype() {
         BurnDType::F16 => DType::F16,

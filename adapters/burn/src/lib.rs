@@ -10,6 +10,7 @@ mod to_burn;
 pub use batch::{PackedBurn, PaddedBurn, Unranked};
 /// The version of burn that this crate works with.
 pub use burn_core;
+pub use burn_core::tensor::Device;
 pub use dataset::BurnDataset;
 pub use error::Error;
 pub use from_burn::FromBurn;

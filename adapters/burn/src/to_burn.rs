@@ -1,8 +1,8 @@
 //! Tensors of the loader as burn tensors, without a copy.
 
 use burn_core::tensor::{
-    AllocationProperty, BoolStore, Bytes, DType as BurnDType, Device, Float, Int, Tensor as BurnTensor, TensorData,
-    bf16, f16,
+    AllocationProperty, BoolStore, Bytes, DType as BurnDType, Device, Float, Int, Tensor as BurnTensor,
+    TensorData, bf16, f16,
     kind::{Basic, Kind, TensorKind},
 };
 use loader_core::{AnyTensor, DType, Element, Tensor};

@@ -2,9 +2,9 @@
 
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
-use syn::{DeriveInput, Fields, Ident, Member, Path, parse_quote, spanned::Spanned};
+use syn::{DeriveInput, Field, Fields, Ident, Member, Path, Result, parse_quote, spanned::Spanned};
 
-use crate::{declare, member_name, members};
+use crate::{declare, member_name, members, rank::Rank};
 
 /// A framework whose adapter converts batches.
 #[derive(Clone, Copy)]
@@ -19,16 +19,34 @@ pub(crate) struct Framework {
     trait_name: &'static str,
     /// The method of the trait.
     method: &'static str,
+    /// What the method does, for its docs.
+    does: &'static str,
+    /// True if the rank is a part of the type of a tensor. The associated type and the method then have it as
+    /// a parameter, and the adapter's crate has a trait `Unranked`, with a method `to_burn_unranked`.
+    is_ranked: bool,
 }
 
 /// All frameworks.
-pub(crate) const FRAMEWORKS: &[Framework] = &[Framework {
-    attribute: "candle",
-    name: "Candle",
-    crate_name: "loader_candle",
-    trait_name: "ToCandle",
-    method: "to_candle",
-}];
+pub(crate) const FRAMEWORKS: &[Framework] = &[
+    Framework {
+        attribute: "burn",
+        name: "Burn",
+        crate_name: "loader_burn",
+        trait_name: "ToBurn",
+        method: "to_burn",
+        does: "Returns the batch as tensors of burn, over the same memory if `device` is the CPU.",
+        is_ranked: true,
+    },
+    Framework {
+        attribute: "candle",
+        name: "Candle",
+        crate_name: "loader_candle",
+        trait_name: "ToCandle",
+        method: "to_candle",
+        does: "Copies the tensors of the batch to `device`, as tensors of candle.",
+        is_ranked: false,
+    },
+];
 
 /// Generates for each of `frameworks` a struct of its tensors for the batch of the struct `input`.
 pub(crate) fn expand(
@@ -36,57 +54,64 @@ pub(crate) fn expand(
     input: &DeriveInput,
     fields: &Fields,
     core: &Path,
-) -> TokenStream {
+) -> Result<TokenStream> {
     frameworks.iter().map(|framework| framework.expand(input, fields, core)).collect()
+}
+
+/// A field of a batch, converted.
+struct Converted {
+    ty: TokenStream,
+    value: TokenStream,
 }
 
 impl Framework {
     /// Generates the struct of the framework's tensors, the implementation of the adapter's trait for the
     /// batch, and a method of the same name, for which the trait need not be in scope.
-    fn expand(self, input: &DeriveInput, fields: &Fields, core: &Path) -> TokenStream {
+    fn expand(self, input: &DeriveInput, fields: &Fields, core: &Path) -> Result<TokenStream> {
         let (sample, vis) = (&input.ident, &input.vis);
         let batch = format_ident!("{sample}Batch");
-        let Self { attribute, name, method, .. } = self;
-        let ident = |name| Ident::new(name, Span::call_site());
-        let (adapter, trait_name, name, method) =
-            (ident(self.crate_name), ident(self.trait_name), ident(name), ident(method));
-        let adapter: Path = parse_quote!(::#adapter);
+        let Self { attribute, name, does, .. } = self;
+        let (adapter, trait_name, associated, method) =
+            (self.adapter(), ident(self.trait_name), ident(name), ident(self.method));
         let converted = format_ident!("{sample}{name}");
         let member: Vec<Member> = members(fields);
         let field_name: Vec<String> = member.iter().map(member_name).collect();
-        let converted_fields = declare(
-            fields,
-            &format!("The tensors of {attribute} of"),
-            |ty| quote_spanned!(ty.span()=> <<#ty as #core::collate::Sample>::Batch as #adapter::#trait_name>::#name),
-        );
+        let each = fields.iter().zip(&member).map(|(field, member)| self.field(core, field, member));
+        let each: Vec<Converted> = each.collect::<Result<_>>()?;
+        let value = each.iter().map(|converted| &converted.value);
+        let mut types = each.iter().map(|converted| converted.ty.clone());
+        let doc = format!("The tensors of {attribute} of");
+        let declared = declare(fields, &doc, |_| types.next().expect("each field was converted"));
         let doc = format!("A [`{batch}`] with tensors of {attribute}.");
-        let method_doc = format!("Copies the tensors of the batch to `device`, as tensors of {attribute}.");
         let errors = "Returns an error that names the field if a tensor cannot be converted.";
         let semicolon = matches!(fields, Fields::Unnamed(_)).then(|| quote!(;));
+        // A struct has tensors of several ranks, so the parameter does not matter.
+        let (parameter, argument) =
+            if self.is_ranked { (quote!(<const D: usize>), quote!(::<0>)) } else { Default::default() };
+        let unranked = self.is_ranked.then(|| quote!(impl #adapter::Unranked for #batch {}));
 
-        quote! {
+        Ok(quote! {
             #[doc = #doc]
             #[derive(Debug, Clone)]
-            #vis struct #converted #converted_fields #semicolon
+            #vis struct #converted #declared #semicolon
 
             impl #adapter::#trait_name for #batch {
-                type #name = #converted;
+                type #associated #parameter = #converted;
 
-                fn #method(
+                fn #method #parameter(
                     &self,
                     device: &#adapter::Device,
                 ) -> ::std::result::Result<#converted, #adapter::Error> {
                     ::std::result::Result::Ok(#converted {
-                        #(
-                            #member: #adapter::#trait_name::#method(&self.#member, device)
-                                .map_err(|error| error.in_field(#field_name))?,
-                        )*
+                        #(#member: #value.map_err(|error| error.in_field(#field_name))?,)*
                     })
                 }
             }
 
+            #unranked
+
             impl #batch {
-                #[doc = #method_doc]
+                #[doc = #does]
                 #[doc = ""]
                 #[doc = "# Errors"]
                 #[doc = #errors]
@@ -94,9 +119,46 @@ impl Framework {
                     &self,
                     device: &#adapter::Device,
                 ) -> ::std::result::Result<#converted, #adapter::Error> {
-                    <Self as #adapter::#trait_name>::#method(self, device)
+                    <Self as #adapter::#trait_name>::#method #argument(self, device)
                 }
             }
-        }
+        })
     }
+
+    /// Returns the type and the value of the field of the struct of the framework's tensors.
+    fn field(self, core: &Path, field: &Field, member: &Member) -> Result<Converted> {
+        let (adapter, trait_name, associated, method) =
+            (self.adapter(), ident(self.trait_name), ident(self.name), ident(self.method));
+        let sample = &field.ty;
+        let batch = quote_spanned!(sample.span()=> <#sample as #core::collate::Sample>::Batch);
+        let (ty, value) = match (self.is_ranked, Rank::of_field(field)?) {
+            (false, _) => (
+                quote_spanned!(sample.span()=> <#batch as #adapter::#trait_name>::#associated),
+                quote!(#adapter::#trait_name::#method(&self.#member, device)),
+            ),
+            (true, Rank::Known(rank)) => (
+                quote_spanned!(sample.span()=> <#batch as #adapter::#trait_name>::#associated<#rank>),
+                quote!(#adapter::#trait_name::#method::<#rank>(&self.#member, device)),
+            ),
+            (true, Rank::Kept) => (
+                batch,
+                quote!(::std::result::Result::<_, #adapter::Error>::Ok(::std::clone::Clone::clone(&self.#member))),
+            ),
+            (true, Rank::Unknown) => (
+                quote_spanned!(sample.span()=> <#batch as #adapter::#trait_name>::#associated<0>),
+                // An error about the missing rank is about this call.
+                quote_spanned!(sample.span()=> #adapter::Unranked::to_burn_unranked(&self.#member, device)),
+            ),
+        };
+        Ok(Converted { ty, value })
+    }
+
+    fn adapter(self) -> Path {
+        let name = ident(self.crate_name);
+        parse_quote!(::#name)
+    }
+}
+
+fn ident(name: &str) -> Ident {
+    Ident::new(name, Span::call_site())
 }

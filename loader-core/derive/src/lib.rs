@@ -8,6 +8,7 @@
 
 mod convert;
 mod framework;
+mod rank;
 
 use framework::{FRAMEWORKS, Framework};
 use proc_macro2::TokenStream;
@@ -25,6 +26,10 @@ use syn::{
 ///
 /// - `#[sample(derive(Debug, Clone))]` adds derives to `DigitBatch`.
 /// - `#[sample(crate = "records")]` says that the program depends on this crate under the name `records`.
+/// - `#[sample(burn)]` also generates `struct DigitBurn` with tensors of burn, and the method
+///   `DigitBatch::to_burn`. The program depends on `loader-burn`, which has an example. A field whose type does
+///   not tell the rank, such as a `Tensor<f32>`, needs `#[sample(rank = N)]`, where `N` counts the dimension of
+///   the batch too.
 /// - `#[sample(candle)]` also generates `struct DigitCandle` with tensors of candle, and the method
 ///   `DigitBatch::to_candle`. The program depends on `loader-candle`, which has an example.
 ///
@@ -119,7 +124,7 @@ fn expand(input: &DeriveInput, default_core: Path) -> Result<TokenStream> {
     let batch_doc = format!("A batch of [`{sample}`]s: each field is the batch of that field.");
     let semicolon = matches!(fields, Fields::Unnamed(_)).then(|| quote!(;));
     let serde_path = serde_path(&core);
-    let converted = framework::expand(&frameworks, input, fields, &core);
+    let converted = framework::expand(&frameworks, input, fields, &core)?;
 
     Ok(quote! {
         #converted
@@ -261,7 +266,7 @@ fn member_name(member: &Member) -> String {
 
 /// Declares the fields of the struct with other types, each with the rustdoc `doc` followed by the name of
 /// the field.
-fn declare(fields: &Fields, doc: &str, ty: impl Fn(&syn::Type) -> TokenStream) -> TokenStream {
+fn declare(fields: &Fields, doc: &str, mut ty: impl FnMut(&syn::Type) -> TokenStream) -> TokenStream {
     let declared = fields.iter().map(|field| {
         let (vis, ty) = (&field.vis, ty(&field.ty));
         match &field.ident {

@@ -2,8 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use burn_core::tensor::{DType as BurnDType, Device, Int, Tensor as BurnTensor};
-use loader::{collate::Padded, pack::PackedBatch, prelude::*};
+use burn_core::tensor::{Bool, DType as BurnDType, Device, Int, Tensor as BurnTensor};
+use loader::{
+    collate::{Keep, Padded, Ragged, Stack},
+    pack::PackedBatch,
+    prelude::*,
+};
 use loader_burn::{Error, PackedBurn, PaddedBurn, ToBurn};
 
 #[test]
@@ -41,4 +45,75 @@ fn lists_maps_and_options_have_tensors_of_one_rank() {
     let error = batch.to_burn::<2>(&Device::flex()).unwrap_err();
     assert!(matches!(&error, Error::Field { field, .. } if field == "\"a\""));
     assert!(error.to_string().starts_with("field `\"a\"`: field `0`: a tensor of rank 1"), "{error}");
+}
+
+#[derive(Sample)]
+#[sample(burn)]
+struct Boxes {
+    corners: [[f32; 2]; 2],
+    class: u8,
+}
+
+/// A field of each kind.
+#[derive(Sample)]
+#[sample(burn)]
+struct Photo {
+    pixels: [[[f32; 4]; 2]; 3],
+    label: i64,
+    flipped: bool,
+    mask: Vec<bool>,
+    #[sample(rank = 3)]
+    depth: Tensor<f64>,
+    boxes: Boxes,
+    name: String,
+    tokens: Ragged<Vec<u32>>,
+    notes: Option<Vec<i16>>,
+    kept: Keep<Vec<[f32; 4]>>,
+}
+
+fn photo(flipped: bool) -> Photo {
+    Photo {
+        pixels: [[[0.5; 4]; 2]; 3],
+        label: 7,
+        flipped,
+        mask: vec![true, false],
+        depth: Tensor::from_slice(&[1.0, 2.0], [2, 1]).unwrap(),
+        boxes: Boxes { corners: [[0.0, 0.1], [1.0, 1.1]], class: 3 },
+        name: "a.jpg".to_owned(),
+        tokens: Ragged::new(vec![1; 1 + usize::from(flipped)]),
+        notes: None,
+        kept: Keep(vec![[0.0; 4]]),
+    }
+}
+
+#[test]
+fn a_derived_batch_has_tensors_of_the_ranks_of_its_fields() {
+    let mut stack = Photo::stack(2);
+    [photo(true), photo(false)].into_iter().for_each(|photo| stack.push(photo).unwrap());
+    let batch = stack.finish().unwrap();
+    let PhotoBurn { pixels, label, flipped, mask, depth, boxes, name, tokens, notes, kept } =
+        batch.to_burn(&Device::flex()).unwrap();
+    let (pixels, label): (BurnTensor<4>, BurnTensor<1, Int>) = (pixels, label);
+    assert_eq!((pixels.dims(), label.dtype()), ([2, 3, 2, 4], BurnDType::I64));
+    assert_eq!(pixels.into_data().as_bytes().as_ptr(), batch.pixels.as_bytes().as_ptr());
+    let (flipped, mask): (BurnTensor<1, Bool>, BurnTensor<2, Bool>) = (flipped, mask);
+    assert_eq!(flipped.into_data().try_to_vec::<bool>().unwrap(), [true, false]);
+    assert_eq!((mask.dims(), depth.dims()), ([2, 2], [2, 2, 1]));
+    assert_eq!((boxes.corners.dims(), boxes.class.dims()), ([2, 2, 2], [2]));
+    assert_eq!((name, kept), (vec!["a.jpg".to_owned(); 2], vec![vec![[0.0; 4]]; 2]));
+    assert_eq!((tokens.values.dims(), tokens.lengths.dims(), notes.is_none()), ([2, 2], [2], true));
+}
+
+#[derive(Sample)]
+#[sample(burn)]
+struct WrongRank(u8, #[sample(rank = 4)] Tensor<f32>);
+
+#[test]
+fn the_error_names_the_field_of_a_wrong_rank() {
+    let mut stack = WrongRank::stack(1);
+    stack.push(WrongRank(1, Tensor::zeros([3]).unwrap())).unwrap();
+    let converted = stack.finish().unwrap().to_burn(&Device::flex());
+    let error = converted.map(|WrongRankBurn(class, depth)| (class.dims(), depth.dims())).unwrap_err();
+    let expected = "field `1`: a tensor of rank 2 (shape [1, 3]) is not a burn tensor of rank 4";
+    assert!(error.to_string().starts_with(expected), "{error}");
 }

@@ -119,7 +119,10 @@ fn a_stream_of_unknown_length_is_never_completed() {
     let mut batches = loader.iter();
     for number in 1..4 {
         batches.next().unwrap().unwrap();
-        assert_eq!((batches.progress().items_processed, batches.progress().is_completed()), (3 * number, false));
+        assert_eq!(
+            (batches.progress().items_processed, batches.progress().is_completed()),
+            (3 * number, false)
+        );
     }
 }
 
@@ -131,8 +134,10 @@ fn burn_splits_a_loader_into_disjoint_parts_in_the_same_order_each_run() {
         let parts = split_dataloader(loader, &[Device::flex(), Device::flex(), Device::flex()]);
         assert_eq!(parts.iter().map(|part| part.num_items()).collect::<Vec<_>>(), [3, 3, 5]);
         // As the strategies do: the parts are loaded at the same time, each on its own thread.
-        let threads: Vec<_> =
-            parts.into_iter().map(|part| std::thread::spawn(move || [epoch(&*part), epoch(&*part)])).collect();
+        let threads: Vec<_> = parts
+            .into_iter()
+            .map(|part| std::thread::spawn(move || [epoch(&*part), epoch(&*part)]))
+            .collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
     };
     let parts = split();
@@ -243,7 +248,9 @@ fn a_dataset_and_a_batcher_of_burn_are_used_as_they_are() {
     let words = BurnDataset::new(Words(["a", "bb", "ccc"].map(str::to_owned).to_vec()));
     let loader = DataLoader::builder(words).batch_size(2).num_workers(1).build().unwrap();
     let loader = BurnLoader::batched(loader, Lengths).device(&Device::flex());
-    let lengths: Vec<i64> =
-        loader.iter().flat_map(|batch| batch.unwrap().into_data().try_into_vec_as::<i64>().unwrap()).collect();
+    let lengths: Vec<i64> = loader
+        .iter()
+        .flat_map(|batch| batch.unwrap().into_data().try_into_vec_as::<i64>().unwrap())
+        .collect();
     assert_eq!(lengths, [1, 2, 3]);
 }

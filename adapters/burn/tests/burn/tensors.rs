@@ -51,8 +51,14 @@ fn a_wrong_kind_is_refused() {
     assert!(matches!(error, Error::WrongKind { kind: "Float", dtype: DType::U8 }), "{error}");
     assert!(bytes.to_burn_as::<1, Int>(&Device::flex()).is_ok());
     let halves = AnyTensor::from(Tensor::from_slice(&[0.5_f64], [1]).unwrap());
-    assert!(matches!(halves.to_burn_as::<1, Int>(&Device::flex()), Err(Error::WrongKind { kind: "Int", .. })));
-    assert!(matches!(halves.to_burn_as::<1, Bool>(&Device::flex()), Err(Error::WrongKind { kind: "Bool", .. })));
+    assert!(matches!(
+        halves.to_burn_as::<1, Int>(&Device::flex()),
+        Err(Error::WrongKind { kind: "Int", .. })
+    ));
+    assert!(matches!(
+        halves.to_burn_as::<1, Bool>(&Device::flex()),
+        Err(Error::WrongKind { kind: "Bool", .. })
+    ));
 }
 
 #[test]
@@ -82,5 +88,8 @@ fn a_burn_tensor_becomes_a_tensor_of_its_own_type_only() {
     let error = Tensor::<f64>::from_burn(logits.clone()).unwrap_err();
     assert!(matches!(error, Error::WrongDType { expected: DType::F64, found: BurnDType::F32 }), "{error}");
     let transposed = Tensor::<f32>::from_burn(logits.transpose()).unwrap();
-    assert_eq!((transposed.shape(), transposed.as_slice()), ([2, 2].as_slice(), [1.0, 3.0, 2.0, 4.0].as_slice()));
+    assert_eq!(
+        (transposed.shape(), transposed.as_slice()),
+        ([2, 2].as_slice(), [1.0, 3.0, 2.0, 4.0].as_slice())
+    );
 }
