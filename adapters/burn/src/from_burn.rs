@@ -10,8 +10,8 @@ use crate::Error;
 
 /// A tensor of the loader that can be made of a burn tensor: a [`Tensor`] or an [`AnyTensor`].
 pub trait FromBurn: Sized {
-    /// Copies the elements of a burn tensor, which keep their type. A `Bool` tensor becomes a tensor of `u8`
-    /// with zeros and ones.
+    /// Copies the elements of a burn tensor, which keep their type. A `Bool` tensor becomes a tensor of
+    /// [`loader_core::Bool`].
     ///
     /// The elements are copied once. Before that, burn makes a copy of its own if `tensor` shares its memory
     /// with a clone, if it is a view that is not contiguous, or if it is on another device. The new tensor is
@@ -62,11 +62,12 @@ fn read<const D: usize, K: Basic>(tensor: BurnTensor<D, K>) -> Result<(TensorDat
             .map_err(|error| Error::Read(Box::new(error)))?;
     }
     let dtype = match data.dtype() {
+        BurnDType::Bool(BoolStore::Native) => DType::Bool,
         BurnDType::F16 => DType::F16,
         BurnDType::BF16 => DType::BF16,
         BurnDType::F32 => DType::F32,
         BurnDType::F64 => DType::F64,
-        BurnDType::U8 | BurnDType::Bool(BoolStore::Native) => DType::U8,
+        BurnDType::U8 => DType::U8,
         BurnDType::I8 => DType::I8,
         BurnDType::U16 => DType::U16,
         BurnDType::I16 => DType::I16,

@@ -1,7 +1,7 @@
 //! Tensors of the loader as burn tensors, without a copy.
 
 use burn_core::tensor::{
-    AllocationProperty, BoolStore, Bytes, DType as BurnDType, Device, Float, Int, Tensor as BurnTensor,
+    AllocationProperty, Bool, BoolStore, Bytes, DType as BurnDType, Device, Float, Int, Tensor as BurnTensor,
     TensorData, bf16, f16,
     kind::{Basic, Kind, TensorKind},
 };
@@ -19,7 +19,7 @@ use crate::Error;
 )]
 pub trait ToBurn {
     /// What the batch becomes. The tensors in it have rank `D`. That of a [`Tensor`] is a burn tensor of kind
-    /// `Float` if the elements are floats, and `Int` if they are integers.
+    /// `Float` if the elements are floats, `Int` if they are integers, and `Bool` if they are truth values.
     type Burn<const D: usize>;
 
     /// Returns burn tensors over the same memory. The elements keep their type: an `i64` stays an `i64`,
@@ -28,6 +28,9 @@ pub trait ToBurn {
     /// The burn tensors and their views keep the memory: for a batch from a worker, the loader reuses the
     /// slot when the last of them, and of the tensors of the batch, has been dropped. A backend on a GPU
     /// copies the elements to the device instead, and then releases the memory.
+    ///
+    /// Bytes of truth values that are neither 0 nor 1 count as true. If there are such bytes, the tensor is
+    /// copied. On a device that stores truth values in another way, burn converts them.
     ///
     /// Burn has no tensors of rank 0. A tensor of rank 0 becomes one of shape `[1]`, as burn's own scalars.
     ///
@@ -50,11 +53,10 @@ pub trait ToBurn {
 }
 
 /// A tensor that becomes a burn tensor of a kind that the program names: an [`AnyTensor`], and a tensor of
-/// `u8` that holds truth values.
+/// `u8` that has truth values.
 pub trait ToBurnAs {
     /// Returns a burn tensor of kind `K` over the same memory, as [`ToBurn::to_burn`] does. Elements are not
-    /// converted. A `Bool` tensor can be made of `u8` that are all 0 or 1; this method reads them all. On a
-    /// device that stores truth values otherwise, burn converts them.
+    /// converted, but a `Bool` tensor can be made of `u8` that are all 0 or 1.
     ///
     /// # Errors
     /// - [`Error::WrongKind`]: the elements are not of kind `K`.
@@ -76,7 +78,7 @@ pub trait ToBurnAs {
 
 /// An element that decides the kind of a burn tensor.
 pub trait BurnElement: Element {
-    /// `Float` or `Int`.
+    /// `Float`, `Int`, or, for [`loader_core::Bool`], `Bool`.
     type Kind: Basic;
 }
 
@@ -91,6 +93,7 @@ macro_rules! elements {
 }
 
 elements! {
+    Bool: loader_core::Bool;
     Float: f16, bf16, f32, f64;
     Int: u8, i8, u16, i16, u32, i32, u64, i64;
 }
@@ -124,7 +127,8 @@ fn convert<const D: usize, K: Basic>(tensor: AnyTensor, device: &Device) -> Resu
     if shape.len() != D {
         return Err(Error::WrongRank { expected: D, found: tensor.shape().len(), shape });
     }
-    let dtype = dtype_as::<K>(&tensor)?;
+    let dtype = dtype_as::<K>(tensor.dtype())?;
+    let tensor = if K::KIND == Kind::Bool { checked_bools(tensor)? } else { tensor };
     // Burn converts truth values to those of the device.
     if K::KIND != Kind::Bool && !device.supports_dtype(dtype) {
         return Err(Error::UnsupportedDType { dtype: tensor.dtype(), device: Box::new(device.clone()) });
@@ -135,9 +139,9 @@ fn convert<const D: usize, K: Basic>(tensor: AnyTensor, device: &Device) -> Resu
     Ok(BurnTensor::from_data(data, (device, dtype)))
 }
 
-/// Returns burn's name of the elements if they are of kind `K`.
-fn dtype_as<K: TensorKind>(tensor: &AnyTensor) -> Result<BurnDType, Error> {
-    let dtype = match (K::KIND, tensor.dtype()) {
+/// Returns burn's name of the elements if they can be elements of kind `K`.
+fn dtype_as<K: TensorKind>(dtype: DType) -> Result<BurnDType, Error> {
+    Ok(match (K::KIND, dtype) {
         (Kind::Float, DType::F16) => BurnDType::F16,
         (Kind::Float, DType::BF16) => BurnDType::BF16,
         (Kind::Float, DType::F32) => BurnDType::F32,
@@ -150,20 +154,23 @@ fn dtype_as<K: TensorKind>(tensor: &AnyTensor) -> Result<BurnDType, Error> {
         (Kind::Int, DType::I32) => BurnDType::I32,
         (Kind::Int, DType::U64) => BurnDType::U64,
         (Kind::Int, DType::I64) => BurnDType::I64,
-        (Kind::Bool, DType::U8) => {
-            check_bools(tensor.as_bytes())?;
-            BurnDType::Bool(BoolStore::Native)
-        }
+        (Kind::Bool, DType::Bool | DType::U8) => BurnDType::Bool(BoolStore::Native),
         (_, dtype) => return Err(Error::WrongKind { kind: K::name(), dtype }),
-    };
-    Ok(dtype)
+    })
 }
 
-/// Burn does not check that the bytes of a `Bool` tensor are 0 and 1.
-fn check_bools(bytes: &[u8]) -> Result<(), Error> {
+/// Returns the tensor with zeros and ones only, which burn does not check.
+fn checked_bools(tensor: AnyTensor) -> Result<AnyTensor, Error> {
+    let bytes = tensor.as_bytes();
     match bytes.iter().position(|&value| value > 1) {
-        Some(position) => Err(Error::NotBool { position, value: bytes[position] }),
-        None => Ok(()),
+        None => Ok(tensor),
+        Some(position) if tensor.dtype() == DType::U8 => {
+            Err(Error::NotBool { position, value: bytes[position] })
+        }
+        Some(_) => {
+            let ones: Vec<u8> = bytes.iter().map(|&value| u8::from(value != 0)).collect();
+            Ok(AnyTensor::from_bytes(DType::Bool, tensor.shape(), &ones)?)
+        }
     }
 }
 

@@ -73,7 +73,9 @@ impl Rank {
             ("Vec", [element]) => Self::of_type(element).with_dimension(),
             ("Box", [Type::Slice(slice)]) => Self::of_type(&slice.elem).with_dimension(),
             // The batch is a container of the inner batch.
-            ("Ragged" | "Option" | "List", [inner]) | ("HashMap" | "BTreeMap", [_, inner]) => Self::of_type(inner),
+            ("Ragged" | "Option" | "List", [inner]) | ("HashMap" | "BTreeMap", [_, inner]) => {
+                Self::of_type(inner)
+            }
             _ => Self::Unknown,
         }
     }

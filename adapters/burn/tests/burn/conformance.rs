@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use burn_core::tensor::{
-    DType as BurnDType, Device, Float, Int, Tensor as BurnTensor, TensorData, kind::Basic,
+    Bool, BoolStore, DType as BurnDType, Device, Float, Int, Tensor as BurnTensor, TensorData, kind::Basic,
 };
 use loader::{AnyTensor, DType};
 use loader_burn::{Error, FromBurn, ToBurnAs};
@@ -64,6 +64,7 @@ impl<const D: usize, K: Basic + 'static> AnyBurn for Held<D, K> {
 
 fn seen(data: &TensorData) -> Seen {
     let dtype = match data.dtype() {
+        BurnDType::Bool(BoolStore::Native) => DType::Bool,
         BurnDType::U8 => DType::U8,
         BurnDType::I8 => DType::I8,
         BurnDType::U16 => DType::U16,
@@ -103,6 +104,7 @@ impl Adapter for Flex {
             })
         }
         match tensor.dtype() {
+            DType::Bool => of_kind::<Bool>(&tensor),
             DType::F16 | DType::BF16 | DType::F32 | DType::F64 => of_kind::<Float>(&tensor),
             _ => of_kind::<Int>(&tensor),
         }

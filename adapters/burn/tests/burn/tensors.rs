@@ -30,18 +30,26 @@ fn labels_are_not_converted_to_the_default_of_the_device() {
 }
 
 #[test]
-fn truth_values_are_checked_and_not_copied() {
-    let mask = Tensor::from_slice(&[0_u8, 1, 1], [3]).unwrap();
-    let tensor = mask.to_burn_as::<1, Bool>(&Device::flex()).unwrap();
+fn truth_values_are_not_copied_unless_bytes_must_change() {
+    let mask = Tensor::from_slice(&[false, true, true].map(loader::Bool::new), [3]).unwrap();
+    let tensor: BurnTensor<1, Bool> = mask.to_burn(&Device::flex()).unwrap();
     assert_eq!(tensor.dtype(), BurnDType::Bool(BoolStore::Native));
     let data = tensor.into_data();
     assert_eq!(data.as_bytes().as_ptr(), mask.as_bytes().as_ptr());
-    let back = Tensor::<u8>::from_burn(BurnTensor::<1, Bool>::from_data(data, &Device::flex())).unwrap();
-    assert_eq!(back, mask);
+    let tensor = BurnTensor::<1, Bool>::from_data(data, &Device::flex());
+    assert_eq!(Tensor::<loader::Bool>::from_burn(tensor).unwrap(), mask);
 
-    let wrong = Tensor::from_slice(&[0_u8, 1, 2], [3]).unwrap();
-    let error = wrong.to_burn_as::<1, Bool>(&Device::flex()).unwrap_err();
+    // Any byte but 0 is true.
+    let odd = AnyTensor::from_bytes(DType::Bool, [3], &[0, 255, 1]).unwrap();
+    let tensor = odd.to_burn_as::<1, Bool>(&Device::flex()).unwrap();
+    assert_eq!(tensor.into_data().as_bytes(), [0, 1, 1]);
+    // A `u8` is more likely a number.
+    let numbers = Tensor::from_slice(&[0_u8, 1, 2], [3]).unwrap();
+    let error = numbers.to_burn_as::<1, Bool>(&Device::flex()).unwrap_err();
     assert!(matches!(error, Error::NotBool { position: 2, value: 2 }), "{error}");
+    let flags = Tensor::from_slice(&[0_u8, 1], [2]).unwrap();
+    let tensor = flags.to_burn_as::<1, Bool>(&Device::flex()).unwrap();
+    assert_eq!(tensor.into_data().as_bytes().as_ptr(), flags.as_bytes().as_ptr());
 }
 
 #[test]
