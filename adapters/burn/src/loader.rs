@@ -26,8 +26,8 @@ type Convert<B, O> = dyn Fn(B, &Device) -> Result<O, BoxError> + Send + Sync;
 /// written for burn. `B` is the batch of the loader, `O` the batch that burn gets.
 ///
 /// Each call of `iter`, on this loader or on one that `to_device` has made of it, starts the next epoch; see
-/// [`first_epoch`](Self::first_epoch). A function, which runs where burn asks for the batch, makes an `O` of
-/// each `B`. The device is burn's default until [`device`](Self::device) or `to_device` sets it.
+/// [`first_epoch`](Self::first_epoch). A function makes an `O` of each `B`, on the thread that asks for the
+/// batch. The device is burn's default until [`device`](Self::device) or `to_device` sets it.
 ///
 /// A batch that fails is a `DatasetError` with the loader's [`Error`](loader_core::Error) as its source. The
 /// iterator continues after it as [`Iter`] does. Burn's learner ends the training.
@@ -35,7 +35,7 @@ type Convert<B, O> = dyn Fn(B, &Device) -> Result<O, BoxError> + Send + Sync;
 /// # Splitting among devices
 /// Burn's strategies for several devices call `slice` to give each device a part of the items. A loader that
 /// [`splittable`](Self::splittable) has made builds a loader for each part, with workers of its own. A loader
-/// that [`new`](Self::new) has made cannot be split: the part's iterator returns
+/// that [`new`](Self::new) has made cannot be split: the iterators of a part of it return
 /// [`Error::NotSplittable`].
 ///
 /// # Examples
@@ -82,11 +82,12 @@ struct Part<B> {
 }
 
 impl<B: Batch, O: 'static> BurnLoader<B, O> {
-    /// Adapts `loader`, and makes of each batch what `convert` returns. The number of items is
-    /// [`DataLoader::samples`], or 0 if that is not known: burn then shows no progress.
+    /// Adapts `loader`, and makes of each batch what `convert` returns, for example with
+    /// [`to_burn`](crate::ToBurn::to_burn). `convert` returns a `Result` with any error.
     ///
-    /// A `convert` that takes [`DataLoader`]'s batch apart can call [`to_burn`](crate::ToBurn::to_burn) on
-    /// each tensor. It returns a `Result` with any error.
+    /// The number of items for burn's progress is [`DataLoader::samples`], also if the loader loads only the
+    /// share of a rank; the last batch of a map-style dataset completes the progress. If the number is not
+    /// known, it is 0, and the progress is never completed.
     pub fn new<E: Into<BoxError>>(
         loader: DataLoader<B>,
         convert: impl Fn(B, &Device) -> Result<O, E> + Send + Sync + 'static,
@@ -98,9 +99,9 @@ impl<B: Batch, O: 'static> BurnLoader<B, O> {
     /// the items: a [`Subset`](loader_core::Subset) of the dataset, with the same options for any range. It
     /// is called with `0..len`, and with the items of each part.
     ///
-    /// The parts are disjoint, and each of them is shuffled by itself, in the same order in each run: a range
-    /// and a seed decide the order, not the number of devices or the time. Each part has its own workers and
-    /// its own copy of what the dataset shares with workers.
+    /// The parts are disjoint, and each of them is shuffled by itself. The order of a part depends on its
+    /// range and the loader's seed only, so it is the same in each run. Each part has its own workers and its
+    /// own copy of what the dataset shares with workers.
     ///
     /// # Errors
     /// - [`Error::Build`]: `build` failed for all items. If it fails for a part, the iterators of this part
@@ -149,9 +150,9 @@ impl<B: Batch, O: 'static> BurnLoader<B, O> {
         self
     }
 
-    /// Sets the number of the epoch, from 0, that the first call of `iter` starts; 0 by default. With the
-    /// epoch of burn's `checkpoint`, a resumed training loads the epochs in the order of one that was never
-    /// stopped.
+    /// Sets the number of the epoch, from 0, that the first call of `iter` starts; 0 by default. Burn counts
+    /// from 1: with `checkpoint(n)`, its learner goes on after `n` epochs. `first_epoch(n)` then gives each
+    /// epoch the order that it would have had if the training had never stopped.
     #[must_use]
     pub fn first_epoch(mut self, epoch: u64) -> Self {
         self.epoch = Arc::new(Mutex::new(epoch));
