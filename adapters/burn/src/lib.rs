@@ -2,6 +2,7 @@
 
 mod batch;
 mod dataset;
+mod epoch;
 mod error;
 mod from_burn;
 mod loader;

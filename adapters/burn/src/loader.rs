@@ -1,7 +1,6 @@
 //! [`BurnLoader`].
 
 use std::{
-    error::Error as StdError,
     fmt,
     ops::Range,
     sync::{Arc, Mutex, PoisonError},
@@ -9,18 +8,19 @@ use std::{
 
 use burn_core::{
     data::{
-        dataloader::{DataLoader as BurnDataLoader, DataLoaderIterator, Progress, batcher::Batcher},
+        dataloader::{DataLoader as BurnDataLoader, DataLoaderIterator, batcher::Batcher},
         dataset::DatasetError,
     },
     tensor::Device,
 };
 use loader_core::{DataLoader, Iter, collate::Batch};
 
-use crate::Error;
+use crate::{
+    Error,
+    epoch::{BoxError, Convert, Epoch},
+};
 
-type BoxError = Box<dyn StdError + Send + Sync>;
 type Build<B> = dyn Fn(Range<usize>) -> Result<DataLoader<B>, BoxError> + Send + Sync;
-type Convert<B, O> = dyn Fn(B, &Device) -> Result<O, BoxError> + Send + Sync;
 
 /// A [`DataLoader`] as burn's [`DataLoader`](BurnDataLoader), for burn's learner and for training loops
 /// written for burn. `B` is the batch of the loader, `O` the batch that burn gets.
@@ -271,20 +271,9 @@ impl<B: Batch> Part<B> {
 impl<B: Batch, O: 'static> BurnDataLoader<O> for BurnLoader<B, O> {
     fn iter<'a>(&'a self) -> Box<dyn DataLoaderIterator<O> + 'a> {
         let device = self.device.clone().unwrap_or_default();
-        let (batches, failed) = match self.start() {
-            Ok(batches) => (batches, None),
-            Err(error) => (None, Some(error)),
-        };
+        let started = self.start();
         let expected = self.source.loader().ok().flatten().and_then(|loader| loader.len());
-        Box::new(Batches {
-            batches,
-            failed,
-            convert: Arc::clone(&self.convert),
-            device,
-            expected,
-            progress: Progress::new(0, self.num_items(), Some("items".to_owned())),
-            returned: 0,
-        })
+        Box::new(Epoch::new(started, Arc::clone(&self.convert), device, expected, self.num_items()))
     }
 
     fn num_items(&self) -> usize {
@@ -319,63 +308,5 @@ impl<B: Batch, O: 'static> BurnDataLoader<O> for BurnLoader<B, O> {
 impl<B, O> fmt::Debug for BurnLoader<B, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BurnLoader").field("device", &self.device).finish_non_exhaustive()
-    }
-}
-
-/// The batches of an epoch, for burn.
-struct Batches<B, O> {
-    /// `None` if there are no items, or the epoch could not be started.
-    batches: Option<Iter<B>>,
-    /// Why the epoch could not be started.
-    failed: Option<DatasetError>,
-    convert: Arc<Convert<B, O>>,
-    device: Device,
-    /// Number of batches in the epoch, if it is known.
-    expected: Option<usize>,
-    progress: Progress,
-    /// Number of batches and errors that were returned.
-    returned: usize,
-}
-
-impl<B: Batch, O> Batches<B, O> {
-    /// Counts the batch that was returned last.
-    fn count(&mut self, samples: usize, is_exact: bool) {
-        self.returned += 1;
-        let Progress { items_processed, items_total, .. } = &mut self.progress;
-        *items_processed += samples;
-        if is_exact && self.expected == Some(self.returned) {
-            // Also if the epoch has fewer samples than the dataset, because of `drop_last` or bad samples.
-            *items_processed = *items_total;
-        } else if *items_processed > *items_total || self.expected.is_none() {
-            // Burn takes the epoch for completed when both are equal.
-            *items_total = *items_processed + 1;
-        }
-    }
-}
-
-impl<B: Batch, O> Iterator for Batches<B, O> {
-    type Item = Result<O, DatasetError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if let Some(error) = self.failed.take() {
-            return Some(Err(error));
-        }
-        let batches = self.batches.as_mut()?;
-        let batch = batches.next()?;
-        let info = batches.last_batch();
-        let (samples, is_exact) = info.map_or((0, false), |info| (info.samples, info.shard.is_none()));
-        self.count(samples, is_exact);
-        let batch = match batch {
-            Ok(batch) => batch,
-            Err(error) => return Some(Err(DatasetError::new(error))),
-        };
-        let converted = (self.convert)(batch, &self.device);
-        Some(converted.map_err(|error| DatasetError::new(Error::Convert(error))))
-    }
-}
-
-impl<B: Batch, O> DataLoaderIterator<O> for Batches<B, O> {
-    fn progress(&self) -> Progress {
-        self.progress.clone()
     }
 }
