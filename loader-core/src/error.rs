@@ -242,6 +242,18 @@ pub enum Error {
         /// Message of the panic.
         message: String,
     },
+    /// An epoch of an iterable dataset has fewer batches than `steps_per_epoch` says. The iterator ends with this
+    /// error.
+    #[error(
+        "the stream ended after {given} batches, but steps_per_epoch is {steps}; lower it, or repeat the stream with a \
+         `MixDataset` and `Exhausted::Repeat`"
+    )]
+    StreamTooShort {
+        /// The loader's `steps_per_epoch`.
+        steps: u64,
+        /// Number of batches in the epoch.
+        given: u64,
+    },
     /// `resume()`: another version of this library wrote the state, in another format.
     #[error(
         "this state is of version {version}, but this library reads version {supported}; resume it with the version of \
@@ -416,6 +428,7 @@ impl Error {
                 | Self::WorkerNotStarted { .. }
                 | Self::WorkerStuck { .. }
                 | Self::TooManyBadSamples { .. }
+                | Self::StreamTooShort { .. }
                 | Self::System { .. }
         )
     }
@@ -445,6 +458,7 @@ impl Error {
             Self::BatchNotReadable { .. } => "BatchNotReadable",
             Self::IndexOutOfRange { .. } => "IndexOutOfRange",
             Self::SamplerPanicked { .. } => "SamplerPanicked",
+            Self::StreamTooShort { .. } => "StreamTooShort",
             Self::StateVersion { .. } => "StateVersion",
             Self::StateMismatch { .. } => "StateMismatch",
             Self::StateShards { .. } => "StateShards",

@@ -341,12 +341,16 @@ impl<B: Batch> DataLoader<B> {
     }
 
     /// Returns the number of batches in the epoch that [`iter`](Self::iter) starts next. With a batch
-    /// sampler, it may differ from epoch to epoch. For an iterable dataset, it is an estimate from the
+    /// sampler, it may differ from epoch to epoch. For an iterable dataset, it is the option `steps_per_epoch`, or
+    /// else an estimate from the
     /// dataset's length, as in PyTorch, because each shard may end with a batch that is not full; it is
     /// `None` if the dataset does not know its length.
     pub fn len(&self) -> Option<usize> {
         match &self.content {
             Content::Batches { sampler, .. } => Some(sampler.len(self.origin.epoch(*self.next_epoch()))),
+            Content::Shards(_) if self.iteration.steps.is_some() => {
+                self.iteration.steps.and_then(|steps| usize::try_from(steps).ok())
+            }
             Content::Shards(ShardLayout { shards, all_shards, batch_size, drop_last, .. }) => {
                 // This process's share of the samples.
                 let samples = self.origin.samples? as u128 * *shards as u128;

@@ -146,6 +146,34 @@ impl<O, C, W> Builder<Iterable<O>, C, W> {
         self.settings.options.shards = Some(shards);
         self
     }
+
+    /// Ends each epoch after `steps` batches, at least 1; by default after all batches of the stream. A batch
+    /// that fails counts too, and a batch whose samples were all left out does not.
+    ///
+    /// With the same number on each rank, all ranks take equally many training steps, whatever the lengths of
+    /// their shards: no rank waits for ever for the gradients of one that has no more batches. The next epoch
+    /// begins at the start of the stream, so shuffle what it reads by epoch
+    /// ([`SampleContext::epoch_rng`](crate::SampleContext::epoch_rng)).
+    ///
+    /// If the stream ends before, `next` returns [`Error::StreamTooShort`](crate::Error::StreamTooShort). To
+    /// repeat the stream instead, wrap it in a [`MixDataset`](crate::MixDataset) of one dataset with
+    /// [`Exhausted::Repeat`](crate::mix::Exhausted::Repeat) and as many samples as the epoch needs.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::prelude::*;
+    ///
+    /// let numbers = TensorDataset::new(Tensor::from_vec((0..100_i32).collect(), [100])?)?;
+    /// let loader = DataLoader::stream(numbers.into_stream()).batch_size(10).steps_per_epoch(4).build()?;
+    /// assert_eq!(loader.len(), Some(4));
+    /// assert_eq!(loader.iter()?.count(), 4);
+    /// # anyhow::Ok(())
+    /// ```
+    #[must_use]
+    pub fn steps_per_epoch(mut self, steps: u64) -> Self {
+        self.settings.options.steps_per_epoch = Some(steps);
+        self
+    }
 }
 
 impl<D: SnapshotDataset, C, W> Builder<Iterable<Plain<D>>, C, W> {

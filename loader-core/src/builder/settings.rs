@@ -135,6 +135,12 @@ impl Settings {
             return invalid("shuffle", PROBLEM);
         }
         self.options.check_batch_size()?;
+        if self.options.steps_per_epoch == Some(0) {
+            return invalid(
+                "steps_per_epoch",
+                "an epoch has at least 1 batch; use 1 or more, or leave it out",
+            );
+        }
         match self.options.shards {
             None => Ok(workers.max(1)),
             Some(0) => invalid("shards", "a dataset is read in at least one shard; use 1 or more"),
@@ -311,6 +317,11 @@ impl Settings {
         let conflict = |first, second, reason| Err(Error::ConflictingOptions { first, second, reason });
         if options.shards.is_some() {
             return invalid("shards", "only an iterable dataset has shards; leave shards out");
+        }
+        if options.steps_per_epoch.is_some() {
+            const PROBLEM: &str = "the sampler of a map-style dataset determines the number of batches; leave it out, or \
+                                   use a sampler with as many samples";
+            return invalid("steps_per_epoch", PROBLEM);
         }
         if shuffle && self.sampler.is_some() {
             const REASON: &str =

@@ -24,7 +24,7 @@ use crate::{
     pinning,
     report::{BadSample, EpochReport, Stopwatch},
     sample_digest::SampleDigest,
-    state::{Origin, State},
+    state::{Origin, Position, State},
     stats::SharedStats,
     trace::IterTrace,
     tracing_events,
@@ -60,6 +60,11 @@ pub struct Iter<B> {
     /// batches.
     has_warned_of_length: bool,
     options: IterOptions,
+    /// Number of times that `next` has returned a batch of the epoch, or the error of one, also before the
+    /// position from which this iterator was resumed.
+    steps: u64,
+    /// True once `next` has returned [`Error::StreamTooShort`].
+    was_too_short: bool,
     /// Number of bad samples in the epoch before the position from which this iterator was resumed.
     bad_before: u64,
     /// Digest of the epoch before, if the state from which this iterator was resumed has it.
@@ -76,6 +81,8 @@ pub struct Iter<B> {
 pub(crate) struct IterOptions {
     /// Maximum number of bad samples in the epoch.
     pub(crate) max_bad_samples: u64,
+    /// Number of batches after which the epoch ends; `None` for all.
+    pub(crate) steps: Option<u64>,
     /// True if batches come with the hashes of their samples.
     pub(crate) digest: bool,
     /// Number of CPUs that the workers, or main without workers, may use.
@@ -93,6 +100,15 @@ pub(crate) enum Inner<B> {
 pub(crate) type Step<B> = (Option<BatchInfo>, Result<Option<B>, Error>);
 
 impl<B: Batch> Inner<B> {
+    /// Returns the user's position in the epoch; `None` once its end is known.
+    fn position(&self) -> Option<Position> {
+        match self {
+            Self::Batches(iter) => iter.position(),
+            Self::Shards(iter) => iter.position(),
+            Self::Workers(iter) => iter.position(),
+        }
+    }
+
     /// Returns what the workers have used in this epoch; nothing without workers.
     fn resource_use(&self) -> ResourceUse {
         match self {
@@ -131,6 +147,8 @@ impl<B: Batch> Iter<B> {
             pinner,
             has_warned_of_length: false,
             options,
+            steps: 0,
+            was_too_short: false,
             bad_before: 0,
             digest_before: None,
             has_too_many_bad_samples: false,
@@ -172,6 +190,7 @@ impl<B: Batch> Iter<B> {
         }
         self.digest_before = state.digest_before();
         self.bad_before = state.bad_samples();
+        self.steps = state.steps();
         self.stopwatch.continue_digest(state.digest());
     }
 
@@ -183,15 +202,11 @@ impl<B: Batch> Iter<B> {
     /// This call only copies the state. The state is exact; a batch that failed counts as returned. For the
     /// cost of resuming an iterable dataset, see [`SnapshotDataset`](crate::SnapshotDataset).
     pub fn state(&self) -> State {
-        let position = match &self.inner {
-            Inner::Batches(iter) => iter.position(),
-            Inner::Shards(iter) => iter.position(),
-            Inner::Workers(iter) => iter.position(),
-        };
-        match position {
+        match self.inner.position().filter(|_| !self.has_all_steps()) {
             Some(position) => {
                 let bad_samples = self.bad_before.saturating_add(self.stopwatch.bad_samples());
                 State::new(&self.origin, self.epoch(), bad_samples, self.stopwatch.digest(), position)
+                    .with_steps(self.steps)
                     .with_digest_before(self.digest_before)
             }
             None => State::start(&self.origin, self.epoch().saturating_add(1))
@@ -202,6 +217,9 @@ impl<B: Batch> Iter<B> {
     /// Returns false if the epoch is over. For an iterable dataset, and with workers, this method waits for
     /// the next batch.
     pub(crate) fn has_more(&mut self) -> Result<bool, Error> {
+        if self.has_all_steps() {
+            return Ok(false);
+        }
         match &mut self.inner {
             Inner::Batches(iter) => Ok(iter.position().is_some()),
             Inner::Shards(iter) => Ok(iter.has_more()),
@@ -329,7 +347,7 @@ impl<B: Batch> Iterator for Iter<B> {
         };
         pinning::warn_of_failure(self.pinner.as_ref(), &self.warn);
         self.check_batch_count();
-        let Some((info, batch)) = step else {
+        let Some((info, batch)) = step.or_else(|| self.too_short().map(|error| (None, Err(error)))) else {
             self.stats.next_ends(asked, Instant::now(), None);
             self.stats.set_ready(0, 0);
             if self.stopwatch.ended(asked) {
@@ -340,6 +358,7 @@ impl<B: Batch> Iterator for Iter<B> {
             }
             return None;
         };
+        self.steps += u64::from(info.is_some());
         let loaded = info.as_ref().filter(|_| batch.is_ok());
         let now = self.stopwatch.waited(asked, loaded, || self.inner.resource_use());
         self.stats.next_ends(asked, now, Some(loaded.map(|info| info.samples)));
@@ -363,23 +382,48 @@ impl<B: Batch> Iterator for Iter<B> {
         if self.has_too_many_bad_samples {
             return (0, Some(0));
         }
-        match &self.inner {
+        let (lower, upper) = match &self.inner {
             Inner::Batches(iter) => iter.size_hint(),
             Inner::Shards(_) => (0, None),
             Inner::Workers(iter) => iter.size_hint(),
-        }
+        };
+        let Some(steps) = self.options.steps else { return (lower, upper) };
+        // One more for the error of a stream that is too short.
+        let left = usize::try_from(steps.saturating_sub(self.steps)).unwrap_or(usize::MAX);
+        (lower.min(left), Some(upper.map_or(left, |upper| upper.saturating_add(1).min(left))))
     }
 }
 
 impl<B: Batch> Iter<B> {
     fn step(&mut self) -> Option<Step<B>> {
+        let has_ended = self.has_too_many_bad_samples || self.has_all_steps();
         match &mut self.inner {
-            // `WorkerIter` ends by itself (`WorkerIter::end`), because it must wait for its workers.
-            Inner::Workers(iter) => iter.step(),
-            _ if self.has_too_many_bad_samples => None,
+            // `WorkerIter` ends by itself, because it must wait for its workers.
+            Inner::Workers(iter) => {
+                if has_ended {
+                    iter.finish();
+                }
+                iter.step()
+            }
+            _ if has_ended => None,
             Inner::Batches(iter) => iter.step(),
             Inner::Shards(iter) => iter.step(),
         }
+    }
+
+    /// True if `next` has returned as many batches as the option `steps_per_epoch` says.
+    fn has_all_steps(&self) -> bool {
+        self.options.steps.is_some_and(|steps| self.steps >= steps)
+    }
+
+    /// Returns the error of a stream that has ended before `steps_per_epoch` batches, once.
+    fn too_short(&mut self) -> Option<Error> {
+        let steps = self.options.steps.filter(|&steps| self.steps < steps)?;
+        // Another error may have ended the iteration.
+        if self.inner.position().is_some() || std::mem::replace(&mut self.was_too_short, true) {
+            return None;
+        }
+        Some(Error::StreamTooShort { steps, given: self.steps })
     }
 
     /// Adds the call of `next` from `asked` to `now` to the trace. It returns a batch, or this error.

@@ -93,6 +93,11 @@ impl<B: Batch> WorkerIter<B> {
         }
     }
 
+    /// Ends the epoch before the end of its stream. Persistent workers are kept.
+    pub(super) fn finish(&mut self) {
+        self.is_ended = true;
+    }
+
     pub(super) fn step(&mut self) -> Option<Step<B>> {
         if self.is_ended {
             self.close();

@@ -207,6 +207,13 @@ options! {
             help: "Number of shards in which a stream is read; the order of its batches depends on it",
             default_note: "as many as workers",
         },
+        /// Number of batches in an epoch of an iterable dataset, at least 1; by default all. Not for a map-style
+        /// dataset. See [`Builder::steps_per_epoch`](crate::Builder::steps_per_epoch).
+        steps_per_epoch: u64 => {
+            bounds: "at least 1; iterable datasets only",
+            help: "Number of batches after which an epoch of a stream ends; a stream that ends before fails",
+            default_note: "all batches",
+        },
         /// True to load batches into page-locked memory, from which a GPU can copy asynchronously; false by
         /// default.
         pin_memory: bool = false => {
@@ -339,7 +346,7 @@ impl LoaderOptions {
     ///
     /// `memory_limit` and `shared_memory_limit` stay `None` if they are not set, because their defaults
     /// depend on the machine. Without workers, options that need workers stay `None`. So do options that have
-    /// no default value: `rank`, `world_size`, `launcher`, `shards`, `worker_memory_limit`, `trace`,
+    /// no default value: `rank`, `world_size`, `launcher`, `shards`, `steps_per_epoch`, `worker_memory_limit`, `trace`,
     /// `trace_on_failure` and `metrics`.
     #[must_use]
     pub fn resolved(mut self) -> Self {

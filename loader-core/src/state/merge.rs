@@ -178,10 +178,14 @@ impl State {
         let is_start = position == Position::Start;
         let bad_samples =
             |(rank, state): (usize, &Self)| if ranks.is_done(rank) { 0 } else { state.bad_samples };
+        let steps =
+            (0..).zip(&ranks.states).filter(|&(rank, _)| !ranks.is_done(rank)).map(|(_, state)| state.steps);
         Ok(Self {
             share,
             is_merged: true,
             epoch: ranks.epoch,
+            // Ranks that train together have taken equally many.
+            steps: steps.max().unwrap_or(0),
             bad_samples: (0..).zip(&ranks.states).map(bad_samples).max().unwrap_or(0),
             digest: if is_start { None } else { ranks.digest()? },
             digest_before: None,
@@ -212,7 +216,7 @@ impl State {
             }
         };
         let digest = self.digest.filter(|_| rank == 0);
-        Ok(Self::new(origin, self.epoch, self.bad_samples, digest, position))
+        Ok(Self::new(origin, self.epoch, self.bad_samples, digest, position).with_steps(self.steps))
     }
 
     /// True if no batch of its epoch was returned.

@@ -57,6 +57,9 @@ pub struct State {
     #[serde(default)]
     pipeline: Pipeline,
     epoch: u64,
+    /// Number of times that `next` has returned a batch of the epoch, or the error of one.
+    #[serde(default)]
+    steps: u64,
     /// Number of bad samples in the epoch so far, which count towards `max_bad_samples`.
     #[serde(default)]
     bad_samples: u64,
@@ -249,6 +252,15 @@ impl State {
         Self { digest_before, ..self }
     }
 
+    /// The same state, after so many batches of the epoch.
+    pub(crate) fn with_steps(self, steps: u64) -> Self {
+        Self { steps, ..self }
+    }
+
+    pub(crate) fn steps(&self) -> u64 {
+        self.steps
+    }
+
     pub(crate) fn digest_before(&self) -> Option<SampleDigest> {
         self.digest_before
     }
@@ -273,6 +285,7 @@ impl State {
             is_merged: false,
             pipeline,
             epoch,
+            steps: 0,
             bad_samples,
             digest,
             digest_before: None,

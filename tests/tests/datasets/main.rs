@@ -5,6 +5,7 @@ mod compositions;
 mod functions;
 mod get_many;
 mod side_effects;
+mod steps_per_epoch;
 mod streams;
 mod tensors;
 
