@@ -41,7 +41,7 @@
 //! }
 //! ```
 //!
-//! Programs depend on the crate `loader`, which exports this crate together with `init`, which workers need.
+//! Programs depend on the package `process-loader`, whose library `loader` exports this crate together with `init`, which workers need.
 //! A library of datasets needs only this crate, and so does a program without workers (`num_workers(0)`).
 //!
 //! # Features

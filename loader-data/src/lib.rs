@@ -1,5 +1,5 @@
-//! Datasets over real files, for the loader. The crate `loader` exports them as `loader::data`, with its
-//! feature `data`.
+//! Datasets over real files, for the loader. The package `process-loader` exports them as `loader::data`, with
+//! its feature `data`.
 //!
 //! [`ImageFolder`] (feature `image-folder`, on by default) reads JPEG and PNG files from one sub-folder per
 //! class, as torchvision's `ImageFolder` does. It decodes them and applies its [`Transform`]: crop, resize,

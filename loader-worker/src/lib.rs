@@ -1,4 +1,4 @@
-//! The part of the loader that runs in a worker process. The crate `loader` exports it for programs.
+//! The part of the loader that runs in a worker process. The package `process-loader` exports it for programs.
 //!
 //! The default worker program is your own program, which the loader starts again. Call [`init`] first in
 //! `main`. Then any dataset works, including generic and composed datasets, without registration.

@@ -6,7 +6,10 @@
 //! returns the batches to the training loop in order, without a copy. The same seed gives the same batches
 //! with any number of workers.
 //!
-//! A program depends on this crate alone. Besides it, datasets need `serde` (with its feature `derive`) and
+//! The package is called `process-loader`, because the name `loader` was taken on crates.io; the library that it
+//! contains is called `loader`.
+//!
+//! A program depends on this crate alone (`cargo add process-loader`). Besides it, datasets need `serde` (with its feature `derive`) and
 //! `anyhow`.
 //!
 //! # Example
