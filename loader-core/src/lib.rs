@@ -41,8 +41,9 @@
 //! }
 //! ```
 //!
-//! Programs depend on the package `process-loader`, whose library `loader` exports this crate together with `init`, which workers need.
-//! A library of datasets needs only this crate, and so does a program without workers (`num_workers(0)`).
+//! Programs depend on the package `process-loader`. Its library, `loader`, exports this crate together with
+//! `init`, which workers need. A library of datasets needs only this crate, and so does a program without
+//! workers (`num_workers(0)`).
 //!
 //! # Features
 //! - `config`: `Config` in the module `config` and `LoaderOptions::from_env` read the loader's options from

@@ -1,0 +1,157 @@
+//! The links of all documents: a file that does not exist, or a heading that a page does not have, fails a test.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt::Write,
+    fs,
+    path::{Component, Path, PathBuf},
+};
+
+use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
+
+#[test]
+fn every_link_leads_to_a_file_and_a_heading() {
+    let pages = read_pages(&root());
+    let links: usize = pages.values().map(|page| page.links.len()).sum();
+    assert!(pages.len() > 20 && links > 300, "{} pages with {links} links", pages.len());
+    let broken = broken_links(&root(), &pages);
+    assert!(broken.is_empty(), "broken links:\n{broken}");
+}
+
+#[test]
+fn the_summary_of_the_book_has_every_page_of_the_documents_once() {
+    let pages = read_pages(&root());
+    let summary = Path::new("docs/SUMMARY.md");
+    let listed: Vec<PathBuf> = pages[summary].links.iter().map(|link| resolve(summary, &link.to)).collect();
+    for page in pages.keys().filter(|page| page.starts_with("docs") && *page != summary) {
+        let count = listed.iter().filter(|listed| *listed == page).count();
+        assert_eq!(count, 1, "docs/SUMMARY.md must list {} once", page.display());
+    }
+}
+
+#[test]
+fn broken_links_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("docs")).unwrap();
+    let text = "# One `two`: three\n\n## Same\n\n## Same\n\n[a](#one-two-three) [b](#same-1) [c](../a.txt) [d](https://x.y)\n\
+                \n```\n[no link](nowhere)\n```\n\n[e](#same-2)\n[f](b.md) ![g](../c.svg)\n[h](../docs/a.md#two) [i](../../a)\n";
+    fs::write(folder.path().join("docs/a.md"), text).unwrap();
+    fs::write(folder.path().join("a.txt"), "").unwrap();
+    let broken = broken_links(folder.path(), &read_pages(folder.path()));
+    let expected = "docs/a.md:13: #same-2\ndocs/a.md:14: b.md\ndocs/a.md:14: ../c.svg\n\
+                    docs/a.md:15: ../docs/a.md#two\ndocs/a.md:15: ../../a\n";
+    assert_eq!(broken, expected);
+}
+
+/// What a page of Markdown has that matters to links.
+#[derive(Default)]
+struct Page {
+    /// The names of its headings in links.
+    anchors: HashMap<String, usize>,
+    /// Its links and images within the repository.
+    links: Vec<Link>,
+}
+
+struct Link {
+    line: usize,
+    to: String,
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
+}
+
+/// Reads the Markdown files below `root`, without those in hidden folders, except `.github`, and in build folders.
+fn read_pages(root: &Path) -> BTreeMap<PathBuf, Page> {
+    let mut pages = BTreeMap::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let entry = entry.unwrap();
+            let (name, path) = (entry.file_name().into_string().unwrap_or_default(), entry.path());
+            let hidden = name.starts_with('.') && name != ".github";
+            if entry.file_type().unwrap().is_dir() {
+                if !hidden && name != "target" {
+                    folders.push(path);
+                }
+            } else if name.ends_with(".md") {
+                let page = read_page(&fs::read_to_string(&path).unwrap());
+                pages.insert(path.strip_prefix(root).unwrap().to_owned(), page);
+            }
+        }
+    }
+    pages
+}
+
+fn read_page(text: &str) -> Page {
+    let mut page = Page::default();
+    let mut heading: Option<String> = None;
+    for (event, range) in Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter() {
+        match event {
+            Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
+            Event::End(TagEnd::Heading(_)) => {
+                let anchor = anchor(&heading.take().unwrap());
+                let count = page.anchors.entry(anchor.clone()).or_default();
+                *count += 1;
+                if *count > 1 {
+                    let repeated = format!("{anchor}-{}", *count - 1);
+                    page.anchors.insert(repeated, 1);
+                }
+            }
+            Event::Text(text) | Event::Code(text) => {
+                if let Some(heading) = &mut heading {
+                    heading.push_str(&text);
+                }
+            }
+            Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. })
+                if !dest_url.contains(':') =>
+            {
+                let line = text[..range.start].matches('\n').count() + 1;
+                page.links.push(Link { line, to: dest_url.into_string() });
+            }
+            _ => {}
+        }
+    }
+    page
+}
+
+/// Returns the name of a heading in links, as GitHub and mdBook make it.
+fn anchor(heading: &str) -> String {
+    let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.collect::<String>().to_lowercase().replace(' ', "-")
+}
+
+/// Returns a line for each link to a file that does not exist, to a file outside `root`, or to a heading that does not exist.
+fn broken_links(root: &Path, pages: &BTreeMap<PathBuf, Page>) -> String {
+    let mut broken = String::new();
+    for (path, page) in pages {
+        for Link { line, to } in &page.links {
+            let (file, anchor) =
+                to.split_once('#').map_or((to.as_str(), None), |(file, anchor)| (file, Some(anchor)));
+            let target = if file.is_empty() { path.clone() } else { resolve(path, file) };
+            let found = !target.starts_with("..") && root.join(&target).exists();
+            let named = anchor.is_none_or(|anchor| {
+                pages.get(&target).is_some_and(|page| page.anchors.contains_key(anchor))
+            });
+            if !found || !named {
+                writeln!(broken, "{}:{line}: {to}", path.display()).unwrap();
+            }
+        }
+    }
+    broken
+}
+
+/// Returns the path to which a link `to` on the page `page` leads.
+fn resolve(page: &Path, to: &str) -> PathBuf {
+    let mut path = page.parent().unwrap().to_owned();
+    for part in Path::new(to).components() {
+        match part {
+            Component::ParentDir if path.file_name().is_some_and(|name| name != "..") => {
+                path.pop();
+            }
+            Component::CurDir => {}
+            part => path.push(part),
+        }
+    }
+    path
+}
