@@ -19,13 +19,25 @@ fn every_link_leads_to_a_file_and_a_heading() {
 }
 
 #[test]
-fn the_summary_of_the_book_has_every_page_of_the_documents_once() {
+fn the_book_has_every_document_once_and_every_page_that_these_link_to() {
     let pages = read_pages(&root());
     let summary = Path::new("docs/SUMMARY.md");
     let listed: Vec<PathBuf> = pages[summary].links.iter().map(|link| resolve(summary, &link.to)).collect();
     for page in pages.keys().filter(|page| page.starts_with("docs") && *page != summary) {
         let count = listed.iter().filter(|listed| *listed == page).count();
         assert_eq!(count, 1, "docs/SUMMARY.md must list {} once", page.display());
+    }
+    for page in &listed {
+        for Link { to, .. } in &pages[page].links {
+            let target = resolve(page, to.split('#').next().unwrap());
+            let in_book = !pages.contains_key(&target) || listed.contains(&target);
+            assert!(
+                in_book,
+                "docs/SUMMARY.md must list {}, to which {} links",
+                target.display(),
+                page.display()
+            );
+        }
     }
 }
 
