@@ -24,6 +24,7 @@
 //! # anyhow::Ok(())
 //! ```
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     not(all(feature = "formats", feature = "cloud")),
     allow(
