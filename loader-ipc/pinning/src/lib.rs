@@ -61,7 +61,7 @@ pub use pinner::{Pinner, Registration};
 #[non_exhaustive]
 pub enum PinError {
     /// The program was built without the feature `cuda`.
-    #[error("this program was built without the feature `cuda` of loader-core; build it with the feature")]
+    #[error("this program was built without the feature `cuda` of process-loader; build it with the feature")]
     NotBuilt,
     /// The driver is not installed, or cannot be loaded.
     #[error(
