@@ -6,6 +6,7 @@ use candle_core::{D, Device};
 use loader::{
     AnyTensor, BytesArray, DType, Tensor,
     collate::{Keep, Ragged, Stack, pad_sequences},
+    pack::PackedWindow,
     prelude::*,
 };
 use loader_candle::{Error, PaddedCandle, Problem, ToCandle, ToCandleAs, candle_core, from_candle};
@@ -195,4 +196,17 @@ fn what_is_no_tensor_stays() {
     let converted = (vec![padded], None::<Tensor<u64>>, ()).to_candle(CPU).unwrap();
     assert_eq!(converted.0[0].values.dims(), [2, 2]);
     assert!(converted.1.is_none());
+}
+
+#[test]
+fn packed_windows_are_converted() {
+    let mut stack = PackedWindow::stack(1);
+    let row = |numbers: [i64; 3]| Tensor::from_slice(&numbers, [3]).unwrap();
+    let (tokens, positions, segments) = (row([7, 8, 9]), row([0, 1, 0]), row([1, 1, 2]));
+    stack.push(PackedWindow { tokens, positions, segments, cu_seqlens: vec![0, 2, 3] }).unwrap();
+    let packed = stack.finish().unwrap().to_candle(CPU).unwrap();
+    assert_eq!(packed.tokens.to_vec2::<i64>().unwrap(), [[7, 8, 9]]);
+    assert_eq!(packed.positions.to_vec2::<i64>().unwrap(), [[0, 1, 0]]);
+    assert_eq!(packed.segments.to_vec2::<i64>().unwrap(), [[1, 1, 2]]);
+    assert_eq!(packed.cu_seqlens.values.to_vec2::<i32>().unwrap(), [[0, 2, 3]]);
 }

@@ -35,11 +35,12 @@ impl IntoDlpack for AnyTensor {
             let valid: Vec<u8> = self.as_bytes().iter().map(|&byte| u8::from(byte != 0)).collect();
             self = Self::from_bytes(DType::Bool, shape.clone(), &valid)?;
         }
+        let is_empty = self.as_bytes().is_empty();
         let (data, flags) = match self.as_mut_bytes() {
             Ok(bytes) => (bytes.as_mut_ptr(), DlpackFlags::empty()),
             Err(_) => (self.as_bytes().as_ptr().cast_mut(), DlpackFlags::READ_ONLY),
         };
-        let data = if self.as_bytes().is_empty() { ptr::null_mut() } else { data.cast::<c_void>() };
+        let data = if is_empty { ptr::null_mut() } else { data.cast::<c_void>() };
         let mut managed = Dynamic::compact(&shape[..])
             .initialize(Box::new(self))
             .map_err(|source| Error::Shape { shape, source })?;
