@@ -245,6 +245,7 @@ mod tests {
             persistent_workers: Some(true),
             timeout: Some(Duration::from_secs(30)),
             shards: Some(6),
+            steps_per_epoch: Some(100),
             pin_memory: Some(true),
             memory_limit: Some(3_000_000),
             shared_memory_limit: Some(1_000_000),
