@@ -49,7 +49,7 @@ fn main() -> anyhow::Result<()> {
     let mut embeddings = BTreeMap::new();
     let mut bad = Vec::new();
     while let Some(batch) = embedded.next() {
-        let info = embedded.last_batch().context("a batch has a description")?.clone();
+        let info = embedded.last_batch().context("the loader has no BatchInfo of this batch")?.clone();
         // The indices say which files the rows belong to: batches arrive in any order.
         for (index, embedding) in info.indices.iter().zip(batch?) {
             embeddings.insert(paths[*index].clone(), embedding);
@@ -58,7 +58,8 @@ fn main() -> anyhow::Result<()> {
     }
 
     for (path, embedding) in &embeddings {
-        let (other, similarity) = most_similar(path, embedding, &embeddings).context("two images")?;
+        let (other, similarity) = most_similar(path, embedding, &embeddings)
+            .context("fewer than two images were embedded; use a larger folder")?;
         println!("{}: most like {} ({similarity:.2})", name(path), name(other));
     }
     for sample in &bad {
@@ -114,7 +115,9 @@ fn most_similar<'a>(
 fn copy_with_a_bad_file(folder: &Path) -> anyhow::Result<tempfile::TempDir> {
     let copy = tempfile::tempdir()?;
     let mut has_bad_file = false;
-    for class in fs::read_dir(folder).with_context(|| format!("{}", folder.display()))? {
+    for class in
+        fs::read_dir(folder).with_context(|| format!("cannot list the folder {}", folder.display()))?
+    {
         let class = class?;
         if !class.file_type()?.is_dir() {
             continue;

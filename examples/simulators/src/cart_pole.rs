@@ -2,51 +2,47 @@
 
 use loader::rand::{Rng, RngExt};
 
-/// The position of the cart, its velocity, the angle of the pole, and its velocity.
+/// Position of the cart (m), its velocity (m/s), angle of the pole (rad), and its angular velocity (rad/s).
 pub(crate) type State = [f32; 4];
 
-/// The longest episode, in steps.
+/// Maximum number of steps in an episode.
 pub(crate) const MAX_STEPS: u32 = 500;
 
-/// One simulator. It needs a number of its own, as a port of a real simulator would.
-#[derive(Debug)]
+/// A simulator.
+#[derive(Debug, Default)]
 pub(crate) struct CartPole {
-    pub(crate) id: usize,
     state: State,
 }
 
 impl CartPole {
-    /// Starts simulator `id`.
-    pub(crate) fn start(id: usize) -> Self {
-        Self { id, state: [0.0; 4] }
-    }
-
     /// Plays one episode, in which `policy` pushes the cart to the right if it returns true. Returns its number
     /// of steps.
     pub(crate) fn play(&mut self, rng: &mut impl Rng, policy: impl Fn(&State) -> bool) -> u32 {
         self.state = std::array::from_fn(|_| rng.random_range(-0.05..0.05));
-        (1..=MAX_STEPS).find(|_| self.has_fallen_after(policy(&self.state))).unwrap_or(MAX_STEPS)
+        (1..=MAX_STEPS).find(|_| self.step(policy(&self.state))).unwrap_or(MAX_STEPS)
     }
 
-    /// Moves by 0.02 s. True if the pole has fallen or the cart has left the track.
-    fn has_fallen_after(&mut self, pushes_right: bool) -> bool {
-        const GRAVITY: f32 = 9.8;
-        const CART: f32 = 1.0;
-        const POLE: f32 = 0.1;
-        const HALF_LENGTH: f32 = 0.5;
+    /// Advances by 0.02 s. Returns true if the episode is over: the pole has fallen, or the cart has left the
+    /// track.
+    fn step(&mut self, pushes_right: bool) -> bool {
+        const GRAVITY: f32 = 9.8; // m/s^2
+        const CART_MASS: f32 = 1.0; // kg
+        const POLE_MASS: f32 = 0.1; // kg
+        const HALF_LENGTH: f32 = 0.5; // m
         const SECONDS: f32 = 0.02;
-        let [x, speed, angle, turning] = self.state;
-        let force = if pushes_right { 10.0 } else { -10.0 };
+        let [position, velocity, angle, angular_velocity] = self.state;
+        let force = if pushes_right { 10.0 } else { -10.0 }; // N
+        let mass = CART_MASS + POLE_MASS;
         let (sin, cos) = angle.sin_cos();
-        let pushed = (force + POLE * HALF_LENGTH * turning * turning * sin) / (CART + POLE);
-        let falling =
-            (GRAVITY * sin - cos * pushed) / (HALF_LENGTH * (4.0 / 3.0 - POLE * cos * cos / (CART + POLE)));
-        let acceleration = pushed - POLE * HALF_LENGTH * falling * cos / (CART + POLE);
+        let pushed = (force + POLE_MASS * HALF_LENGTH * angular_velocity * angular_velocity * sin) / mass;
+        let angular_acceleration =
+            (GRAVITY * sin - cos * pushed) / (HALF_LENGTH * (4.0 / 3.0 - POLE_MASS * cos * cos / mass));
+        let acceleration = pushed - POLE_MASS * HALF_LENGTH * angular_acceleration * cos / mass;
         self.state = [
-            x + SECONDS * speed,
-            speed + SECONDS * acceleration,
-            angle + SECONDS * turning,
-            turning + SECONDS * falling,
+            position + SECONDS * velocity,
+            velocity + SECONDS * acceleration,
+            angle + SECONDS * angular_velocity,
+            angular_velocity + SECONDS * angular_acceleration,
         ];
         self.state[0].abs() > 2.4 || self.state[2].abs() > 12.0_f32.to_radians()
     }

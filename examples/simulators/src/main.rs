@@ -6,8 +6,8 @@
 //! (Salimans et al., 2017): in each generation the simulators play episodes with weights that differ from the
 //! policy's by random numbers, and the policy moves towards those that balanced the pole for longer.
 //!
-//! The simulators are an iterable dataset. A shard is one simulator, which has an id and a generator of random
-//! numbers of its own. The number of shards is fixed, so that the number of workers changes nothing: run it with
+//! The simulators are an iterable dataset. A shard is one simulator, with a generator of random numbers of its
+//! own. A simulator that opens a port or a window would derive its name from `Shard::index`, which is its id. The number of shards is fixed, so that the number of workers changes nothing: run it with
 //! `-- --num-workers 0` to see the same weights.
 
 mod cart_pole;
@@ -21,6 +21,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::cart_pole::{CartPole, MAX_STEPS, State};
 
+/// The weights of a policy, one for each number of a state.
+type Weights = [f32; 4];
+
 const SIMULATORS: usize = 8;
 const EPISODES_PER_SIMULATOR: usize = 32;
 const GENERATIONS: u64 = 30;
@@ -31,14 +34,14 @@ const LEARNING_RATE: f32 = 1.0;
 /// The simulators, and the weights of the policy with which they play.
 #[derive(Serialize, Deserialize)]
 struct Simulators {
-    weights: State,
+    weights: Weights,
 }
 
 /// What the policy learns from. The derive makes `EpisodeBatch { change: Tensor<f32>, steps: Tensor<f32> }`.
 #[derive(Sample)]
 struct Episode {
     /// What was added to the weights, in units of `NOISE`.
-    change: State,
+    change: Weights,
     steps: f32,
 }
 
@@ -51,22 +54,21 @@ impl IterableDataset for Simulators {
         shard: Shard,
         cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Episode>> + Send> {
-        let mut simulator = CartPole::start(shard.index());
+        let mut simulator = CartPole::default();
         // The shard's own generator: it depends on the loader's seed, the epoch and the shard alone.
         let rng = cx.rng();
         let weights = self.weights;
         Ok((0..EPISODES_PER_SIMULATOR).map(move |_| {
-            let change: State = std::array::from_fn(|_| normal(rng));
-            let weights: State = std::array::from_fn(|i| weights[i] + NOISE * change[i]);
+            let change: Weights = std::array::from_fn(|_| normal(rng));
+            let weights: Weights = std::array::from_fn(|i| weights[i] + NOISE * change[i]);
             let steps = simulator.play(rng, |state| score(&weights, state) > 0.0);
-            anyhow::ensure!(steps > 0, "simulator {} did not move", simulator.id);
             Ok(Episode { change, steps: steps as f32 })
         }))
     }
 }
 
 /// A policy: it pushes the cart to the right if this is positive.
-fn score(weights: &State, state: &State) -> f32 {
+fn score(weights: &Weights, state: &State) -> f32 {
     weights.iter().zip(state).map(|(weight, value)| weight * value).sum()
 }
 
@@ -80,7 +82,7 @@ fn main() -> anyhow::Result<()> {
     loader::init(); // first line of main: a worker never returns from it
 
     let num_workers = num_workers()?;
-    let mut weights: State = [0.0; 4];
+    let mut weights: Weights = [0.0; 4];
     let mut mean = 0.0;
     for generation in 0..GENERATIONS {
         // The workers of a loader have a copy of its dataset, so new weights need a new loader. A worker starts
@@ -92,7 +94,7 @@ fn main() -> anyhow::Result<()> {
             .num_workers(num_workers)
             .build()?;
         let mut batches = loader.iter()?;
-        let mut episodes: Vec<(State, f32)> = Vec::new();
+        let mut episodes: Vec<(Weights, f32)> = Vec::new();
         for batch in batches.by_ref() {
             let EpisodeBatch { change, steps } = batch?; // [32, 4] and [32]
             let changes = change.as_slice().as_chunks::<4>().0.iter().copied();
@@ -111,7 +113,7 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// Moves the weights towards the changes whose episodes were longer than the mean.
-fn improved(weights: State, episodes: &[(State, f32)], mean: f32) -> State {
+fn improved(weights: Weights, episodes: &[(Weights, f32)], mean: f32) -> Weights {
     let variance =
         episodes.iter().map(|(_, steps)| (steps - mean).powi(2)).sum::<f32>() / episodes.len() as f32;
     let deviation = variance.sqrt().max(1.0);

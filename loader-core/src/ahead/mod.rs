@@ -33,14 +33,14 @@ use crate::{
 /// epoch, as dropping an `Iter` does. The drop waits for a conversion that has begun, and without workers
 /// (`num_workers(0)`) for the batch that is being loaded.
 pub struct ConvertAhead<T> {
-    queue: Arc<Queue<Step<T>>>,
+    queue: Arc<Queue<Message<T>>>,
     thread: Option<JoinHandle<()>>,
     /// Ends the thread's wait for a batch.
     cancelled: Arc<AtomicBool>,
     /// Process that has the thread. A forked process has only this handle of it.
     owner: u32,
     epoch: u64,
-    left: (usize, Option<usize>),
+    size_hint: (usize, Option<usize>),
     state: State,
     last: Option<BatchInfo>,
     report: Option<EpochReport>,
@@ -48,7 +48,7 @@ pub struct ConvertAhead<T> {
 
 /// What the thread sends.
 #[derive(Debug)]
-enum Step<T> {
+enum Message<T> {
     /// What `next` returns, and what is known after it.
     Item(Box<Item<T>>),
     /// The epoch is over.
@@ -60,16 +60,16 @@ struct Item<T> {
     result: Result<T, Error>,
     state: State,
     info: Option<BatchInfo>,
-    left: (usize, Option<usize>),
+    size_hint: (usize, Option<usize>),
 }
 
 impl<B: Batch> Iter<B> {
-    /// Starts a thread that calls `convert` with each batch, and keeps at most `depth` results ready. Meanwhile
-    /// the training loop works: use it to copy batches to a device, or to convert them to tensors of a
-    /// framework.
+    /// Starts a thread that calls `convert` with each batch, and keeps at most `depth` results ready, plus one
+    /// that the thread holds until there is room. Use it to copy batches to a device, or to convert them to
+    /// tensors of a framework, while the training step runs.
     ///
-    /// While `depth` results are ready, the thread has one more. If results share the memory of their batches,
-    /// each of them keeps a slot of shared memory in use. When
+    /// If results share the memory of their batches, up to `depth + 1` slots of shared memory are in use besides
+    /// those of the results that the program holds. When
     /// [`shared_memory_limit`](crate::Builder::shared_memory_limit) leaves no room for another batch, the
     /// thread waits until the program has taken all results and asks for another one, and tries again. Only then
     /// does `next` return [`Error::SharedMemoryExhausted`].
@@ -103,11 +103,21 @@ impl<B: Batch> Iter<B> {
             return Err(Error::invalid_option("depth", problem));
         }
         let (queue, cancelled) = (Arc::new(Queue::new(depth)), Arc::new(AtomicBool::new(false)));
-        let (epoch, left, state) = (self.epoch(), self.size_hint(), self.state());
+        let (epoch, size_hint, state) = (self.epoch(), self.size_hint(), self.state());
         let converter = Converter { iter: self, convert, queue: Arc::clone(&queue) };
         let thread = converter.start(Arc::clone(&cancelled))?;
         let (owner, last, report) = (std::process::id(), None, None);
-        Ok(ConvertAhead { queue, thread: Some(thread), cancelled, owner, epoch, left, state, last, report })
+        Ok(ConvertAhead {
+            queue,
+            thread: Some(thread),
+            cancelled,
+            owner,
+            epoch,
+            size_hint,
+            state,
+            last,
+            report,
+        })
     }
 
     /// Starts a thread that waits for the batches, and returns them as a [`Stream`](futures_core::Stream). No
@@ -164,21 +174,21 @@ impl<T> ConvertAhead<T> {
         self.report.as_ref()
     }
 
-    /// Keeps what a step tells. Returns what `next` returns.
-    fn note(&mut self, step: Option<Step<T>>) -> Option<Result<T, Error>> {
-        match step {
-            Some(Step::Item(item)) => {
-                (self.state, self.last, self.left) = (item.state, item.info, item.left);
+    /// Stores the state, the description and the report of `message`. Returns what `next` returns.
+    fn record(&mut self, message: Option<Message<T>>) -> Option<Result<T, Error>> {
+        match message {
+            Some(Message::Item(item)) => {
+                (self.state, self.last, self.size_hint) = (item.state, item.info, item.size_hint);
                 Some(item.result)
             }
-            Some(Step::End(end)) => {
+            Some(Message::End(end)) => {
                 let (state, report) = *end;
-                (self.state, self.report, self.left) = (state, Some(report), (0, Some(0)));
+                (self.state, self.report, self.size_hint) = (state, Some(report), (0, Some(0)));
                 None
             }
             None => {
-                self.left = (0, Some(0));
-                // The thread has ended without a last step only if the loader's own code has panicked.
+                self.size_hint = (0, Some(0));
+                // The thread has ended without a last message only if the loader's own code has panicked.
                 if let Some(thread) = self.thread.take()
                     && let Err(payload) = thread.join()
                 {
@@ -194,7 +204,7 @@ impl<T> ConvertAhead<T> {
         if self.owner == std::process::id() {
             return Ok(());
         }
-        let problem = "a forked process has no thread that converts batches; make an iterator of its own";
+        let problem = "this process was forked after `convert_ahead`, and the thread that converts batches exists only in its parent; call `DataLoader::iter` and `convert_ahead` in this process";
         Err(Error::System { what: "loading in a forked process", source: io::Error::other(problem) })
     }
 }
@@ -206,12 +216,12 @@ impl<T> Iterator for ConvertAhead<T> {
         if let Err(error) = self.check_owner() {
             return Some(Err(error));
         }
-        let step = self.queue.receive();
-        self.note(step)
+        let message = self.queue.receive();
+        self.record(message)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        self.left
+        self.size_hint
     }
 }
 
@@ -241,11 +251,12 @@ impl<T> fmt::Debug for ConvertAhead<T> {
     }
 }
 
-/// What the thread has. Dropping it ends the queue, also if the loader's own code panics.
+/// The state of the thread that converts batches. Dropping it ends the queue, also if the loader's own code
+/// panics.
 struct Converter<B, T, F> {
     iter: Iter<B>,
     convert: F,
-    queue: Arc<Queue<Step<T>>>,
+    queue: Arc<Queue<Message<T>>>,
 }
 
 impl<B, T, F> Converter<B, T, F>
@@ -264,13 +275,13 @@ where
     fn run(mut self) {
         while let Some(batch) = self.next_batch() {
             let result = batch.and_then(|batch| self.converted(batch));
-            let (state, info, left) =
+            let (state, info, size_hint) =
                 (self.iter.state(), self.iter.last_batch().cloned(), self.iter.size_hint());
-            if !self.queue.send(Step::Item(Box::new(Item { result, state, info, left }))) {
+            if !self.queue.send(Message::Item(Box::new(Item { result, state, info, size_hint }))) {
                 return;
             }
         }
-        self.queue.send(Step::End(Box::new((self.iter.state(), self.iter.report()))));
+        self.queue.send(Message::End(Box::new((self.iter.state(), self.iter.report()))));
     }
 
     /// Returns the next batch. If memory has no room for it, waits once for the program, which may drop the

@@ -11,11 +11,11 @@ use futures_core::Stream;
 use super::ConvertAhead;
 use crate::{batch_info::BatchInfo, error::Error, report::EpochReport, state::State};
 
-/// The batches of one epoch as a [`Stream`], which a thread loads. Returned by
+/// A [`Stream`] of the batches of one epoch, which a thread loads. Returned by
 /// [`Iter::into_stream`](crate::Iter::into_stream) and [`ConvertAhead::into_stream`].
 ///
-/// Dropping it does not wait: the thread ends the workers in the background. It keeps persistent workers for the
-/// next epoch, unless that has begun before.
+/// Dropping it does not wait: the thread ends the workers in the background. Persistent workers stay for the
+/// next epoch if the thread has ended this epoch before the next one begins.
 pub struct BatchStream<T>(ConvertAhead<T>);
 
 impl<T> ConvertAhead<T> {
@@ -57,7 +57,7 @@ impl<T> Stream for BatchStream<T> {
         if let Err(error) = ahead.check_owner() {
             return Poll::Ready(Some(Err(error)));
         }
-        ahead.queue.poll_receive(cx).map(|step| ahead.note(step))
+        ahead.queue.poll_receive(cx).map(|message| ahead.record(message))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
