@@ -213,10 +213,17 @@ impl<B: Batch> DataLoader<B> {
         };
         let mut iter = self.start(state.epoch(), state.position())?;
         // From a merged state, all ranks resume in the same epoch, also one for which nothing is left.
-        if matches!(state.position(), Position::Shards(_)) && !is_merged && !iter.has_more()? {
-            // The state was taken after the last batch, before the loader knew that it was the last one.
-            drop(iter);
-            iter = self.start(state.epoch().saturating_add(1), &Position::Start)?;
+        if matches!(state.position(), Position::Shards(_)) && !is_merged {
+            // The state was taken after the last batch, before the loader knew that it was the last one. With
+            // `steps_per_epoch`, a stream that has no more batches is an error of the same epoch.
+            let is_over = match self.iteration.steps {
+                Some(steps) => state.steps() >= steps,
+                None => !iter.has_more()?,
+            };
+            if is_over {
+                drop(iter);
+                iter = self.start(state.epoch().saturating_add(1), &Position::Start)?;
+            }
         }
         *self.next_epoch() = iter.epoch().saturating_add(1);
         iter.continue_from(state);

@@ -357,8 +357,9 @@ impl RecordConfig {
         if let Self::Mix(options) = self {
             return options.parts().flat_map(Self::cache_folders).collect();
         }
-        // Only caches have a key of this name.
-        let is_cache = |key: &str| key.rsplit('.').next() == Some("folder");
+        // A cached dataset may be in another one.
+        let is_cache =
+            |key: &str| matches!(key.trim_start_matches("dataset."), "folder" | "store.cache.folder");
         let mut config = self.clone();
         let paths = config.paths_mut().into_iter();
         paths.filter_map(|(key, path)| is_cache(&key).then(|| path.clone())).collect()
@@ -547,10 +548,12 @@ mod tests {
     fn the_folders_of_caches_are_listed() {
         let text = r#"{"kind": "mix", "parts": [
             {"kind": "csv", "path": "a", "store": {"cache": {"folder": "/b", "max_bytes": 9}}},
-            {"kind": "cached", "folder": "/c", "dataset": {"kind": "csv", "path": "folder"}}
+            {"kind": "cached", "folder": "/c", "dataset": {"kind": "cached", "folder": "/d", "dataset": {
+                "kind": "arrays", "files": {"folder": "x.npy"}
+            }}}
         ]}"#;
         let config: RecordConfig = serde_json::from_str(text).unwrap();
-        assert_eq!(config.cache_folders(), ["/b", "/c"].map(PathBuf::from));
+        assert_eq!(config.cache_folders(), ["/b", "/c", "/d"].map(PathBuf::from));
     }
 
     #[test]

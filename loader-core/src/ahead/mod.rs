@@ -5,7 +5,7 @@ mod queue;
 mod stream;
 
 use std::{
-    fmt, io,
+    fmt, io, mem,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{
         Arc,
@@ -213,6 +213,9 @@ impl<T> Iterator for ConvertAhead<T> {
     type Item = Result<T, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        if self.report.is_some() {
+            return None;
+        }
         if let Err(error) = self.check_owner() {
             return Some(Err(error));
         }
@@ -230,6 +233,8 @@ impl<T> std::iter::FusedIterator for ConvertAhead<T> {}
 impl<T> Drop for ConvertAhead<T> {
     fn drop(&mut self) {
         if self.check_owner().is_err() {
+            // Detaching the parent's thread could detach a thread of this process instead.
+            mem::forget(self.thread.take());
             return;
         }
         // Relaxed: the flag alone is the message.
@@ -251,8 +256,7 @@ impl<T> fmt::Debug for ConvertAhead<T> {
     }
 }
 
-/// The state of the thread that converts batches. Dropping it ends the queue, also if the loader's own code
-/// panics.
+/// The state of the thread that converts batches.
 struct Converter<B, T, F> {
     iter: Iter<B>,
     convert: F,
@@ -266,14 +270,20 @@ where
     F: FnMut(B) -> anyhow::Result<T> + Send + 'static,
 {
     fn start(mut self, cancelled: Arc<AtomicBool>) -> Result<JoinHandle<()>, Error> {
-        self.iter.cancel_when(cancelled);
+        let queue = Arc::clone(&self.queue);
+        self.iter.control(cancelled, Box::new(move || queue.wait_until_awaited()));
+        let end = EndOnDrop(Arc::clone(&self.queue));
         let thread = thread::Builder::new().name("loader-convert".to_owned());
-        let started = thread.spawn(move || self.run());
+        let started = thread.spawn(move || {
+            // Dropped after `self`, so that whoever waits for the end of the queue waits for all of the thread.
+            let _end = end;
+            self.run();
+        });
         started.map_err(|source| Error::System { what: "starting a thread that converts batches", source })
     }
 
     fn run(mut self) {
-        while let Some(batch) = self.next_batch() {
+        while let Some(batch) = self.iter.next() {
             let result = batch.and_then(|batch| self.converted(batch));
             let (state, info, size_hint) =
                 (self.iter.state(), self.iter.last_batch().cloned(), self.iter.size_hint());
@@ -282,18 +292,6 @@ where
             }
         }
         self.queue.send(Message::End(Box::new((self.iter.state(), self.iter.report()))));
-    }
-
-    /// Returns the next batch. If memory has no room for it, waits once for the program, which may drop the
-    /// results that it has.
-    fn next_batch(&mut self) -> Option<Result<B, Error>> {
-        match self.iter.next() {
-            Some(Err(Error::SharedMemoryExhausted { .. })) => {
-                self.queue.wait_until_awaited();
-                self.iter.next()
-            }
-            step => step,
-        }
     }
 
     fn converted(&mut self, batch: B) -> Result<T, Error> {
@@ -309,9 +307,12 @@ where
     }
 }
 
-impl<B, T, F> Drop for Converter<B, T, F> {
+/// Ends the queue when it is dropped, also if the loader's own code panics.
+struct EndOnDrop<T>(Arc<Queue<T>>);
+
+impl<T> Drop for EndOnDrop<T> {
     fn drop(&mut self) {
-        self.queue.end();
+        self.0.end();
     }
 }
 

@@ -39,7 +39,7 @@ struct QueueState<T> {
 impl<T> Queue<T> {
     pub(super) fn new(depth: usize) -> Self {
         let state = QueueState {
-            items: VecDeque::with_capacity(depth),
+            items: VecDeque::new(),
             has_ended: false,
             is_closed: false,
             is_awaited: false,
@@ -55,7 +55,7 @@ impl<T> Queue<T> {
             return false;
         }
         state.items.push_back(item);
-        self.wake(&mut state);
+        self.wake(state);
         true
     }
 
@@ -69,7 +69,7 @@ impl<T> Queue<T> {
     pub(super) fn end(&self) {
         let mut state = self.lock();
         state.has_ended = true;
-        self.wake(&mut state);
+        self.wake(state);
     }
 
     /// Waits for the next item. Returns `None` if there are no more.
@@ -88,8 +88,11 @@ impl<T> Queue<T> {
         let mut state = self.lock();
         if state.items.is_empty() && !state.has_ended {
             state.is_awaited = true;
-            state.waker = Some(cx.waker().clone());
+            let replaced = state.waker.replace(cx.waker().clone());
             self.changed.notify_all();
+            drop(state);
+            // As in `wake`: the drop may be that of a task.
+            drop(replaced);
             return Poll::Pending;
         }
         Poll::Ready(self.take(&mut state))
@@ -112,9 +115,13 @@ impl<T> Queue<T> {
         state.items.pop_front()
     }
 
-    fn wake(&self, state: &mut QueueState<T>) {
+    /// Wakes the receiver, after the lock is released: the waker is code of an async runtime, which may drop the
+    /// task, and with it the stream that owns this queue.
+    fn wake(&self, mut state: MutexGuard<'_, QueueState<T>>) {
         self.changed.notify_all();
-        if let Some(waker) = state.waker.take() {
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
             waker.wake();
         }
     }

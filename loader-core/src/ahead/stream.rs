@@ -14,6 +14,9 @@ use crate::{batch_info::BatchInfo, error::Error, report::EpochReport, state::Sta
 /// A [`Stream`] of the batches of one epoch, which a thread loads. Returned by
 /// [`Iter::into_stream`](crate::Iter::into_stream) and [`ConvertAhead::into_stream`].
 ///
+/// A future of `next` that is dropped, as by `select!`, counts as a request for a batch; see
+/// [`Iter::convert_ahead`](crate::Iter::convert_ahead) on limited memory.
+///
 /// Dropping it does not wait: the thread ends the workers in the background. Persistent workers stay for the
 /// next epoch if the thread has ended this epoch before the next one begins.
 pub struct BatchStream<T>(ConvertAhead<T>);
@@ -54,6 +57,9 @@ impl<T> Stream for BatchStream<T> {
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let ahead = &mut self.get_mut().0;
+        if ahead.report.is_some() {
+            return Poll::Ready(None);
+        }
         if let Err(error) = ahead.check_owner() {
             return Poll::Ready(Some(Err(error)));
         }
@@ -67,8 +73,10 @@ impl<T> Stream for BatchStream<T> {
 
 impl<T> Drop for BatchStream<T> {
     fn drop(&mut self) {
-        // Without the handle, the drop of `ConvertAhead` does not wait for the thread.
-        drop(self.0.thread.take());
+        if self.0.check_owner().is_ok() {
+            // Without the handle, the drop of `ConvertAhead` does not wait for the thread.
+            drop(self.0.thread.take());
+        }
     }
 }
 

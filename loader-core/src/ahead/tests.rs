@@ -118,3 +118,30 @@ fn a_drop_ends_the_thread_and_drops_what_is_ready() {
     drop(first);
     assert_eq!(Arc::strong_count(&owner), 1);
 }
+
+/// A runtime that drops a task when it is woken also drops the stream, whose drop closes the queue.
+#[cfg(feature = "stream")]
+#[test]
+fn a_waker_may_close_the_queue() {
+    use std::task::{Context, Wake, Waker};
+
+    struct Closer(Arc<Queue<u8>>);
+
+    impl Wake for Closer {
+        fn wake(self: Arc<Self>) {
+            self.0.close();
+        }
+    }
+
+    let queue = Arc::new(Queue::new(1));
+    let waker = Waker::from(Arc::new(Closer(Arc::clone(&queue))));
+    assert!(queue.poll_receive(&Context::from_waker(&waker)).is_pending());
+    drop(waker);
+    let sender = thread::spawn(move || (queue.send(1), queue.send(2)));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !sender.is_finished() {
+        assert!(Instant::now() < deadline, "the sender waits for itself");
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(sender.join().unwrap(), (true, false));
+}

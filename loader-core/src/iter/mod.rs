@@ -71,6 +71,8 @@ pub struct Iter<B> {
     digest_before: Option<SampleDigest>,
     /// True once the epoch has had more bad samples than allowed, which ends the iteration.
     has_too_many_bad_samples: bool,
+    /// Called once before `next` returns `SharedMemoryExhausted`: waits until the program may have made room.
+    wait_for_room: Option<Box<dyn FnMut() + Send>>,
     /// Declared after `inner`, so it is dropped after `inner`, which collects its last spans when it is dropped.
     trace: Option<IterTrace>,
     stats: Arc<SharedStats>,
@@ -152,6 +154,7 @@ impl<B: Batch> Iter<B> {
             bad_before: 0,
             digest_before: None,
             has_too_many_bad_samples: false,
+            wait_for_room: None,
             trace: None,
             stats: Arc::default(),
         }
@@ -174,12 +177,18 @@ impl<B: Batch> Iter<B> {
         self
     }
 
-    /// Makes `next` end the iteration within about a second once `cancelled` is true, also while it waits for a
-    /// worker.
-    pub(crate) fn cancel_when(&mut self, cancelled: Arc<AtomicBool>) {
+    /// Lets another thread control this iterator. `next` ends the iteration within about a second once
+    /// `cancelled` is true, also while it waits for a worker. Where memory has no room for a batch, it calls
+    /// `wait_for_room` and tries again once.
+    pub(crate) fn control(&mut self, cancelled: Arc<AtomicBool>, wait_for_room: Box<dyn FnMut() + Send>) {
         if let Inner::Workers(iter) = &mut self.inner {
             iter.cancel_when(cancelled);
         }
+        self.wait_for_room = Some(wait_for_room);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        matches!(&self.inner, Inner::Workers(iter) if iter.is_cancelled())
     }
 
     /// Takes over what `state`, from which this iterator was resumed, knows of the epoch, or of the one before.
@@ -217,9 +226,6 @@ impl<B: Batch> Iter<B> {
     /// Returns false if the epoch is over. For an iterable dataset, and with workers, this method waits for
     /// the next batch.
     pub(crate) fn has_more(&mut self) -> Result<bool, Error> {
-        if self.has_all_steps() {
-            return Ok(false);
-        }
         match &mut self.inner {
             Inner::Batches(iter) => Ok(iter.position().is_some()),
             Inner::Shards(iter) => Ok(iter.has_more()),
@@ -328,8 +334,9 @@ impl<B: Batch> Iterator for Iter<B> {
     type Item = Result<B, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let asked = Instant::now();
+        let mut asked = Instant::now();
         self.stats.next_begins(asked);
+        let mut may_wait_for_room = true;
         let step = loop {
             let step = tracing_events::in_next(self.stopwatch.epoch(), || self.step());
             if let Some((Some(info), _)) = &step
@@ -340,6 +347,15 @@ impl<B: Batch> Iterator for Iter<B> {
             }
             match step {
                 Some((_, Ok(None))) => {}
+                Some((_, Err(Error::SharedMemoryExhausted { .. })))
+                    if std::mem::take(&mut may_wait_for_room)
+                        && let Some(wait_for_room) = &mut self.wait_for_room =>
+                {
+                    // The program is the bottleneck in this wait, not the loader.
+                    wait_for_room();
+                    asked = Instant::now();
+                    self.stats.next_begins(asked);
+                }
                 Some((info, Ok(Some(batch)))) => break Some((info, Ok(batch))),
                 Some((info, Err(error))) => break Some((info, Err(error))),
                 None => break None,
@@ -350,6 +366,9 @@ impl<B: Batch> Iterator for Iter<B> {
         let Some((info, batch)) = step.or_else(|| self.too_short().map(|error| (None, Err(error)))) else {
             self.stats.next_ends(asked, Instant::now(), None);
             self.stats.set_ready(0, 0);
+            if self.is_cancelled() {
+                return None;
+            }
             if self.stopwatch.ended(asked) {
                 tracing_events::epoch_ended(|| self.report());
             }

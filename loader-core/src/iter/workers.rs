@@ -3,7 +3,10 @@
 use std::{
     io,
     marker::PhantomData,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -167,6 +170,11 @@ impl<B: Batch> WorkerIter<B> {
     /// Makes another thread able to end the iteration while this one waits for a batch.
     pub(super) fn cancel_when(&mut self, cancelled: Arc<AtomicBool>) {
         self.cancelled = cancelled;
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        // Relaxed: the flag alone is the message.
+        self.cancelled.load(Ordering::Relaxed)
     }
 }
 

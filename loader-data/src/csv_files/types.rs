@@ -70,15 +70,20 @@ impl ColumnType {
         let trimmed = text.trim_ascii();
         match self {
             Self::Text => Some(text.into()),
-            Self::Bool if trimmed.eq_ignore_ascii_case("true") => Some(true.into()),
-            Self::Bool => trimmed.eq_ignore_ascii_case("false").then(|| false.into()),
+            Self::Bool | Self::Number(DType::Bool) if trimmed.eq_ignore_ascii_case("true") => {
+                Some(true.into())
+            }
+            // Both have the name `bool`.
+            Self::Bool | Self::Number(DType::Bool) => {
+                trimmed.eq_ignore_ascii_case("false").then(|| false.into())
+            }
             Self::Number(dtype) => {
                 let number = match (trimmed.parse::<i64>(), trimmed.parse::<u64>()) {
                     (Ok(number), _) => Scalar::new(number),
                     (_, Ok(number)) => Scalar::new(number),
                     _ => Scalar::new(trimmed.parse::<f64>().ok()?),
                 };
-                number.convert(dtype).map(Value::Number)
+                number.convert(dtype).map(Value::from)
             }
         }
     }

@@ -49,6 +49,9 @@ fn a_stream_that_ends_before_is_an_error() {
         let loader = stream().num_workers(workers).steps_per_epoch(15).build().unwrap();
         let mut batches = loader.iter().unwrap();
         assert_eq!(batches.by_ref().take(14).map(Result::unwrap).count(), 14);
+        let mut resumed = loader.resume(&batches.state()).unwrap();
+        let error = resumed.next().unwrap().unwrap_err();
+        assert!(matches!(error, Error::StreamTooShort { steps: 15, given: 14 }), "{error}");
         let error = batches.next().unwrap().unwrap_err();
         assert!(matches!(error, Error::StreamTooShort { steps: 15, given: 14 }), "{error}");
         assert!(error.ends_iteration() && batches.next().is_none());

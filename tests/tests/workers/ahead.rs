@@ -81,9 +81,11 @@ fn a_limit_on_shared_memory_slows_down_instead_of_failing() {
     let builder = DataLoader::builder(Large { count: 40, bytes: 1 << 20 }).num_workers(1).prefetch_factor(1);
     let loader = builder.shared_memory_limit(5 << 20).build().unwrap();
     let ahead = loader.iter().unwrap().convert_ahead(8, Ok).unwrap();
-    for (number, batch) in ahead.enumerate() {
+    let mut ahead = ahead;
+    for (number, batch) in ahead.by_ref().enumerate() {
         assert_eq!(batch.unwrap().as_slice()[0], number as u8);
     }
+    assert_eq!(ahead.report().map(|report| report.errors), Some(0));
     // What the program keeps is not given back.
     let mut held = Vec::new();
     let ahead = loader.iter().unwrap().convert_ahead(8, Ok).unwrap();
@@ -121,6 +123,7 @@ fn a_stream_lets_the_runtime_work_while_it_waits() {
         assert_eq!(ticks.load(Ordering::Relaxed), 20);
     });
     assert_eq!(batches.report().map(|report| report.batches), Some(20));
+    assert_eq!((batches.state().epoch(), batches.last_batch().map(|info| info.number)), (1, Some(19)));
 }
 
 #[test]
@@ -135,7 +138,6 @@ fn a_dropped_stream_does_not_wait() {
         let batches = iter.into_stream().unwrap();
         let ((), took) = timed(|| drop(batches));
         assert_soon(took);
-        gate.open();
         processes::wait_until_gone(&pids, Duration::from_secs(20)).unwrap();
         drop((loader, gate));
         before.assert_nothing_left();
