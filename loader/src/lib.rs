@@ -142,14 +142,18 @@ pub use loader_worker::{Registry, init, init_before_main};
 /// label: Tensor<u8> }` with the same visibilities. `DigitBatch` implements `Serialize` and `Deserialize`, so
 /// it can be the batch of a loader.
 ///
-/// - `#[sample(derive(Debug, Clone))]` adds derives to `DigitBatch`.
+/// - `#[sample(derive(Debug, Clone))]` adds derives to `DigitBatch`, and to the structs below if it is `Debug` or
+///   `Clone`.
 /// - `#[sample(crate = "records")]` says that the program depends on this crate under the name `records`.
 /// - `#[sample(burn)]` also generates `struct DigitBurn` with tensors of burn, and the method
 ///   `DigitBatch::to_burn`. The program depends on `loader-burn`, which has an example. A field whose type does
 ///   not tell the rank, such as a `Tensor<f32>`, needs `#[sample(rank = N)]`, where `N` counts the dimension of
 ///   the batch too.
 /// - `#[sample(candle)]` also generates `struct DigitCandle` with tensors of candle, and the method
-///   `DigitBatch::to_candle`. The program depends on `loader-candle`, which has an example.
+///   `DigitBatch::to_candle`. The program depends on `loader-candle`, which has an example. candle has no `bool`,
+///   `i8`, `u16`, `u64` and `usize`: `#[sample(candle = "i64")]` on such a field converts its tensor.
+/// - Fields that are listed unchanged, such as `String` and `Keep<T>`, are cloned into these structs, so `T` must
+///   implement `Clone`.
 ///
 /// # Examples
 /// ```

@@ -11,29 +11,29 @@ use loader_core::{BytesArray, collate::Padded, pack::PackedBatch};
 
 use crate::{BurnElement, Error, ToBurn};
 
-/// A batch whose burn tensors have ranks of their own, so that the `D` of [`ToBurn::to_burn`] does not matter:
-/// the batch of a struct with `#[sample(burn)]`, and what has no tensors. Code that this attribute generates
-/// requires it of a field without a known rank.
+/// A batch for which the parameter `D` of [`ToBurn::to_burn`] has no effect: its tensors have ranks of their own, or
+/// it has no tensors. The code that `#[sample(burn)]` generates requires it of a field without a known rank.
 #[diagnostic::on_unimplemented(
     message = "the rank of the burn tensors of this field is not known",
     label = "its batch is `{Self}`",
     note = "put `#[sample(rank = N)]` on the field, where N counts the dimension of the batch too: 4 for images of \
             shape [channels, height, width]"
 )]
-pub trait Unranked: ToBurn {
+pub trait FixedRank: ToBurn {
     /// Returns burn tensors, as [`ToBurn::to_burn`] does.
     ///
     /// # Errors
     /// The errors of [`ToBurn::to_burn`].
-    fn to_burn_unranked(&self, device: &Device) -> Result<Self::Burn<0>, Error> {
+    fn to_burn_fixed_rank(&self, device: &Device) -> Result<Self::Burn<0>, Error> {
         self.to_burn(device)
     }
 }
 
-/// A [`Padded`] batch as burn tensors.
+/// A [`Padded`] batch of `B` sequences as burn tensors.
 #[derive(Debug, Clone)]
 pub struct PaddedBurn<const D: usize, K: Basic> {
-    /// The padded sequences, shape `[B, longest, ..S]`.
+    /// The padded sequences, shape `[B, longest, ..S]`, where `S` is the shape of an element. The elements keep their
+    /// type.
     pub values: BurnTensor<D, K>,
     /// Length of each sequence before padding, shape `[B]`, as `u64`.
     pub lengths: BurnTensor<1, Int>,
@@ -50,13 +50,17 @@ impl<T: BurnElement> ToBurn for Padded<T> {
     }
 }
 
-/// A [`PackedBatch`] as burn tensors, with the same names.
+/// A [`PackedBatch`] of `B` windows as burn tensors. The first three have the elements of the batch.
 #[derive(Debug, Clone)]
-#[allow(missing_docs, reason = "`PackedBatch` describes them")]
 pub struct PackedBurn<K: Basic> {
+    /// The tokens, shape `[B, window]`.
     pub tokens: BurnTensor<2, K>,
+    /// Position of each token in its document, shape `[B, window]`.
     pub positions: BurnTensor<2, K>,
+    /// Number of the document of each token in its window, from 1; 0 for padding. Shape `[B, window]`.
     pub segments: BurnTensor<2, K>,
+    /// Where the documents of each window begin and end, as `i32`, shape `[B, most documents + 1]`. A row is filled
+    /// with its last number, which stands for empty documents.
     pub cu_seqlens: PaddedBurn<2, Int>,
 }
 
@@ -73,7 +77,7 @@ impl<T: BurnElement> ToBurn for PackedBatch<T> {
     }
 }
 
-impl<T: BurnElement> Unranked for PackedBatch<T> {}
+impl<T: BurnElement> FixedRank for PackedBatch<T> {}
 
 macro_rules! unchanged {
     ($($batch:ty),*) => {
@@ -86,7 +90,7 @@ macro_rules! unchanged {
                 }
             }
 
-            impl Unranked for $batch {}
+            impl FixedRank for $batch {}
         )*
     };
 }
@@ -104,7 +108,7 @@ impl<B: ToBurn> ToBurn for Vec<B> {
     }
 }
 
-impl<B: Unranked> Unranked for Vec<B> {}
+impl<B: FixedRank> FixedRank for Vec<B> {}
 
 impl<B: ToBurn> ToBurn for Option<B> {
     type Burn<const D: usize> = Option<B::Burn<D>>;
@@ -114,7 +118,7 @@ impl<B: ToBurn> ToBurn for Option<B> {
     }
 }
 
-impl<B: Unranked> Unranked for Option<B> {}
+impl<B: FixedRank> FixedRank for Option<B> {}
 
 macro_rules! maps {
     ($([$($generics:tt)*] $map:ty: $value:ty => $burn:ty),* $(,)?) => {
@@ -139,5 +143,5 @@ maps!(
     [K: Clone + Eq + Hash + fmt::Debug, B: ToBurn, S: BuildHasher] HashMap<K, B, S>: B => HashMap<K, B::Burn<D>>,
 );
 
-impl<K, B: Unranked> Unranked for BTreeMap<K, B> where Self: ToBurn {}
-impl<K, B: Unranked, S> Unranked for HashMap<K, B, S> where Self: ToBurn {}
+impl<K, B: FixedRank> FixedRank for BTreeMap<K, B> where Self: ToBurn {}
+impl<K, B: FixedRank, S> FixedRank for HashMap<K, B, S> where Self: ToBurn {}

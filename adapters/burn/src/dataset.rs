@@ -1,4 +1,4 @@
-//! Datasets of burn as datasets of the loader.
+//! Wraps datasets of burn as datasets of the loader.
 
 use std::marker::PhantomData;
 

@@ -14,7 +14,7 @@ use loader_core::{Iter, collate::Batch};
 use crate::Error;
 
 pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
-/// Makes burn's batch of the loader's.
+/// Converts a batch of the loader to the batch that burn gets.
 pub(crate) type Convert<B, O> = dyn Fn(B, &Device) -> Result<O, BoxError> + Send + Sync;
 
 /// The batches of an epoch, for burn.
@@ -25,41 +25,35 @@ pub(crate) struct Epoch<B, O> {
     failed: Option<DatasetError>,
     convert: Arc<Convert<B, O>>,
     device: Device,
-    /// Number of batches in the epoch, if it is known.
-    expected: Option<usize>,
     progress: Progress,
-    /// Number of batches and errors that were returned.
-    returned: usize,
 }
 
 impl<B: Batch, O> Epoch<B, O> {
-    /// Returns the batches of `started`, or its error as the only item. `expected` is the number of batches,
-    /// if it is known, and `items` the number of items.
+    /// Returns the batches of `started`, or its error as the only item. `items` is the number of items, 0 if it is
+    /// not known.
     pub(crate) fn new(
         started: Result<Option<Iter<B>>, DatasetError>,
         convert: Arc<Convert<B, O>>,
         device: Device,
-        expected: Option<usize>,
         items: usize,
     ) -> Self {
         let (batches, failed) = match started {
             Ok(batches) => (batches, None),
             Err(error) => (None, Some(error)),
         };
-        let progress = Progress::new(0, items, Some("items".to_owned()));
-        Self { batches, failed, convert, device, expected, progress, returned: 0 }
+        // Burn takes the epoch for completed when both numbers are equal.
+        let progress = Progress::new(0, items.max(1), Some("items".to_owned()));
+        Self { batches, failed, convert, device, progress }
     }
 
-    /// Counts the batch that was returned last.
-    fn count(&mut self, samples: usize, is_exact: bool) {
-        self.returned += 1;
+    /// Counts a batch. `is_last` says that no other follows.
+    fn count(&mut self, samples: usize, is_last: bool) {
         let Progress { items_processed, items_total, .. } = &mut self.progress;
         *items_processed += samples;
-        if is_exact && self.expected == Some(self.returned) {
+        if is_last {
             // Also if the epoch has fewer samples than the dataset, because of `drop_last` or bad samples.
             *items_processed = *items_total;
-        } else if *items_processed > *items_total || self.expected.is_none() {
-            // Burn takes the epoch for completed when both are equal.
+        } else if *items_processed >= *items_total {
             *items_total = *items_processed + 1;
         }
     }
@@ -74,15 +68,19 @@ impl<B: Batch, O> Iterator for Epoch<B, O> {
         }
         let batches = self.batches.as_mut()?;
         let batch = batches.next()?;
-        let info = batches.last_batch();
-        let (samples, is_exact) = info.map_or((0, false), |info| (info.samples, info.shard.is_none()));
-        self.count(samples, is_exact);
+        // An error without a batch, such as that of a timeout, counts for nothing: the batch follows.
+        let info = batches.last_batch().map(|info| (info.number, info.samples));
+        let is_last = batches.size_hint().1 == Some(0);
+        let (number, samples) = info.unwrap_or_default();
+        if info.is_some() {
+            self.count(samples, is_last);
+        }
         let batch = match batch {
             Ok(batch) => batch,
             Err(error) => return Some(Err(DatasetError::new(error))),
         };
         let converted = (self.convert)(batch, &self.device);
-        Some(converted.map_err(|error| DatasetError::new(Error::Convert(error))))
+        Some(converted.map_err(|source| DatasetError::new(Error::Convert { number, source })))
     }
 }
 

@@ -35,13 +35,22 @@ pub enum Error {
         dtype: DType,
     },
     /// An element of a tensor of `u8` that was to become a `Bool` tensor is neither 0 nor 1.
-    #[error("element {position} is {value}, and a Bool tensor has only 0 and 1")]
+    #[error(
+        "element {position} is {value}; a `Bool` tensor has only 0 and 1: use `to_burn_as::<D, Int>` and compare with burn"
+    )]
     NotBool {
         /// Position of the element in the tensor, row-major, from 0.
         position: usize,
         /// The element.
         value: u8,
     },
+    /// The tensor is empty, and the product of the other sizes of its shape overflows in burn.
+    #[error(
+        "burn cannot represent the shape {0:?}: the product of its sizes other than 0 exceeds {max}; change the shape \
+         of the sample",
+        max = usize::MAX
+    )]
+    Shape(Vec<usize>),
     /// The device has no tensors with elements of this type.
     #[error(
         "{device:?} has no tensors of {dtype}; convert the samples in the dataset, for example with `map`, or use \
@@ -62,15 +71,10 @@ pub enum Error {
         found: BurnDType,
     },
     /// A tensor of the loader cannot have elements of this type.
-    #[error(
-        "a tensor of the loader cannot have elements of type {found:?}; convert it with burn (`cast`, `dequantize`)"
-    )]
-    UnknownDType {
-        /// Type of the elements.
-        found: BurnDType,
-    },
+    #[error("the loader has no dtype {0:?}; convert the tensor with burn (`cast`, `dequantize`)")]
+    DTypeNotInLoader(BurnDType),
     /// Burn cannot read the tensor from its device.
-    #[error("burn cannot read the tensor: {0}")]
+    #[error("burn cannot read the tensor from its device: {0}")]
     Read(Box<dyn StdError + Send + Sync>),
     /// A tensor of the loader cannot be made.
     #[error(transparent)]
@@ -78,14 +82,20 @@ pub enum Error {
     /// A field of a batch cannot be converted.
     #[error("field `{field}`: {source}")]
     Field {
-        /// Name of the field, its position in a list or a tuple struct, or its key in a map.
+        /// Path to the field, outermost name first, with points between the names. A name is that of a field, a
+        /// position in a list or a tuple struct, or a key of a map.
         field: String,
         /// What is wrong with it.
         source: Box<Self>,
     },
     /// The function that a [`BurnLoader`](crate::BurnLoader) got for converting batches failed.
-    #[error("the batch cannot be converted: {0}")]
-    Convert(#[source] Box<dyn StdError + Send + Sync>),
+    #[error("the conversion failed on batch {number}: {source}")]
+    Convert {
+        /// Number of the batch in the epoch, from 0.
+        number: u64,
+        /// Its error.
+        source: Box<dyn StdError + Send + Sync>,
+    },
     /// The function that builds the loader of some of the items failed.
     #[error("the loader of the items {items:?} cannot be built: {source}")]
     Build {
@@ -96,8 +106,10 @@ pub enum Error {
     },
     /// The function that builds the loader of some of the items has built one that loads others.
     #[error(
-        "the loader for the items {items:?} has {found:?} samples; load these items only, for example with \
-         `Subset::new(dataset, items)`"
+        "`build` was called for the items {items:?}, but its loader has {} (expected {}); load only these items, for \
+         example with `Subset::new(dataset, items)`",
+        samples(*found),
+        items.len()
     )]
     WrongItems {
         /// The items.
@@ -109,7 +121,10 @@ pub enum Error {
     #[error("the loader cannot be split among devices; make it with `BurnLoader::splittable`")]
     NotSplittable,
     /// Burn asked for items that the loader does not have.
-    #[error("the items {items:?} are out of range: the loader has {len}")]
+    #[error(
+        "burn asked for the items {items:?} of a loader with {len}; give `BurnLoader::splittable` the length of the \
+         whole dataset"
+    )]
     OutOfRange {
         /// The items.
         items: Range<usize>,
@@ -119,11 +134,19 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns the error of a batch that has this one in its field `field`.
+    /// Adds `field` to the front of the path that the message shows.
     #[must_use]
     pub fn in_field(self, field: impl Into<String>) -> Self {
-        Self::Field { field: field.into(), source: Box::new(self) }
+        let field = field.into();
+        match self {
+            Self::Field { field: inner, source } => Self::Field { field: format!("{field}.{inner}"), source },
+            error => Self::Field { field, source: Box::new(error) },
+        }
     }
+}
+
+fn samples(number: Option<usize>) -> String {
+    number.map_or_else(|| "an unknown number of samples".to_owned(), |number| format!("{number} samples"))
 }
 
 impl From<ExecutionError> for Error {

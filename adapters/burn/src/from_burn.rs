@@ -19,7 +19,7 @@ pub trait FromBurn: Sized {
     ///
     /// # Errors
     /// - [`Error::WrongDType`]: the elements are not those of the [`Tensor`].
-    /// - [`Error::UnknownDType`]: the burn tensor is quantised.
+    /// - [`Error::DTypeNotInLoader`]: the burn tensor is quantised.
     /// - [`Error::Read`]: burn cannot read the tensor.
     /// - [`Error::Tensor`]: memory cannot be allocated.
     ///
@@ -75,7 +75,7 @@ fn read<const D: usize, K: Basic>(tensor: BurnTensor<D, K>) -> Result<(TensorDat
         BurnDType::I32 => DType::I32,
         BurnDType::U64 => DType::U64,
         BurnDType::I64 => DType::I64,
-        found => return Err(Error::UnknownDType { found }),
+        found => return Err(Error::DTypeNotInLoader(found)),
     };
     Ok((data, dtype))
 }

@@ -8,7 +8,7 @@ mod from_burn;
 mod loader;
 mod to_burn;
 
-pub use batch::{PackedBurn, PaddedBurn, Unranked};
+pub use batch::{FixedRank, PackedBurn, PaddedBurn};
 /// The version of burn that this crate works with.
 pub use burn_core;
 pub use burn_core::tensor::Device;

@@ -26,7 +26,7 @@ type Build<B> = dyn Fn(Range<usize>) -> Result<DataLoader<B>, BoxError> + Send +
 /// written for burn. `B` is the batch of the loader, `O` the batch that burn gets.
 ///
 /// Each call of `iter`, on this loader or on one that `to_device` has made of it, starts the next epoch; see
-/// [`first_epoch`](Self::first_epoch). A function makes an `O` of each `B`, on the thread that asks for the
+/// [`first_epoch`](Self::first_epoch). A function converts each `B` to an `O`, on the thread that asks for the
 /// batch. The device is burn's default until [`device`](Self::device) or `to_device` sets it.
 ///
 /// A batch that fails is a `DatasetError` with the loader's [`Error`](loader_core::Error) as its source. The
@@ -68,7 +68,9 @@ pub struct BurnLoader<B, O> {
 enum Source<B> {
     /// All that a loader loads.
     Whole(Arc<DataLoader<B>>),
-    /// Some items of a dataset.
+    /// Some items of a dataset. Alternative considered: one loader for all devices, whose batches go to the devices
+    /// in turn. Rejected because burn asks for ranges of items, not for turns, and because a slow device would hold
+    /// back the batches of the others.
     Part(Part<B>),
     /// A part that could not be made.
     Failed(Arc<Error>),
@@ -82,12 +84,15 @@ struct Part<B> {
 }
 
 impl<B: Batch, O: 'static> BurnLoader<B, O> {
-    /// Adapts `loader`, and makes of each batch what `convert` returns, for example with
-    /// [`to_burn`](crate::ToBurn::to_burn). `convert` returns a `Result` with any error.
+    /// Adapts `loader`. `convert` turns each batch of the loader into the batch that burn gets, for example with
+    /// [`to_burn`](crate::ToBurn::to_burn). It returns a `Result` with any error.
     ///
     /// The number of items for burn's progress is [`DataLoader::samples`], also if the loader loads only the
-    /// share of a rank; the last batch of a map-style dataset completes the progress. If the number is not
-    /// known, it is 0, and the progress is never completed.
+    /// share of a rank, and 0 if it is not known. The progress is completed by the last batch if the number of
+    /// batches is known: for a map-style dataset, and with
+    /// [`steps_per_epoch`](loader_core::Builder::steps_per_epoch). For other streams it is never completed, nor
+    /// if all samples after the last batch are left out because they are bad. Burn's gradient accumulation then
+    /// leaves out the last gradients if their number is less than that of a step.
     pub fn new<E: Into<BoxError>>(
         loader: DataLoader<B>,
         convert: impl Fn(B, &Device) -> Result<O, E> + Send + Sync + 'static,
@@ -185,7 +190,7 @@ impl<I: Send + 'static, O: 'static> BurnLoader<Vec<I>, O>
 where
     Vec<I>: Batch,
 {
-    /// Adapts a loader of lists of items, and makes a batch of each list with burn's [`Batcher`].
+    /// Adapts a loader of lists of items. Burn's [`Batcher`] makes a batch of each list.
     ///
     /// The loader's workers load the items; the batcher runs in this process, because burn's tensors cannot
     /// be sent to another. A collation in the workers, with [`new`](Self::new), makes the tensors there.
@@ -272,8 +277,7 @@ impl<B: Batch, O: 'static> BurnDataLoader<O> for BurnLoader<B, O> {
     fn iter<'a>(&'a self) -> Box<dyn DataLoaderIterator<O> + 'a> {
         let device = self.device.clone().unwrap_or_default();
         let started = self.start();
-        let expected = self.source.loader().ok().flatten().and_then(|loader| loader.len());
-        Box::new(Epoch::new(started, Arc::clone(&self.convert), device, expected, self.num_items()))
+        Box::new(Epoch::new(started, Arc::clone(&self.convert), device, self.num_items()))
     }
 
     fn num_items(&self) -> usize {

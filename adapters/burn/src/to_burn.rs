@@ -1,4 +1,4 @@
-//! Tensors of the loader as burn tensors, without a copy.
+//! Lends tensors of the loader to burn tensors.
 
 use burn_core::tensor::{
     AllocationProperty, Bool, BoolStore, Bytes, DType as BurnDType, Device, Float, Int, Tensor as BurnTensor,
@@ -27,7 +27,8 @@ pub trait ToBurn {
     ///
     /// The burn tensors and their views keep the memory: for a batch from a worker, the loader reuses the
     /// slot when the last of them, and of the tensors of the batch, has been dropped. A backend on a GPU
-    /// copies the elements to the device instead, and then releases the memory.
+    /// copies the elements to the device instead, and then releases the memory. From page-locked
+    /// memory ([`Tensor::is_pinned`]) burn copies directly, without a buffer of its own.
     ///
     /// Bytes of truth values that are neither 0 nor 1 count as true. If there are such bytes, the tensor is
     /// copied. On a device that stores truth values in another way, burn converts them.
@@ -36,8 +37,12 @@ pub trait ToBurn {
     ///
     /// # Errors
     /// - [`Error::WrongRank`]: the tensor does not have rank `D`.
+    /// - [`Error::Shape`]: burn cannot represent the shape of the empty tensor.
     /// - [`Error::UnsupportedDType`]: the device has no tensors with these elements.
+    /// - [`Error::Tensor`]: there is no memory for a copy of truth values.
     /// - [`Error::Field`]: one of these errors, in a part of the batch.
+    ///
+    /// For a tensor, `D` = 0 does not compile.
     ///
     /// # Examples
     /// ```
@@ -127,16 +132,26 @@ fn convert<const D: usize, K: Basic>(tensor: AnyTensor, device: &Device) -> Resu
     if shape.len() != D {
         return Err(Error::WrongRank { expected: D, found: tensor.shape().len(), shape });
     }
+    check_shape(&shape)?;
     let dtype = dtype_as::<K>(tensor.dtype())?;
     let tensor = if K::KIND == Kind::Bool { checked_bools(tensor)? } else { tensor };
     // Burn converts truth values to those of the device.
     if K::KIND != Kind::Bool && !device.supports_dtype(dtype) {
         return Err(Error::UnsupportedDType { dtype: tensor.dtype(), device: Box::new(device.clone()) });
     }
+    // cubecl keeps the owner until the device has copied the elements. `Pinned` spares it a copy of its own before that.
+    let property = if tensor.is_pinned() { AllocationProperty::Pinned } else { AllocationProperty::Other };
     let bytes = bytes::Bytes::from_owner(Owner(tensor));
-    let data = TensorData::from_bytes(Bytes::from_shared(bytes, AllocationProperty::Other), shape, dtype);
+    let data = TensorData::from_bytes(Bytes::from_shared(bytes, property), shape, dtype);
     // Without the dtype, burn converts to the default of the device.
     Ok(BurnTensor::from_data(data, (device, dtype)))
+}
+
+/// Burn multiplies the sizes of a shape without a check, and an empty tensor may have any other sizes.
+fn check_shape(shape: &[usize]) -> Result<(), Error> {
+    let mut sizes = shape.iter().copied().filter(|&size| size != 0);
+    let product = sizes.try_fold(1_usize, usize::checked_mul);
+    product.map(|_| ()).ok_or_else(|| Error::Shape(shape.to_vec()))
 }
 
 /// Returns burn's name of the elements if they can be elements of kind `K`.

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    fmt,
     hash::{BuildHasher, Hash},
 };
 
@@ -10,10 +11,11 @@ use loader_core::{BytesArray, Element, collate::Padded, pack::PackedBatch};
 
 use crate::{Error, ToCandle, ToCandleAs};
 
-/// The tensors of a [`Padded`] batch.
+/// The tensors of a [`Padded`] batch of `B` sequences.
 #[derive(Debug, Clone)]
 pub struct PaddedCandle {
-    /// The padded sequences, shape `[B, longest, ..S]`.
+    /// The padded sequences, shape `[B, longest, ..S]`, where `S` is the shape of an element. The dtype is that of
+    /// the batch.
     pub values: candle_core::Tensor,
     /// Length of each sequence before padding, shape `[B]`, as `I64`, because candle has no `u64`.
     pub lengths: candle_core::Tensor,
@@ -29,13 +31,17 @@ impl<T: Element> ToCandle for Padded<T> {
     }
 }
 
-/// The tensors of a [`PackedBatch`], with the same names.
+/// The tensors of a [`PackedBatch`] of `B` windows. The first three have the dtype of the batch.
 #[derive(Debug, Clone)]
-#[allow(missing_docs, reason = "`PackedBatch` describes them")]
 pub struct PackedCandle {
+    /// The tokens, shape `[B, window]`.
     pub tokens: candle_core::Tensor,
+    /// Position of each token in its document, shape `[B, window]`.
     pub positions: candle_core::Tensor,
+    /// Number of the document of each token in its window, from 1; 0 for padding. Shape `[B, window]`.
     pub segments: candle_core::Tensor,
+    /// Where the documents of each window begin and end, as `I32`, shape `[B, most documents + 1]`. A row is filled
+    /// with its last number, which stands for empty documents.
     pub cu_seqlens: PaddedCandle,
 }
 
@@ -87,21 +93,28 @@ impl<B: ToCandle> ToCandle for Option<B> {
     }
 }
 
-impl<K: Clone + Eq + Hash, B: ToCandle, S: BuildHasher> ToCandle for HashMap<K, B, S> {
-    type Candle = HashMap<K, B::Candle>;
+macro_rules! maps {
+    ($([$($generics:tt)*] $map:ty => $converted:ty),* $(,)?) => {
+        $(
+            impl<$($generics)*> ToCandle for $map {
+                type Candle = $converted;
 
-    fn to_candle(&self, device: &Device) -> Result<Self::Candle, Error> {
-        self.iter().map(|(key, batch)| Ok((key.clone(), batch.to_candle(device)?))).collect()
-    }
+                fn to_candle(&self, device: &Device) -> Result<Self::Candle, Error> {
+                    let converted = |(key, batch): (&K, &B)| match batch.to_candle(device) {
+                        Ok(converted) => Ok((key.clone(), converted)),
+                        Err(error) => Err(error.in_field(format!("{key:?}"))),
+                    };
+                    self.iter().map(converted).collect()
+                }
+            }
+        )*
+    };
 }
 
-impl<K: Clone + Ord, B: ToCandle> ToCandle for BTreeMap<K, B> {
-    type Candle = BTreeMap<K, B::Candle>;
-
-    fn to_candle(&self, device: &Device) -> Result<Self::Candle, Error> {
-        self.iter().map(|(key, batch)| Ok((key.clone(), batch.to_candle(device)?))).collect()
-    }
-}
+maps!(
+    [K: Clone + Ord + fmt::Debug, B: ToCandle] BTreeMap<K, B> => BTreeMap<K, B::Candle>,
+    [K: Clone + Eq + Hash + fmt::Debug, B: ToCandle, S: BuildHasher] HashMap<K, B, S> => HashMap<K, B::Candle>,
+);
 
 macro_rules! tuples {
     ($($name:ident $position:tt),*) => {

@@ -16,8 +16,9 @@ pub trait ToCandleAs {
     /// does: a float that becomes an integer loses its fraction and is limited to the integer's range.
     ///
     /// # Errors
-    /// Returns [`Problem::OutOfRange`] if an integer does not fit, [`Problem::NoConversion`] for the dtypes of
-    /// fewer than 16 bits that candle has besides `U8`, and the errors of [`to_candle`](ToCandle::to_candle).
+    /// Returns [`Problem::OutOfRange`] if an integer does not fit, [`Problem::NoConversion`] if `dtype` is one of
+    /// candle's 4-, 6- and 8-bit floats and the elements are integers or truth values, and the errors of
+    /// [`to_candle`](ToCandle::to_candle).
     fn to_candle_as(&self, dtype: DType, device: &Device) -> Result<candle_core::Tensor, Error>;
 }
 
@@ -86,8 +87,8 @@ impl<I: ExactSizeIterator<Item = i128>> Conversion<'_, I> {
     fn with<D: WithDType>(self, convert: impl Fn(i128) -> Option<D>) -> Result<candle_core::Tensor, Problem> {
         check_shape(self.shape)?;
         let mut elements = Vec::with_capacity(self.integers.len());
-        for (index, value) in self.integers.enumerate() {
-            let out_of_range = || Problem::OutOfRange { index, value, dtype: self.dtype };
+        for (position, value) in self.integers.enumerate() {
+            let out_of_range = || Problem::OutOfRange { position, value, dtype: self.dtype };
             elements.push(convert(value).ok_or_else(out_of_range)?);
         }
         Ok(candle_core::Tensor::from_vec(elements, self.shape, self.device)?)

@@ -1,4 +1,4 @@
-//! The error of this package.
+//! The error of this crate.
 
 use loader_core::{DType, TensorError};
 
@@ -19,14 +19,18 @@ pub struct Error {
 pub enum Problem {
     /// candle does not have the dtype.
     #[error(
-        "candle has no dtype {0}; convert the tensor with `to_candle_as`, or give the field of the sample another type"
+        "candle has no dtype {0}; convert the tensor with `to_candle_as` or the field with `#[sample(candle = \"i64\")]`, \
+         or give the field of the sample another type"
     )]
-    NoDType(DType),
+    UnsupportedDType(DType),
     /// A value does not fit into the dtype that was asked for.
-    #[error("element {index} is {value}, which does not fit into {}; ask `to_candle_as` for another dtype", dtype.as_str())]
+    #[error(
+        "element {position} is {value}, which does not fit into {}; ask `to_candle_as` for another dtype",
+        dtype.as_str()
+    )]
     OutOfRange {
-        /// Position of the element, row-major.
-        index: usize,
+        /// Position of the element in the tensor, row-major, from 0.
+        position: usize,
         /// The element.
         value: i128,
         /// The dtype that was asked for.
@@ -35,12 +39,16 @@ pub enum Problem {
     /// There is no conversion of integers to the dtype.
     #[error("integers are not converted to {}; convert to a float, then use candle's `to_dtype`", .0.as_str())]
     NoConversion(candle_core::DType),
-    /// candle does not support the shape: the product of its sizes without the zeros is too large.
-    #[error("candle does not support the shape {0:?}; its sizes are too large")]
+    /// candle cannot represent the shape: the product of its sizes other than 0 overflows.
+    #[error(
+        "candle cannot represent the shape {0:?}: the product of its sizes other than 0 exceeds {max}; change the shape \
+         of the sample",
+        max = usize::MAX
+    )]
     Shape(Vec<usize>),
     /// The loader does not have the dtype of a candle tensor.
     #[error("the loader has no dtype {}; convert the tensor with candle's `to_dtype`", .0.as_str())]
-    NotInLoader(candle_core::DType),
+    DTypeNotInLoader(candle_core::DType),
     /// candle could not make or copy a tensor.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
@@ -50,10 +58,10 @@ pub enum Problem {
 }
 
 impl Error {
-    /// Returns the same error for a batch that contains this one in its field `name`.
+    /// Adds `field` to the front of the path that the message shows.
     #[must_use]
-    pub fn in_field(mut self, name: impl Into<String>) -> Self {
-        self.field.insert(0, name.into());
+    pub fn in_field(mut self, field: impl Into<String>) -> Self {
+        self.field.insert(0, field.into());
         self
     }
 }

@@ -10,7 +10,7 @@ use crate::{Error, Problem};
 /// the slot of the batch.
 ///
 /// # Errors
-/// Returns [`Problem::NotInLoader`] if the loader does not have the dtype, [`Problem::Candle`] if the tensor
+/// Returns [`Problem::DTypeNotInLoader`] if the loader does not have the dtype, [`Problem::Candle`] if the tensor
 /// cannot be copied from its device, and [`Problem::Tensor`] if there is no memory.
 pub fn from_candle(tensor: &candle_core::Tensor) -> Result<AnyTensor, Error> {
     let tensor = tensor.to_device(&Device::Cpu)?.contiguous()?;
@@ -21,7 +21,7 @@ pub fn from_candle(tensor: &candle_core::Tensor) -> Result<AnyTensor, Error> {
         ($($dtype:ident),*) => {
             match elements {
                 $(CpuStorage::$dtype(elements) => copied(&elements[start..end], tensor.dims()),)*
-                _ => Err(Problem::NotInLoader(tensor.dtype()).into()),
+                _ => Err(Problem::DTypeNotInLoader(tensor.dtype()).into()),
             }
         };
     }

@@ -16,9 +16,11 @@ pub trait ToCandle {
 
     /// Copies the tensors of the batch to `device`, with the same dtypes. What is no tensor is cloned.
     ///
+    /// After each tensor in page-locked memory the method waits for the device, so that the batch may be dropped.
+    ///
     /// # Errors
-    /// Returns [`Problem::NoDType`] if candle does not have the dtype of a tensor, and [`Problem::Candle`] if
-    /// the device has no memory.
+    /// Returns [`Problem::UnsupportedDType`] if candle does not have the dtype of a tensor, [`Problem::Shape`] if it
+    /// cannot represent the shape of an empty tensor, and [`Problem::Candle`] if the device has no memory.
     fn to_candle(&self, device: &Device) -> Result<Self::Candle, Error>;
 }
 
@@ -38,9 +40,9 @@ impl ToCandle for AnyTensor {
     }
 }
 
-/// Copies the elements. They are aligned, or `from_raw_buffer` would copy them twice.
+/// Copies the elements. The loader's tensors are aligned; elements that are not, `from_raw_buffer` copies twice.
 fn copied(tensor: &AnyTensor, device: &Device) -> Result<candle_core::Tensor, Problem> {
-    let dtype = candle_dtype(tensor.dtype()).ok_or_else(|| Problem::NoDType(tensor.dtype()))?;
+    let dtype = candle_dtype(tensor.dtype()).ok_or_else(|| Problem::UnsupportedDType(tensor.dtype()))?;
     check_shape(tensor.shape())?;
     let copy = candle_core::Tensor::from_raw_buffer(tensor.as_bytes(), dtype, tensor.shape(), device)?;
     // candle only starts the copy. The driver reads page-locked memory later, and the slot may be reused when

@@ -10,7 +10,8 @@ use loader::{
     prelude::*,
 };
 use loader_candle::{Error, PaddedCandle, Problem, ToCandle, ToCandleAs, candle_core, from_candle};
-use loader_conformance::{Adapter, Copies, Seen};
+use loader_conformance::{Adapter, Copies, Importer, Inspected};
+use serde::{Deserialize, Serialize};
 
 loader::init_before_main!();
 
@@ -23,20 +24,20 @@ impl Adapter for CandleAdapter {
     type Error = Error;
 
     const COPIES: Copies = Copies::One;
-    const LACKS: &'static [DType] = &[DType::I8, DType::U16, DType::U64, DType::Bool];
+    const UNSUPPORTED: &'static [DType] = &[DType::I8, DType::U16, DType::U64, DType::Bool];
     const ADVICE: &'static str = "`to_candle_as`";
 
     fn export(tensor: AnyTensor) -> Result<candle_core::Tensor, Error> {
         tensor.to_candle(CPU)
     }
 
-    fn see(tensor: &candle_core::Tensor) -> Seen {
+    fn inspect(tensor: &candle_core::Tensor) -> Inspected {
         let shape = tensor.dims().to_vec();
-        let seen = from_candle(tensor).unwrap();
+        let copy = from_candle(tensor).unwrap();
         let (storage, layout) = tensor.storage_and_layout();
         let candle_core::Storage::Cpu(storage) = &*storage else { panic!("it is not on the CPU") };
         let address = address_of(storage, layout.start_offset());
-        Seen { dtype: seen.dtype(), shape, bytes: seen.as_bytes().to_vec(), address: Some(address) }
+        Inspected { dtype: copy.dtype(), shape, bytes: copy.as_bytes().to_vec(), address: Some(address) }
     }
 
     fn last_row(tensor: &candle_core::Tensor) -> Option<candle_core::Tensor> {
@@ -44,16 +45,24 @@ impl Adapter for CandleAdapter {
         Some(tensor.narrow(0, rows - 1, 1).unwrap())
     }
 
-    fn transpose(tensor: &candle_core::Tensor) -> Option<candle_core::Tensor> {
-        Some(tensor.t().unwrap())
+    fn fill(tensor: candle_core::Tensor, value: f32) -> candle_core::Tensor {
+        tensor.const_set(value.into()).unwrap();
+        tensor
+    }
+}
+
+impl Importer for CandleAdapter {
+    fn import(tensor: candle_core::Tensor) -> Result<AnyTensor, Error> {
+        from_candle(&tensor)
     }
 
-    fn import(tensor: candle_core::Tensor) -> Option<Result<AnyTensor, Error>> {
-        Some(from_candle(&tensor))
+    fn transpose(tensor: &candle_core::Tensor) -> candle_core::Tensor {
+        tensor.t().unwrap()
     }
 }
 
 loader_conformance::suite!(CandleAdapter);
+loader_conformance::import_suite!(CandleAdapter);
 
 fn address_of(storage: &candle_core::CpuStorage, offset: usize) -> usize {
     macro_rules! of {
@@ -75,7 +84,7 @@ fn integers_are_converted_if_they_fit() {
     let as_f32 = tensor.to_candle_as(candle_core::DType::F32, CPU).unwrap();
     assert_eq!(as_f32.to_vec1::<f32>().unwrap(), [0.0, 7.0, 1_099_511_627_776.0]);
     let error = tensor.to_candle_as(candle_core::DType::I32, CPU).unwrap_err();
-    let expected = Problem::OutOfRange { index: 2, value: 1 << 40, dtype: candle_core::DType::I32 };
+    let expected = Problem::OutOfRange { position: 2, value: 1 << 40, dtype: candle_core::DType::I32 };
     assert_eq!(format!("{:?}", error.problem), format!("{expected:?}"));
     assert!(error.to_string().contains("element 2 is 1099511627776, which does not fit into i32"), "{error}");
     let mask = AnyTensor::from_bytes(DType::Bool, [3], &[0, 1, 7]).unwrap();
@@ -130,6 +139,19 @@ struct Outer {
     pair: (u8, Option<f64>),
     parts: BTreeMap<String, [u32; 2]>,
     kept: Keep<u64>,
+    objects: Keep<Tensor<f32>>,
+    meta: Keep<Meta>,
+    #[sample(candle = "i64")]
+    count: usize,
+    #[sample(candle = "u8")]
+    mask: Vec<bool>,
+    r#type: u8,
+}
+
+/// Neither `Debug` nor a batch of candle's.
+#[derive(Clone, Serialize, Deserialize)]
+struct Meta {
+    camera: String,
 }
 
 fn outer(n: u8) -> Outer {
@@ -143,6 +165,11 @@ fn outer(n: u8) -> Outer {
         pair: (n, Some(0.25)),
         parts: BTreeMap::from([("left".to_owned(), [n.into(), 9])]),
         kept: Keep(n.into()),
+        objects: Keep(Tensor::zeros([usize::from(n)]).unwrap()),
+        meta: Keep(Meta { camera: "left".to_owned() }),
+        count: n.into(),
+        mask: vec![true, false],
+        r#type: n,
     }
 }
 
@@ -152,8 +179,27 @@ fn a_derived_batch_is_converted_field_by_field() {
     stack.push(outer(1)).unwrap();
     stack.push(outer(2)).unwrap();
     let batch = stack.finish().unwrap();
-    let OuterCandle { pixels, label, inner, name, tokens, any, pair, parts, kept } =
-        batch.to_candle(CPU).unwrap();
+    let OuterCandle {
+        pixels,
+        label,
+        inner,
+        name,
+        tokens,
+        any,
+        pair,
+        parts,
+        kept,
+        objects,
+        meta,
+        count,
+        mask,
+        r#type,
+    } = batch.to_candle(CPU).unwrap();
+    let objects: Vec<Tensor<f32>> = objects;
+    assert_eq!((objects[1].shape(), meta[0].camera.as_str()), ([2].as_slice(), "left"));
+    assert_eq!(count.to_vec1::<i64>().unwrap(), [1, 2]);
+    assert_eq!(mask.to_vec2::<u8>().unwrap(), [[1, 0], [1, 0]]);
+    assert_eq!(r#type.to_vec1::<u8>().unwrap(), [1, 2]);
     assert_eq!(pixels.dims(), [2, 3, 2]);
     assert_eq!(
         pixels.mean(D::Minus1).unwrap().mean(D::Minus1).unwrap().to_vec1::<f32>().unwrap(),
@@ -172,7 +218,7 @@ fn a_derived_batch_is_converted_field_by_field() {
 }
 
 #[derive(Sample)]
-#[sample(candle)]
+#[sample(candle, derive(Debug, PartialEq))] // candle's tensors have no `PartialEq`
 struct Counted(f32, (u8, u64));
 
 #[test]
@@ -183,9 +229,11 @@ fn the_error_names_the_field() {
     assert_eq!(error.field, ["1", "1"]);
     assert_eq!(
         error.to_string(),
-        "field `1.1`: candle has no dtype uint64; convert the tensor with `to_candle_as`, or give the field of the \
-         sample another type"
+        "field `1.1`: candle has no dtype uint64; convert the tensor with `to_candle_as` or the field with \
+         `#[sample(candle = \"i64\")]`, or give the field of the sample another type"
     );
+    let maps = BTreeMap::from([("a", vec![Tensor::<u64>::zeros([1]).unwrap()])]);
+    assert_eq!(maps.to_candle(CPU).unwrap_err().field, ["\"a\"", "0"]);
 }
 
 #[test]

@@ -1,11 +1,13 @@
-//! The tests that every adapter to a framework must pass.
+//! The tests that the adapters to burn, candle, DLPack and ndarray share.
 //!
 //! An adapter describes itself with the trait [`Adapter`], and its tests call [`suite!`]. The suite checks
 //! dtypes, shapes, values bit for bit, the number of copies, and, with real workers, that a slot is reused
-//! after the last tensor of the framework over it was dropped, and not before.
+//! after the last tensor of the framework over it was dropped, and not before. An adapter that imports tensors
+//! implements [`Importer`] too, and calls [`import_suite!`].
 //!
 //! Each check is also a function, so that a check can be called alone.
 
+mod import;
 mod layout;
 mod slots;
 mod values;
@@ -16,14 +18,15 @@ use std::error::Error;
 
 use loader::{AnyTensor, DType};
 
-pub use layout::{
-    a_copied_tensor_is_allocated_once, every_shape_arrives, strided_tensors_are_copied_or_refused,
+pub use import::{
+    an_import_is_allocated_once, strided_tensors_are_copied_or_refused, what_is_exported_is_imported,
 };
+pub use layout::{a_copied_tensor_is_allocated_once, every_shape_arrives, shapes_that_overflow_are_refused};
 #[doc(hidden)]
 pub use loader::init_before_main;
 pub use slots::{
     a_slot_is_reused_after_the_last_tensor_only, held_tensors_hold_slots_unless_copied,
-    tensors_are_dropped_on_other_threads,
+    tensors_are_dropped_on_other_threads, writing_leaves_other_tensors_of_the_slot_alone,
 };
 pub use values::{every_dtype_arrives_bit_for_bit_or_is_refused, invalid_truth_values_arrive_as_true};
 
@@ -36,9 +39,9 @@ pub enum Copies {
     One,
 }
 
-/// What a tensor of the framework says about itself.
+/// What the framework says about one of its tensors.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct Inspected {
     /// Type of the elements.
     pub dtype: DType,
     /// Size of each dimension.
@@ -61,7 +64,7 @@ pub trait Adapter {
     const COPIES: Copies;
 
     /// Dtypes that the framework does not have. [`export`](Self::export) refuses them.
-    const LACKS: &'static [DType] = &[];
+    const UNSUPPORTED: &'static [DType] = &[];
 
     /// A part of the error that refuses a dtype, which says what to do. The error must also name the dtype.
     const ADVICE: &'static str = "";
@@ -70,10 +73,6 @@ pub trait Adapter {
     /// 1 must arrive as 1.
     const BOOL_IS_ANY_BYTE: bool = false;
 
-    /// True if [`import`](Self::import) copies a tensor that is not contiguous, false if it refuses it with
-    /// an error that contains the word "contiguous".
-    const IMPORTS_STRIDED: bool = true;
-
     /// Makes a tensor of the framework, on the CPU.
     ///
     /// # Errors
@@ -81,7 +80,7 @@ pub trait Adapter {
     fn export(tensor: AnyTensor) -> Result<Self::Tensor, Self::Error>;
 
     /// Reads the tensor back with the means of the framework.
-    fn see(tensor: &Self::Tensor) -> Seen;
+    fn inspect(tensor: &Self::Tensor) -> Inspected;
 
     /// Shape in the framework of a tensor of this shape. It differs where the framework has no rank 0.
     fn shape_of(shape: &[usize]) -> Vec<usize> {
@@ -95,17 +94,24 @@ pub trait Adapter {
         None
     }
 
-    /// Returns the transpose of a tensor of rank 2 without moving its elements; `None` if the framework cannot.
-    fn transpose(tensor: &Self::Tensor) -> Option<Self::Tensor> {
-        let _ = tensor;
-        None
-    }
+    /// Sets all elements of a tensor of `f32` to `value`, in place if the framework can.
+    fn fill(tensor: Self::Tensor, value: f32) -> Self::Tensor;
+}
 
-    /// Makes a tensor of the loader; `None` if the adapter does not import.
-    fn import(tensor: Self::Tensor) -> Option<Result<AnyTensor, Self::Error>> {
-        drop(tensor);
-        None
-    }
+/// An adapter that makes tensors of the loader of those of the framework.
+pub trait Importer: Adapter {
+    /// True if [`import`](Self::import) copies a tensor that is not contiguous, false if it refuses it with
+    /// an error that contains the word "contiguous".
+    const IMPORTS_STRIDED: bool = true;
+
+    /// Makes a tensor of the loader.
+    ///
+    /// # Errors
+    /// Returns an error if the tensor is not contiguous, and the adapter does not import such tensors.
+    fn import(tensor: Self::Tensor) -> Result<AnyTensor, Self::Error>;
+
+    /// Returns the transpose of a tensor of rank 2 without moving its elements.
+    fn transpose(tensor: &Self::Tensor) -> Self::Tensor;
 }
 
 /// Defines a test for each check. Put it into a module of its own, and `loader::init_before_main!()` at the
@@ -118,11 +124,12 @@ macro_rules! suite {
             every_dtype_arrives_bit_for_bit_or_is_refused
             invalid_truth_values_arrive_as_true
             every_shape_arrives
+            shapes_that_overflow_are_refused
             a_copied_tensor_is_allocated_once
-            strided_tensors_are_copied_or_refused
             a_slot_is_reused_after_the_last_tensor_only
             held_tensors_hold_slots_unless_copied
             tensors_are_dropped_on_other_threads
+            writing_leaves_other_tensors_of_the_slot_alone
         );
     };
     ($adapter:ty: $($check:ident)*) => {
@@ -135,16 +142,29 @@ macro_rules! suite {
     };
 }
 
+/// Defines a test for each check of imports, beside those of [`suite!`].
+#[macro_export]
+macro_rules! import_suite {
+    ($adapter:ty) => {
+        $crate::suite!(
+            $adapter:
+            what_is_exported_is_imported
+            an_import_is_allocated_once
+            strided_tensors_are_copied_or_refused
+        );
+    };
+}
+
 /// The dtypes that the framework has.
 fn dtypes<A: Adapter>() -> impl Iterator<Item = DType> {
-    DType::ALL.iter().copied().filter(|dtype| !A::LACKS.contains(dtype))
+    DType::ALL.iter().copied().filter(|dtype| !A::UNSUPPORTED.contains(dtype))
 }
 
 /// Panics unless the tensor of the framework equals `tensor`.
 #[track_caller]
 fn assert_equal<A: Adapter>(tensor: &AnyTensor, of_framework: &A::Tensor) {
-    let seen = A::see(of_framework);
+    let found = A::inspect(of_framework);
     let (dtype, shape) = (tensor.dtype(), tensor.shape());
-    assert_eq!((seen.dtype, &seen.shape), (dtype, &A::shape_of(shape)), "{dtype} {shape:?}");
-    assert_eq!(seen.bytes, tensor.as_bytes(), "{dtype} {shape:?}");
+    assert_eq!((found.dtype, &found.shape), (dtype, &A::shape_of(shape)), "{dtype} {shape:?}");
+    assert_eq!(found.bytes, tensor.as_bytes(), "{dtype} {shape:?}");
 }

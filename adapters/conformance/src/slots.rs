@@ -60,20 +60,20 @@ pub fn a_slot_is_reused_after_the_last_tensor_only<A: Adapter>() {
     let _watchdog = Watchdog::start();
     let mut batches = epoch();
     let first = export_next::<A>(&mut batches);
-    let address = A::see(&first).address;
+    let address = A::inspect(&first).address;
     let kept = A::last_row(&first).unwrap_or(first);
     for number in 1..BATCHES / 2 {
-        let seen = A::see(&export_next::<A>(&mut batches));
-        assert_eq!((seen.dtype, seen.bytes), (DType::F32, vec![number as u8; BATCH]));
+        let next = A::inspect(&export_next::<A>(&mut batches));
+        assert_eq!((next.dtype, next.bytes), (DType::F32, vec![number as u8; BATCH]));
         if A::COPIES == Copies::Zero {
-            assert_ne!(seen.address, address, "the slot of batch 0 is reused for batch {number}");
+            assert_ne!(next.address, address, "the slot of batch 0 is reused for batch {number}");
         }
-        let kept = A::see(&kept).bytes;
+        let kept = A::inspect(&kept).bytes;
         assert!(!kept.is_empty() && kept.iter().all(|&byte| byte == 0), "batch {number} has changed batch 0");
     }
     drop(kept);
     let addresses: Vec<_> =
-        (BATCHES / 2..BATCHES).map(|_| A::see(&export_next::<A>(&mut batches)).address).collect();
+        (BATCHES / 2..BATCHES).map(|_| A::inspect(&export_next::<A>(&mut batches)).address).collect();
     if A::COPIES == Copies::Zero {
         assert!(addresses.contains(&address), "the slot of batch 0 is not reused");
     }
@@ -88,7 +88,7 @@ pub fn held_tensors_hold_slots_unless_copied<A: Adapter>() {
         match batch {
             Ok(batch) => {
                 held.push(export::<A>(batch));
-                let bytes = A::see(held.last().expect("one was pushed")).bytes;
+                let bytes = A::inspect(held.last().expect("one was pushed")).bytes;
                 assert!(bytes.iter().all(|&byte| usize::from(byte) == count));
                 count += 1;
             }
@@ -114,7 +114,30 @@ pub fn tensors_are_dropped_on_other_threads<A: Adapter>() {
     let mut batches = epoch();
     for number in 0..BATCHES {
         let exported = export_next::<A>(&mut batches);
-        let bytes = thread::spawn(move || A::see(&exported).bytes).join().unwrap();
+        let bytes = thread::spawn(move || A::inspect(&exported).bytes).join().unwrap();
         assert!(bytes.iter().all(|&byte| usize::from(byte) == number));
+    }
+}
+
+/// A batch has several tensors in one slot. Writing to a tensor of the framework changes none of the others.
+pub fn writing_leaves_other_tensors_of_the_slot_alone<A: Adapter>() {
+    let _watchdog = Watchdog::start();
+    let loader = DataLoader::builder(Numbered)
+        .collate(|samples: Vec<Vec<f32>>| {
+            let tensor = |len| Tensor::from_slice(&samples[0][..len], [len]);
+            Ok((tensor(3)?, tensor(17)?, tensor(1)?))
+        })
+        .num_workers(1)
+        .timeout(Duration::from_secs(30))
+        .build()
+        .unwrap();
+    for (number, batch) in loader.iter().unwrap().enumerate().take(3) {
+        let (before, written, after) = batch.unwrap();
+        assert!(before.is_shared_memory() && written.is_shared_memory() && after.is_shared_memory());
+        let neighbour = A::export(after.into()).unwrap();
+        let written = A::fill(A::export(written.into()).unwrap(), 0.5);
+        assert_eq!(A::inspect(&written).bytes, 0.5_f32.to_le_bytes().repeat(17));
+        assert_eq!(before.as_bytes(), [number as u8; 3 * 4]);
+        assert_eq!(A::inspect(&neighbour).bytes, [number as u8; 4]);
     }
 }

@@ -1,9 +1,9 @@
-//! Which dtype of the loader is which data type of DLPack.
+//! Converts between the dtypes of the loader and of DLPack.
 
 use dlpark::ffi::{DLDataType, DLDataTypeCode};
 use loader_core::DType;
 
-/// Returns the data type of DLPack, or `None` if it has none.
+/// Converts a dtype of the loader to the data type of DLPack; `None` if DLPack has none.
 pub fn data_type_of(dtype: DType) -> Option<DLDataType> {
     Some(match dtype {
         DType::U8 => DLDataType::U8,
@@ -23,7 +23,8 @@ pub fn data_type_of(dtype: DType) -> Option<DLDataType> {
     })
 }
 
-/// Returns the dtype of the loader, or `None` if it has none, as for vectors of more than one lane.
+/// Converts a data type of DLPack to the dtype of the loader; `None` if the loader has none, as for vectors of more
+/// than one lane.
 pub fn dtype_of(data_type: DLDataType) -> Option<DType> {
     let is_same = |dtype: &DType| data_type_of(*dtype).is_some_and(|same| same.matches(data_type));
     DType::ALL.iter().copied().find(is_same)

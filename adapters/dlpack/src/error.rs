@@ -1,4 +1,4 @@
-//! The error of this package.
+//! The error of this crate.
 
 use dlpark::{
     dlpack::FromRawError,
@@ -14,10 +14,10 @@ use crate::dtype::name_of;
 #[non_exhaustive]
 pub enum Error {
     /// DLPack has no data type for the dtype.
-    #[error("DLPack has no data type for {0}; convert the tensor")]
-    NoDataType(DType),
-    /// The shape cannot be described: a size or a stride does not fit into 64 bits with a sign.
-    #[error("DLPack cannot describe the shape {shape:?}: {source}")]
+    #[error("DLPack has no data type for {0}; give the field of the sample another type")]
+    UnsupportedDType(DType),
+    /// The shape cannot be described: a size or a stride does not fit into a signed 64-bit integer.
+    #[error("DLPack cannot describe the shape {shape:?}: {source}; change the shape of the sample")]
     Shape {
         /// The shape.
         shape: Vec<usize>,
@@ -25,17 +25,20 @@ pub enum Error {
         source: metadata::Error,
     },
     /// The pointer is null, or the tensor has another major version of DLPack.
-    #[error("the managed tensor cannot be taken: {0}")]
+    #[error("the managed tensor cannot be taken: {0}; pass a pointer to a managed tensor of DLPack 1")]
     Raw(#[from] FromRawError),
     /// The description of the tensor is invalid.
-    #[error("the DLPack tensor is invalid: {0}")]
+    #[error("the DLPack tensor is invalid: {0}; correct the library that made it")]
     Invalid(#[from] tensor::Error),
     /// The tensor is not on the CPU.
-    #[error("the DLPack tensor is on {}, not on the CPU; copy it to the CPU first", device_name(*.0))]
+    #[error("the DLPack tensor is {}", place_and_advice(*.0))]
     Device(DLDevice),
     /// The loader has no dtype for the data type.
-    #[error("the loader has no dtype for the DLPack type {}; convert the tensor first", name_of(*.0))]
-    DataType(DLDataType),
+    #[error(
+        "the loader has no dtype for the DLPack type {}; convert the tensor in the framework that made it",
+        name_of(*.0)
+    )]
+    DTypeNotInLoader(DLDataType),
     /// The tensor is not contiguous.
     #[error(
         "the DLPack tensor of shape {shape:?} has the strides {strides:?}, so it is not contiguous; make a \
@@ -52,15 +55,17 @@ pub enum Error {
     Tensor(#[from] TensorError),
 }
 
-fn device_name(device: DLDevice) -> String {
+fn place_and_advice(device: DLDevice) -> String {
     let name = match device.device_type {
+        DLDeviceType::CUDAHOST => {
+            return "in CUDA's page-locked memory; copy it to ordinary memory first".to_owned();
+        }
         DLDeviceType::CUDA => "CUDA",
-        DLDeviceType::CUDAHOST => "CUDA's page-locked memory",
         DLDeviceType::CUDAMANAGED => "CUDA's managed memory",
         DLDeviceType::METAL => "Metal",
         DLDeviceType::ROCM => "ROCm",
         DLDeviceType::VULKAN => "Vulkan",
-        DLDeviceType(kind) => return format!("a device of type {kind}"),
+        DLDeviceType(kind) => return format!("on a device of type {kind}; copy it to the CPU first"),
     };
-    format!("{name} (device {})", device.device_id)
+    format!("on {name} (device {}); copy it to the CPU first", device.device_id)
 }

@@ -1,4 +1,4 @@
-//! Tensors of the loader as DLPack tensors.
+//! Gives the data of tensors to DLPack tensors.
 
 use std::{ffi::c_void, ptr};
 
@@ -7,17 +7,22 @@ use loader_core::{AnyTensor, DType, Element, Tensor};
 
 use crate::{Error, data_type_of};
 
-/// Tensors that become DLPack tensors without a copy.
+/// Tensors that are converted to DLPack tensors.
 pub trait IntoDlpack {
-    /// Returns a DLPack tensor that owns the data, on the CPU, with strides. It is flagged as read-only if
-    /// another tensor shares the data; export a clone if you keep the tensor. Data that another process reads
-    /// too is first copied, as [`Tensor::as_mut_slice`] does. A tensor without elements has a null pointer.
-    /// Truth values that are neither 0 nor 1 are invalid in DLPack: a tensor that has any is copied, with 1
-    /// instead.
+    /// Returns a DLPack tensor on the CPU that owns the data, with strides.
+    ///
+    /// `into_dlpack` takes the tensor. To keep it, export a clone: both then share the data, and the DLPack tensor
+    /// is flagged read-only. A tensor without elements has a null pointer.
+    ///
+    /// The data is not copied, with two exceptions: data that another process may still read, as for
+    /// [`Tensor::as_mut_slice`], and truth values that are neither 0 nor 1, which DLPack does not allow: the copy
+    /// has 1 in their place.
     ///
     /// # Errors
-    /// Returns [`Error::Shape`] if DLPack cannot describe the shape, and [`Error::Tensor`] if there is no
-    /// memory for a copy of truth values.
+    /// - [`Error::UnsupportedDType`]: DLPack has no data type for the dtype. It has one for every dtype of this
+    ///   version.
+    /// - [`Error::Shape`]: DLPack cannot describe the shape.
+    /// - [`Error::Tensor`]: there is no memory for a copy of truth values.
     fn into_dlpack(self) -> Result<Dlpack, Error>;
 }
 
@@ -29,7 +34,7 @@ impl<T: Element> IntoDlpack for Tensor<T> {
 
 impl IntoDlpack for AnyTensor {
     fn into_dlpack(mut self) -> Result<Dlpack, Error> {
-        let data_type = data_type_of(self.dtype()).ok_or(Error::NoDataType(self.dtype()))?;
+        let data_type = data_type_of(self.dtype()).ok_or(Error::UnsupportedDType(self.dtype()))?;
         let shape = self.shape().to_vec();
         if self.dtype() == DType::Bool && self.as_bytes().iter().any(|&byte| byte > 1) {
             let valid: Vec<u8> = self.as_bytes().iter().map(|&byte| u8::from(byte != 0)).collect();

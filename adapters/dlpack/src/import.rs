@@ -1,4 +1,4 @@
-//! DLPack tensors as tensors of the loader.
+//! Copies DLPack tensors into tensors of the loader.
 
 use std::slice;
 
@@ -13,8 +13,11 @@ use crate::{Error, dtype_of};
 /// Copies a DLPack tensor on the CPU into a tensor of the loader.
 ///
 /// # Errors
-/// Returns an error if the tensor is not on the CPU, is not contiguous, has a data type that the loader does
-/// not have, or is invalid; and if there is no memory for the copy.
+/// - [`Error::Device`]: the tensor is not in ordinary memory of the CPU.
+/// - [`Error::NotContiguous`]: the tensor is not contiguous.
+/// - [`Error::DTypeNotInLoader`]: the loader does not have the data type.
+/// - [`Error::Invalid`]: the description of the tensor is invalid.
+/// - [`Error::Tensor`]: there is no memory for the copy.
 ///
 /// # Safety
 /// If the tensor has elements, and is on the CPU, its data pointer with the byte offset must point to as many
@@ -25,7 +28,7 @@ pub unsafe fn from_dlpack<M: ManagedTensorBase>(managed: &Managed<M>) -> Result<
     if device_type != DLDeviceType::CPU {
         return Err(Error::Device(tensor.device()));
     }
-    let dtype = dtype_of(tensor.dtype()).ok_or(Error::DataType(tensor.dtype()))?;
+    let dtype = dtype_of(tensor.dtype()).ok_or(Error::DTypeNotInLoader(tensor.dtype()))?;
     if let Some(strides) = tensor.strides().filter(|strides| !is_contiguous(tensor.shape(), strides)) {
         return Err(Error::NotContiguous { shape: tensor.shape().to_vec(), strides: strides.to_vec() });
     }

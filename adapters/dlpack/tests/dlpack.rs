@@ -17,7 +17,7 @@ use dlpark::{
     metadata::Dynamic,
 };
 use loader::{AnyTensor, DType, Tensor};
-use loader_conformance::{Adapter, Copies, Seen};
+use loader_conformance::{Adapter, Copies, Importer, Inspected};
 use loader_dlpack::{Dlpack, Error, IntoDlpack, dlpark, dtype_of, from_dlpack, from_raw};
 
 loader::init_before_main!();
@@ -30,16 +30,15 @@ impl Adapter for DlpackAdapter {
     type Error = Error;
 
     const COPIES: Copies = Copies::Zero;
-    const IMPORTS_STRIDED: bool = false;
 
     fn export(tensor: AnyTensor) -> Result<Self::Tensor, Error> {
         tensor.into_dlpack().map(Arc::new)
     }
 
-    fn see(tensor: &Self::Tensor) -> Seen {
+    fn inspect(tensor: &Self::Tensor) -> Inspected {
         let tensor = tensor.validate().unwrap();
         let data = data(&tensor);
-        Seen {
+        Inspected {
             dtype: dtype_of(tensor.dtype()).unwrap(),
             shape: tensor.shape().iter().map(|&size| size.try_into().unwrap()).collect(),
             bytes: data.to_vec(),
@@ -53,18 +52,31 @@ impl Adapter for DlpackAdapter {
         Some(view(tensor, [1, shape[1]], [shape[1], 1], offset.try_into().unwrap()))
     }
 
-    fn transpose(tensor: &Self::Tensor) -> Option<Self::Tensor> {
-        let shape = tensor.validate().unwrap().shape().to_vec();
-        Some(view(tensor, [shape[1], shape[0]], [1, shape[1]], 0))
+    fn fill(mut tensor: Self::Tensor, value: f32) -> Self::Tensor {
+        assert_eq!(tensor.flags(), DlpackFlags::empty());
+        let mut writable = Arc::get_mut(&mut tensor).expect("it has no view").validate_mut().unwrap();
+        // SAFETY: the adapter describes `f32` in memory that nothing else refers to.
+        unsafe { writable.cpu_slice_mut::<f32>() }.unwrap().fill(value);
+        tensor
+    }
+}
+
+impl Importer for DlpackAdapter {
+    const IMPORTS_STRIDED: bool = false;
+
+    fn import(tensor: Self::Tensor) -> Result<AnyTensor, Error> {
+        // SAFETY: the adapter or `view` has made the tensor.
+        unsafe { from_dlpack(&tensor) }
     }
 
-    fn import(tensor: Self::Tensor) -> Option<Result<AnyTensor, Error>> {
-        // SAFETY: the adapter or `view` has made the tensor.
-        Some(unsafe { from_dlpack(&tensor) })
+    fn transpose(tensor: &Self::Tensor) -> Self::Tensor {
+        let shape = tensor.validate().unwrap().shape().to_vec();
+        view(tensor, [shape[1], shape[0]], [1, shape[1]], 0)
     }
 }
 
 loader_conformance::suite!(DlpackAdapter);
+loader_conformance::import_suite!(DlpackAdapter);
 
 /// The bytes of a contiguous tensor that the adapter, or `view`, has made.
 fn data<'a>(tensor: &TensorRef<'a>) -> &'a [u8] {
@@ -140,6 +152,10 @@ fn any_address_and_offset_is_imported() {
     assert_eq!((imported.dtype(), imported.as_bytes()), (DType::U32, &BYTES[1..9]));
     let empty = foreign(BYTES, DLDataType::I16, &[3, 0], |tensor| tensor.data = ptr::null_mut());
     assert_eq!(import(&empty).unwrap().shape(), [3, 0]);
+    // Any byte of a truth value but 0 is true.
+    let truths = import(&foreign(BYTES, DLDataType::BOOL, &[3], |_| ())).unwrap();
+    let truths: Vec<bool> = truths.as_slice::<loader::Bool>().unwrap().iter().map(|b| b.get()).collect();
+    assert_eq!(truths, [false, true, true]);
     // The stride of a dimension of size 1 has no meaning.
     let row = foreign(BYTES, DLDataType::U8, &[1, 3], |tensor| {
         // SAFETY: the tensor has two strides.
@@ -155,7 +171,11 @@ fn what_cannot_be_imported_is_refused_by_name() {
     };
     assert_eq!(
         refused(DLDataType::U8, |tensor| tensor.device = DLDevice::cuda(3)),
-        "the DLPack tensor is on CUDA (device 3), not on the CPU; copy it to the CPU first"
+        "the DLPack tensor is on CUDA (device 3); copy it to the CPU first"
+    );
+    assert_eq!(
+        refused(DLDataType::U8, |tensor| tensor.device.device_type = DLDeviceType::CUDAHOST),
+        "the DLPack tensor is in CUDA's page-locked memory; copy it to ordinary memory first"
     );
     let device = DLDevice { device_type: DLDeviceType(99), device_id: 0 };
     assert!(matches!(
@@ -211,7 +231,7 @@ fn a_raw_tensor_is_deleted_once_also_after_an_error() {
     assert_eq!((imported.as_bytes(), deleted.load(Ordering::Relaxed)), ([0, 1, 2].as_slice(), 1));
     // SAFETY: as above.
     let refused = unsafe { from_raw(raw(DLDataType::C64)) };
-    assert!(matches!(refused, Err(Error::DataType(_))));
+    assert!(matches!(refused, Err(Error::DTypeNotInLoader(_))));
     assert_eq!(deleted.load(Ordering::Relaxed), 2);
     // SAFETY: null is refused.
     let null = unsafe { from_raw(ptr::null_mut::<DLManagedTensorVersioned>()) };

@@ -4,7 +4,7 @@
 //! ```compile_fail,E0597
 //! use loader_ndarray::TensorExt;
 //! let view = {
-//!     let batch = loader_core::Tensor::from_vec(vec![1_u8], [1]).unwrap();
+//!     let batch = loader::Tensor::from_vec(vec![1_u8], [1]).unwrap();
 //!     batch.view().unwrap()
 //! };
 //! println!("{view}");
@@ -13,12 +13,15 @@
 use loader_core::{AnyTensor, DType, Element, Tensor, TensorError};
 use ndarray::{ArrayBase, ArrayD, ArrayView, ArrayViewD, ArrayViewMutD, Data, Dimension, IxDyn, ShapeError};
 
-/// Error returned by the methods of this package.
+/// Error returned by the methods of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The tensor has another number of dimensions.
-    #[error("a tensor of shape {shape:?} has {} dimensions, not {expected}; use `view`, or reshape the tensor", shape.len())]
+    #[error(
+        "a tensor of shape {shape:?} has {} dimensions, not {expected}; use `view`, or reshape the tensor",
+        shape.len()
+    )]
     WrongRank {
         /// The number of dimensions that was asked for.
         expected: usize,
@@ -26,7 +29,7 @@ pub enum Error {
         shape: Vec<usize>,
     },
     /// ndarray does not support the shape: the product of its sizes without the zeros exceeds `isize::MAX`.
-    #[error("ndarray does not support the shape {shape:?}: {source}")]
+    #[error("ndarray does not support the shape {shape:?}: {source}; change the shape of the sample")]
     Shape {
         /// Shape of the tensor.
         shape: Vec<usize>,
@@ -38,7 +41,7 @@ pub enum Error {
     Tensor(#[from] TensorError),
 }
 
-/// Arrays of a [`Tensor`].
+/// Views a [`Tensor`] as an array.
 pub trait TensorExt<T: Element> {
     /// Returns the tensor as an array, without a copy.
     ///
@@ -89,7 +92,7 @@ impl<T: Element> TensorExt<T> for Tensor<T> {
     }
 }
 
-/// Arrays of an [`AnyTensor`]. [`AnyTensor::downcast`] gives a [`Tensor`] with all methods of [`TensorExt`].
+/// Views an [`AnyTensor`] as an array. [`AnyTensor::downcast`] returns a [`Tensor`] with all methods of [`TensorExt`].
 pub trait AnyTensorExt {
     /// Returns the tensor as an array, without a copy.
     ///
@@ -113,7 +116,7 @@ fn array_view<'a, T>(shape: &[usize], elements: &'a [T]) -> Result<ArrayViewD<'a
         .map_err(|source| Error::Shape { shape: shape.to_vec(), source })
 }
 
-/// Tensors of arrays and their views.
+/// Copies arrays and their views into tensors.
 pub trait ArrayExt<T: Element> {
     /// Copies the array into a tensor, row-major, whatever the layout of the array. The tensor is in shared
     /// memory if a worker is collating a batch.

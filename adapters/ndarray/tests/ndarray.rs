@@ -1,7 +1,9 @@
 //! The conformance of views and of owned arrays, and what is special to ndarray.
 
+use std::any::Any;
+
 use loader::{AnyTensor, DType, Tensor, TensorError};
-use loader_conformance::{Adapter, Copies, Seen};
+use loader_conformance::{Adapter, Copies, Importer, Inspected};
 use loader_ndarray::{AnyTensorExt, ArrayExt, Error, TensorExt};
 use ndarray::{Array2, ArrayD, Axis, Ix2, Ix3, ShapeBuilder};
 
@@ -35,34 +37,51 @@ impl Adapter for Views {
         Ok(tensor)
     }
 
-    fn see(tensor: &AnyTensor) -> Seen {
+    fn inspect(tensor: &AnyTensor) -> Inspected {
         with_element!(tensor.dtype(), T => {
             let view = tensor.view::<T>().unwrap();
-            Seen { address: Some(view.as_ptr() as usize), ..see_owned(&view.to_owned()) }
+            Inspected { address: Some(view.as_ptr() as usize), ..inspect_owned(&view.to_owned()) }
         })
+    }
+
+    fn fill(tensor: AnyTensor, value: f32) -> AnyTensor {
+        let mut tensor = tensor.downcast::<f32>().unwrap();
+        tensor.view_mut().unwrap().fill(value);
+        tensor.into()
     }
 }
 
-fn see_owned<T: loader::Element>(array: &ArrayD<T>) -> Seen {
+fn inspect_owned<T: loader::Element>(array: &ArrayD<T>) -> Inspected {
     let elements: Vec<T> = array.iter().copied().collect();
     let bytes = Tensor::from_slice(&elements, [elements.len()]).unwrap().as_bytes().to_vec();
-    Seen { dtype: T::DTYPE, shape: array.shape().to_vec(), bytes, address: Some(array.as_ptr() as usize) }
+    Inspected {
+        dtype: T::DTYPE,
+        shape: array.shape().to_vec(),
+        bytes,
+        address: Some(array.as_ptr() as usize),
+    }
 }
 
 /// An array of any dtype.
 trait AnyArray: Send {
-    fn see(&self) -> Seen;
+    fn inspect(&self) -> Inspected;
     fn transpose(&self) -> Box<dyn AnyArray>;
+    /// Only of elements of the type of `value`.
+    fn fill(&mut self, value: &dyn Any);
     fn to_any_tensor(&self) -> AnyTensor;
 }
 
 impl<T: loader::Element> AnyArray for ArrayD<T> {
-    fn see(&self) -> Seen {
-        see_owned(self)
+    fn inspect(&self) -> Inspected {
+        inspect_owned(self)
     }
 
     fn transpose(&self) -> Box<dyn AnyArray> {
         Box::new(self.clone().reversed_axes())
+    }
+
+    fn fill(&mut self, value: &dyn Any) {
+        self.map_inplace(|element| *element = *value.downcast_ref().expect("it has this type"));
     }
 
     fn to_any_tensor(&self) -> AnyTensor {
@@ -83,16 +102,23 @@ impl Adapter for Owned {
         with_element!(tensor.dtype(), T => Ok(Box::new(tensor.downcast::<T>()?.to_array()?)))
     }
 
-    fn see(tensor: &Self::Tensor) -> Seen {
-        tensor.see()
+    fn inspect(tensor: &Self::Tensor) -> Inspected {
+        tensor.inspect()
     }
 
-    fn transpose(tensor: &Self::Tensor) -> Option<Self::Tensor> {
-        Some(tensor.transpose())
+    fn fill(mut tensor: Self::Tensor, value: f32) -> Self::Tensor {
+        tensor.fill(&value);
+        tensor
+    }
+}
+
+impl Importer for Owned {
+    fn import(tensor: Self::Tensor) -> Result<AnyTensor, Error> {
+        Ok(tensor.to_any_tensor())
     }
 
-    fn import(tensor: Self::Tensor) -> Option<Result<AnyTensor, Error>> {
-        Some(Ok(tensor.to_any_tensor()))
+    fn transpose(tensor: &Self::Tensor) -> Self::Tensor {
+        tensor.transpose()
     }
 }
 
@@ -102,6 +128,7 @@ mod views {
 
 mod owned {
     loader_conformance::suite!(super::Owned);
+    loader_conformance::import_suite!(super::Owned);
 }
 
 #[test]

@@ -13,11 +13,11 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Lends the tensor. A [`Tensor`](loader_core::Tensor) becomes an [`AnyTensor`] with `into()`, without a
+    /// Borrows `tensor`. `AnyTensor::from` converts a [`Tensor`](loader_core::Tensor) to an [`AnyTensor`] without a
     /// copy.
     ///
     /// # Panics
-    /// Panics if safetensors has no such dtype. It has all of this version.
+    /// Panics if safetensors does not have the dtype. It has every dtype of this version of the loader.
     pub fn new(tensor: &'a AnyTensor) -> Self {
         let dtype = dtype_of(tensor.dtype());
         Self { tensor, dtype: dtype.unwrap_or_else(|| panic!("safetensors has no dtype {}", tensor.dtype())) }

@@ -1,10 +1,10 @@
-//! `#[sample(candle)]` and the like: a struct of a framework's tensors for a batch.
+//! Expands `#[sample(burn)]` and `#[sample(candle)]` into a struct of converted fields.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 use syn::{DeriveInput, Field, Fields, Ident, Member, Path, Result, parse_quote, spanned::Spanned};
 
-use crate::{declare, member_name, members, rank::Rank};
+use crate::{Options, declare, field::FieldOptions, member_name, members, rank::Rank};
 
 /// A framework whose adapter converts batches.
 #[derive(Clone, Copy)]
@@ -22,7 +22,7 @@ pub(crate) struct Framework {
     /// What the method does, for its docs.
     does: &'static str,
     /// True if the rank is a part of the type of a tensor. The associated type and the method then have it as
-    /// a parameter, and the adapter's crate has a trait `Unranked`, with a method `to_burn_unranked`.
+    /// a parameter, and the adapter's crate has a trait `FixedRank`, with a method `to_burn_fixed_rank`.
     is_ranked: bool,
 }
 
@@ -34,7 +34,7 @@ pub(crate) const FRAMEWORKS: &[Framework] = &[
         crate_name: "loader_burn",
         trait_name: "ToBurn",
         method: "to_burn",
-        does: "Returns the batch as tensors of burn, over the same memory if `device` is the CPU.",
+        does: "Returns the batch as burn tensors. On burn's backend `flex` they share the memory of the batch.",
         is_ranked: true,
     },
     Framework {
@@ -43,19 +43,14 @@ pub(crate) const FRAMEWORKS: &[Framework] = &[
         crate_name: "loader_candle",
         trait_name: "ToCandle",
         method: "to_candle",
-        does: "Copies the tensors of the batch to `device`, as tensors of candle.",
+        does: "Copies the tensors of the batch to `device`, as candle tensors.",
         is_ranked: false,
     },
 ];
 
-/// Generates for each of `frameworks` a struct of its tensors for the batch of the struct `input`.
-pub(crate) fn expand(
-    frameworks: &[Framework],
-    input: &DeriveInput,
-    fields: &Fields,
-    core: &Path,
-) -> Result<TokenStream> {
-    frameworks.iter().map(|framework| framework.expand(input, fields, core)).collect()
+/// Generates for each framework of `options` a struct of its tensors for the batch of the struct `input`.
+pub(crate) fn expand(options: &Options, input: &DeriveInput, fields: &Fields) -> Result<TokenStream> {
+    options.frameworks.iter().map(|framework| framework.expand(options, input, fields)).collect()
 }
 
 /// A field of a batch, converted.
@@ -67,7 +62,7 @@ struct Converted {
 impl Framework {
     /// Generates the struct of the framework's tensors, the implementation of the adapter's trait for the
     /// batch, and a method of the same name, for which the trait need not be in scope.
-    fn expand(self, input: &DeriveInput, fields: &Fields, core: &Path) -> Result<TokenStream> {
+    fn expand(self, options: &Options, input: &DeriveInput, fields: &Fields) -> Result<TokenStream> {
         let (sample, vis) = (&input.ident, &input.vis);
         let batch = format_ident!("{sample}Batch");
         let Self { attribute, name, does, .. } = self;
@@ -76,23 +71,27 @@ impl Framework {
         let converted = format_ident!("{sample}{name}");
         let member: Vec<Member> = members(fields);
         let field_name: Vec<String> = member.iter().map(member_name).collect();
-        let each = fields.iter().zip(&member).map(|(field, member)| self.field(core, field, member));
+        let each = fields.iter().zip(&member).map(|(field, member)| self.field(&options.core, field, member));
         let each: Vec<Converted> = each.collect::<Result<_>>()?;
         let value = each.iter().map(|converted| &converted.value);
         let mut types = each.iter().map(|converted| converted.ty.clone());
-        let doc = format!("The tensors of {attribute} of");
-        let declared = declare(fields, &doc, |_| types.next().expect("each field was converted"));
-        let doc = format!("A [`{batch}`] with tensors of {attribute}.");
+        let declared =
+            declare(fields, "The converted batch of", |_| types.next().expect("each field was converted"));
+        let doc = format!("A [`{batch}`] converted to {attribute}.");
         let errors = "Returns an error that names the field if a tensor cannot be converted.";
         let semicolon = matches!(fields, Fields::Unnamed(_)).then(|| quote!(;));
         // A struct has tensors of several ranks, so the parameter does not matter.
         let (parameter, argument) =
             if self.is_ranked { (quote!(<const D: usize>), quote!(::<0>)) } else { Default::default() };
-        let unranked = self.is_ranked.then(|| quote!(impl #adapter::Unranked for #batch {}));
+        let fixed_rank = self.is_ranked.then(|| quote!(impl #adapter::FixedRank for #batch {}));
+        // Tensors of frameworks implement these two, but not, for example, `PartialEq`.
+        let derives = options.derives.iter().filter(|path| {
+            path.segments.last().is_some_and(|name| name.ident == "Debug" || name.ident == "Clone")
+        });
 
         Ok(quote! {
             #[doc = #doc]
-            #[derive(Debug, Clone)]
+            #(#[derive(#derives)])*
             #vis struct #converted #declared #semicolon
 
             impl #adapter::#trait_name for #batch {
@@ -108,7 +107,7 @@ impl Framework {
                 }
             }
 
-            #unranked
+            #fixed_rank
 
             impl #batch {
                 #[doc = #does]
@@ -131,7 +130,18 @@ impl Framework {
             (self.adapter(), ident(self.trait_name), ident(self.name), ident(self.method));
         let sample = &field.ty;
         let batch = quote_spanned!(sample.span()=> <#sample as #core::collate::Sample>::Batch);
-        let (ty, value) = match (self.is_ranked, Rank::of_field(field)?) {
+        let options = FieldOptions::parse(field)?;
+        if let Some(dtype) = options.candle.filter(|_| self.attribute == "candle") {
+            let dtype = quote!(#adapter::candle_core::DType::#dtype);
+            let value = quote_spanned!(sample.span()=> #adapter::ToCandleAs::to_candle_as(&self.#member, #dtype, device));
+            return Ok(Converted { ty: quote!(#adapter::candle_core::Tensor), value });
+        }
+        let rank = options.rank.map_or_else(|| Rank::of_type(sample), Rank::Known);
+        let (ty, value) = match (self.is_ranked, rank) {
+            (_, Rank::Kept) => (
+                batch,
+                quote!(::std::result::Result::<_, #adapter::Error>::Ok(::std::clone::Clone::clone(&self.#member))),
+            ),
             (false, _) => (
                 quote_spanned!(sample.span()=> <#batch as #adapter::#trait_name>::#associated),
                 quote!(#adapter::#trait_name::#method(&self.#member, device)),
@@ -140,14 +150,10 @@ impl Framework {
                 quote_spanned!(sample.span()=> <#batch as #adapter::#trait_name>::#associated<#rank>),
                 quote!(#adapter::#trait_name::#method::<#rank>(&self.#member, device)),
             ),
-            (true, Rank::Kept) => (
-                batch,
-                quote!(::std::result::Result::<_, #adapter::Error>::Ok(::std::clone::Clone::clone(&self.#member))),
-            ),
             (true, Rank::Unknown) => (
                 quote_spanned!(sample.span()=> <#batch as #adapter::#trait_name>::#associated<0>),
                 // An error about the missing rank is about this call.
-                quote_spanned!(sample.span()=> #adapter::Unranked::to_burn_unranked(&self.#member, device)),
+                quote_spanned!(sample.span()=> #adapter::FixedRank::to_burn_fixed_rank(&self.#member, device)),
             ),
         };
         Ok(Converted { ty, value })

@@ -7,15 +7,17 @@
 //! the program's manifest. Rejected because it adds a TOML parser to the build of every program.
 
 mod convert;
+mod field;
 mod framework;
 mod rank;
 
+use field::FieldOptions;
 use framework::{FRAMEWORKS, Framework};
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote, quote_spanned};
 use syn::{
     Attribute, Data, DeriveInput, Error, Field, Fields, Index, LitStr, Member, Path, Result, Token,
-    parse::Parser, parse_macro_input, parse_quote, spanned::Spanned,
+    ext::IdentExt, parse::Parser, parse_macro_input, parse_quote, spanned::Spanned,
 };
 
 /// Derives `Sample` (default collation) for a struct whose fields all implement it.
@@ -24,14 +26,18 @@ use syn::{
 /// label: Tensor<u8> }` with the same visibilities. `DigitBatch` implements `Serialize` and `Deserialize`, so
 /// it can be the batch of a loader.
 ///
-/// - `#[sample(derive(Debug, Clone))]` adds derives to `DigitBatch`.
+/// - `#[sample(derive(Debug, Clone))]` adds derives to `DigitBatch`, and to the structs below if it is `Debug` or
+///   `Clone`.
 /// - `#[sample(crate = "records")]` says that the program depends on this crate under the name `records`.
 /// - `#[sample(burn)]` also generates `struct DigitBurn` with tensors of burn, and the method
 ///   `DigitBatch::to_burn`. The program depends on `loader-burn`, which has an example. A field whose type does
 ///   not tell the rank, such as a `Tensor<f32>`, needs `#[sample(rank = N)]`, where `N` counts the dimension of
 ///   the batch too.
 /// - `#[sample(candle)]` also generates `struct DigitCandle` with tensors of candle, and the method
-///   `DigitBatch::to_candle`. The program depends on `loader-candle`, which has an example.
+///   `DigitBatch::to_candle`. The program depends on `loader-candle`, which has an example. candle has no `bool`,
+///   `i8`, `u16`, `u64` and `usize`: `#[sample(candle = "i64")]` on such a field converts its tensor.
+/// - Fields that are listed unchanged, such as `String` and `Keep<T>`, are cloned into these structs, so `T` must
+///   implement `Clone`.
 ///
 /// # Examples
 /// ```
@@ -108,7 +114,8 @@ pub fn derive_loader_convert(input: proc_macro::TokenStream) -> proc_macro::Toke
 /// names another.
 fn expand(input: &DeriveInput, default_core: Path) -> Result<TokenStream> {
     let fields = fields_of(input, "Sample")?;
-    let Options { core, derives, frameworks } = Options::parse(&input.attrs, default_core)?;
+    let options = Options::parse(&input.attrs, default_core)?;
+    let Options { core, derives, .. } = &options;
     let (sample, vis) = (&input.ident, &input.vis);
     let (batch, stack) = (format_ident!("{sample}Batch"), format_ident!("{sample}Stack"));
     let member: Vec<Member> = members(fields);
@@ -123,8 +130,8 @@ fn expand(input: &DeriveInput, default_core: Path) -> Result<TokenStream> {
     let stack_fields = declare(fields, "The batch of", |ty| part(ty, "Stack"));
     let batch_doc = format!("A batch of [`{sample}`]s: each field is the batch of that field.");
     let semicolon = matches!(fields, Fields::Unnamed(_)).then(|| quote!(;));
-    let serde_path = serde_path(&core);
-    let converted = framework::expand(&frameworks, input, fields, &core)?;
+    let serde_path = serde_path(core);
+    let converted = framework::expand(&options, input, fields)?;
 
     Ok(quote! {
         #converted
@@ -196,6 +203,9 @@ fn fields_of<'a>(input: &'a DeriveInput, trait_name: &str) -> Result<&'a Fields>
         let problem = format!("`{trait_name}` cannot be derived for a struct without fields; add a field");
         return Err(Error::new(input.span(), problem));
     }
+    for field in &data.fields {
+        FieldOptions::parse(field)?; // also of derives and frameworks that do not use them
+    }
     Ok(&data.fields)
 }
 
@@ -259,7 +269,7 @@ fn members(fields: &Fields) -> Vec<Member> {
 
 fn member_name(member: &Member) -> String {
     match member {
-        Member::Named(name) => name.to_string(),
+        Member::Named(name) => name.unraw().to_string(),
         Member::Unnamed(index) => index.index.to_string(),
     }
 }
@@ -271,7 +281,7 @@ fn declare(fields: &Fields, doc: &str, mut ty: impl FnMut(&syn::Type) -> TokenSt
         let (vis, ty) = (&field.vis, ty(&field.ty));
         match &field.ident {
             Some(name) => {
-                let doc = format!("{doc} `{name}`.");
+                let doc = format!("{doc} `{}`.", name.unraw());
                 quote!(#[doc = #doc] #vis #name: #ty)
             }
             None => quote!(#vis #ty),

@@ -1,6 +1,7 @@
-//! The rank of the tensor that a batch of a field is, for frameworks whose tensors have it in their type.
+//! Finds the rank of the tensors in the batch of a field. Frameworks such as burn have the rank in the type of a
+//! tensor.
 
-use syn::{Error, Field, GenericArgument, LitInt, PathArguments, Result, Type, TypePath};
+use syn::{GenericArgument, PathArguments, Type, TypePath};
 
 /// What is known of the batch of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,37 +10,13 @@ pub(crate) enum Rank {
     Known(usize),
     /// The batch is a list of the samples, without tensors.
     Kept,
-    /// The type does not tell it.
+    /// The derive cannot read the rank from the type.
     Unknown,
 }
 
 impl Rank {
-    /// Reads the rank from `#[sample(rank = N)]`, or else from the type of the field.
-    pub(crate) fn of_field(field: &Field) -> Result<Self> {
-        let mut given = None;
-        for attribute in field.attrs.iter().filter(|attribute| attribute.path().is_ident("sample")) {
-            attribute.parse_nested_meta(|meta| {
-                if !meta.path.is_ident("rank") {
-                    return Err(meta.error("unknown attribute of a field; expected `rank = N`"));
-                }
-                let rank: LitInt = meta.value()?.parse()?;
-                given = Some(match rank.base10_parse()? {
-                    0 => {
-                        return Err(Error::new(
-                            rank.span(),
-                            "the rank counts the dimension of the batch, so it is at least 1",
-                        ));
-                    }
-                    rank => rank,
-                });
-                Ok(())
-            })?;
-        }
-        Ok(given.map_or_else(|| Self::of_type(&field.ty), Self::Known))
-    }
-
     /// Reads the rank from the type of a sample, as far as it is written there.
-    fn of_type(ty: &Type) -> Self {
+    pub(crate) fn of_type(ty: &Type) -> Self {
         match ty {
             Type::Array(array) => Self::of_type(&array.elem).with_dimension(),
             Type::Path(path) => Self::of_path(path),
@@ -68,7 +45,7 @@ impl Rank {
             ("u8" | "i8" | "u16" | "i16" | "u32" | "i32" | "u64" | "i64" | "usize" | "isize", []) => {
                 Self::Known(1)
             }
-            ("f16" | "bf16" | "f32" | "f64" | "bool", []) => Self::Known(1),
+            ("f16" | "bf16" | "f32" | "f64" | "bool" | "Bool", []) => Self::Known(1),
             ("String" | "char", []) | ("Keep", [_]) => Self::Kept,
             ("Vec", [element]) => Self::of_type(element).with_dimension(),
             ("Box", [Type::Slice(slice)]) => Self::of_type(&slice.elem).with_dimension(),
@@ -96,13 +73,15 @@ mod tests {
 
     #[test]
     fn ranks_are_read_from_types() {
-        let cases: [(Type, Rank); 13] = [
+        let cases: [(Type, Rank); 15] = [
             (parse_quote!(u8), Rank::Known(1)),
             (parse_quote!(half::bf16), Rank::Known(1)),
             (parse_quote!([[[f32; 28]; 28]; 3]), Rank::Known(4)),
             (parse_quote!(Vec<[i64; 2]>), Rank::Known(3)),
             (parse_quote!(Box<[u16]>), Rank::Known(2)),
             (parse_quote!([bool; 4]), Rank::Known(2)),
+            (parse_quote!([Bool; 4]), Rank::Known(2)),
+            (parse_quote!(Vec<loader::Bool>), Rank::Known(2)),
             (parse_quote!(Ragged<Vec<u32>>), Rank::Known(2)),
             (parse_quote!(Option<Vec<bool>>), Rank::Known(2)),
             (parse_quote!(std::collections::BTreeMap<String, [u32; 2]>), Rank::Known(2)),
@@ -114,16 +93,5 @@ mod tests {
         for (ty, rank) in cases {
             assert_eq!(Rank::of_type(&ty), rank, "{}", quote::quote!(#ty));
         }
-    }
-
-    #[test]
-    fn the_attribute_is_stronger_than_the_type() {
-        let rank = |field: Field| Rank::of_field(&field).map_err(|error| error.to_string());
-        assert_eq!(rank(parse_quote!(#[sample(rank = 4)] pixels: Tensor<f32>)), Ok(Rank::Known(4)));
-        assert_eq!(rank(parse_quote!(#[sample(rank = 3)] mask: Vec<bool>)), Ok(Rank::Known(3)));
-        assert!(
-            rank(parse_quote!(#[sample(rank = 0)] pixels: Tensor<f32>)).unwrap_err().contains("at least 1")
-        );
-        assert!(rank(parse_quote!(#[sample(kind = 1)] x: u8)).unwrap_err().contains("expected `rank = N`"));
     }
 }

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use burn_core::tensor::{Bool, DType as BurnDType, Device, Int, Tensor as BurnTensor};
+use burn_core::tensor::{self as burn_tensor, DType as BurnDType, Device, Int, Tensor as BurnTensor};
 use loader::{
+    Bool,
     collate::{Keep, Padded, Ragged, Stack},
     pack::PackedBatch,
     prelude::*,
 };
 use loader_burn::{Error, PackedBurn, PaddedBurn, ToBurn};
+use serde::{Deserialize, Serialize};
 
 #[test]
 fn padded_and_packed_batches_have_tensors_of_fixed_ranks() {
@@ -43,8 +45,8 @@ fn lists_maps_and_options_have_tensors_of_one_rank() {
         batch.to_burn::<1>(&Device::flex()).unwrap();
     assert_eq!(converted["a"].as_ref().unwrap()[1].dims(), [3]);
     let error = batch.to_burn::<2>(&Device::flex()).unwrap_err();
-    assert!(matches!(&error, Error::Field { field, .. } if field == "\"a\""));
-    assert!(error.to_string().starts_with("field `\"a\"`: field `0`: a tensor of rank 1"), "{error}");
+    assert!(matches!(&error, Error::Field { field, .. } if field == "\"a\".0"));
+    assert!(error.to_string().starts_with("field `\"a\".0`: a tensor of rank 1"), "{error}");
 }
 
 #[derive(Sample)]
@@ -69,6 +71,15 @@ struct Photo {
     tokens: Ragged<Vec<u32>>,
     notes: Option<Vec<i16>>,
     kept: Keep<Vec<[f32; 4]>>,
+    truths: [Bool; 2],
+    meta: Keep<Meta>,
+    r#type: u8,
+}
+
+/// It is not `Debug`.
+#[derive(Clone, Serialize, Deserialize)]
+struct Meta {
+    camera: String,
 }
 
 fn photo(flipped: bool) -> Photo {
@@ -83,6 +94,9 @@ fn photo(flipped: bool) -> Photo {
         tokens: Ragged::new(vec![1; 1 + usize::from(flipped)]),
         notes: None,
         kept: Keep(vec![[0.0; 4]]),
+        truths: [Bool::new(flipped), Bool::new(true)],
+        meta: Keep(Meta { camera: "left".to_owned() }),
+        r#type: 2,
     }
 }
 
@@ -91,12 +105,27 @@ fn a_derived_batch_has_tensors_of_the_ranks_of_its_fields() {
     let mut stack = Photo::stack(2);
     [photo(true), photo(false)].into_iter().for_each(|photo| stack.push(photo).unwrap());
     let batch = stack.finish().unwrap();
-    let PhotoBurn { pixels, label, flipped, mask, depth, boxes, name, tokens, notes, kept } =
-        batch.to_burn(&Device::flex()).unwrap();
+    let PhotoBurn {
+        pixels,
+        label,
+        flipped,
+        mask,
+        depth,
+        boxes,
+        name,
+        tokens,
+        notes,
+        kept,
+        truths,
+        meta,
+        r#type,
+    } = batch.to_burn(&Device::flex()).unwrap();
+    assert_eq!((truths.dims(), meta[1].camera.as_str(), r#type.dims()), ([2, 2], "left", [2]));
     let (pixels, label): (BurnTensor<4>, BurnTensor<1, Int>) = (pixels, label);
     assert_eq!((pixels.dims(), label.dtype()), ([2, 3, 2, 4], BurnDType::I64));
     assert_eq!(pixels.into_data().as_bytes().as_ptr(), batch.pixels.as_bytes().as_ptr());
-    let (flipped, mask): (BurnTensor<1, Bool>, BurnTensor<2, Bool>) = (flipped, mask);
+    let (flipped, mask): (BurnTensor<1, burn_tensor::Bool>, BurnTensor<2, burn_tensor::Bool>) =
+        (flipped, mask);
     assert_eq!(flipped.into_data().try_to_vec::<bool>().unwrap(), [true, false]);
     assert_eq!((mask.dims(), depth.dims()), ([2, 2], [2, 2, 1]));
     assert_eq!((boxes.corners.dims(), boxes.class.dims()), ([2, 2, 2], [2]));

@@ -1,4 +1,4 @@
-//! The suite that all adapters must pass.
+//! The tests that the adapters to burn, candle, DLPack and ndarray share.
 
 use std::sync::Mutex;
 
@@ -7,18 +7,19 @@ use burn_core::tensor::{
 };
 use loader::{AnyTensor, DType};
 use loader_burn::{Error, FromBurn, ToBurnAs};
-use loader_conformance::{Adapter, Copies, Seen};
+use loader_conformance::{Adapter, Copies, Importer, Inspected};
 
 /// A burn tensor of any rank and kind.
 trait AnyBurn: Send {
     /// Reads the tensor. The address is `None` if burn had to copy it for that.
-    fn see(&self) -> Seen;
+    fn inspect(&self) -> Inspected;
     fn last_row(&self) -> Box<dyn AnyBurn>;
     fn transpose(&self) -> Box<dyn AnyBurn>;
+    fn fill(self: Box<Self>, value: f32) -> Box<dyn AnyBurn>;
     fn import(self: Box<Self>) -> Result<AnyTensor, Error>;
 }
 
-/// Burn gives the data of a tensor away only with the tensor, so `see` takes it out and puts it back.
+/// Burn gives the data of a tensor away only with the tensor, so `inspect` takes it out and puts it back.
 struct Held<const D: usize, K: Basic> {
     tensor: Mutex<Option<BurnTensor<D, K>>>,
     is_view: bool,
@@ -35,16 +36,19 @@ impl<const D: usize, K: Basic + 'static> Held<D, K> {
 }
 
 impl<const D: usize, K: Basic + 'static> AnyBurn for Held<D, K> {
-    fn see(&self) -> Seen {
+    fn inspect(&self) -> Inspected {
         let mut held = self.tensor.lock().unwrap();
         if self.is_view {
-            return Seen { address: None, ..seen(&held.clone().expect("it was put back").into_data()) };
+            return Inspected {
+                address: None,
+                ..inspected(&held.clone().expect("it was put back").into_data())
+            };
         }
         let data = held.take().expect("it was put back").into_data();
-        let seen = seen(&data);
+        let inspected = inspected(&data);
         let dtype = data.dtype();
         *held = Some(BurnTensor::from_data(data, (&Device::flex(), dtype)));
-        seen
+        inspected
     }
 
     fn last_row(&self) -> Box<dyn AnyBurn> {
@@ -57,12 +61,20 @@ impl<const D: usize, K: Basic + 'static> AnyBurn for Held<D, K> {
         Self::boxed(self.tensor().swap_dims(0, 1), true)
     }
 
+    /// With operations that work in place if they may.
+    fn fill(self: Box<Self>, value: f32) -> Box<dyn AnyBurn> {
+        let data = self.tensor.into_inner().unwrap().expect("it was put back").into_data();
+        let dtype = data.dtype();
+        let floats = BurnTensor::<D, Float>::from_data(data, (&Device::flex(), dtype));
+        Held::boxed(floats.mul_scalar(0.0).add_scalar(value), false)
+    }
+
     fn import(self: Box<Self>) -> Result<AnyTensor, Error> {
         AnyTensor::from_burn(self.tensor.into_inner().unwrap().expect("it was put back"))
     }
 }
 
-fn seen(data: &TensorData) -> Seen {
+fn inspected(data: &TensorData) -> Inspected {
     let dtype = match data.dtype() {
         BurnDType::Bool(BoolStore::Native) => DType::Bool,
         BurnDType::U8 => DType::U8,
@@ -81,7 +93,7 @@ fn seen(data: &TensorData) -> Seen {
     };
     let bytes = data.as_bytes();
     let address = Some(bytes.as_ptr() as usize);
-    Seen { dtype, shape: data.shape().to_vec(), bytes: bytes.to_vec(), address }
+    Inspected { dtype, shape: data.shape().to_vec(), bytes: bytes.to_vec(), address }
 }
 
 struct Flex;
@@ -110,8 +122,8 @@ impl Adapter for Flex {
         }
     }
 
-    fn see(tensor: &Self::Tensor) -> Seen {
-        tensor.see()
+    fn inspect(tensor: &Self::Tensor) -> Inspected {
+        tensor.inspect()
     }
 
     /// Burn has no rank 0.
@@ -123,13 +135,20 @@ impl Adapter for Flex {
         Some(tensor.last_row())
     }
 
-    fn transpose(tensor: &Self::Tensor) -> Option<Self::Tensor> {
-        Some(tensor.transpose())
+    fn fill(tensor: Self::Tensor, value: f32) -> Self::Tensor {
+        tensor.fill(value)
+    }
+}
+
+impl Importer for Flex {
+    fn import(tensor: Self::Tensor) -> Result<AnyTensor, Error> {
+        tensor.import()
     }
 
-    fn import(tensor: Self::Tensor) -> Option<Result<AnyTensor, Error>> {
-        Some(tensor.import())
+    fn transpose(tensor: &Self::Tensor) -> Self::Tensor {
+        tensor.transpose()
     }
 }
 
 loader_conformance::suite!(Flex);
+loader_conformance::import_suite!(Flex);

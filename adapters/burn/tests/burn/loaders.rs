@@ -1,6 +1,6 @@
 //! Burn's `DataLoader` over worker processes: epochs, progress, parts and errors, as burn's strategies use it.
 
-use std::{collections::HashSet, error::Error as StdError, ops::Range, sync::Arc};
+use std::{collections::HashSet, error::Error as StdError, ops::Range, sync::Arc, time::Duration};
 
 use burn_core::{
     data::{
@@ -9,7 +9,7 @@ use burn_core::{
     },
     tensor::{Device, Int, Tensor as BurnTensor},
 };
-use loader::prelude::*;
+use loader::{collate::Batch, prelude::*};
 use loader_burn::{BurnDataset, BurnLoader, Error, ToBurn};
 use loader_conformance::watchdog::Watchdog;
 use serde::{Deserialize, Serialize};
@@ -41,7 +41,10 @@ fn numbers(len: usize) -> Numbers {
 }
 
 fn shuffled(numbers: Numbers) -> BurnLoader<Tensor<i64>, Labels> {
-    let loader = DataLoader::builder(numbers).batch_size(4).shuffle(true).num_workers(2).build().unwrap();
+    adapted(DataLoader::builder(numbers).batch_size(4).shuffle(true).num_workers(2).build().unwrap())
+}
+
+fn adapted(loader: DataLoader<Tensor<i64>>) -> BurnLoader<Tensor<i64>, Labels> {
     BurnLoader::new(loader, |batch, device| batch.to_burn::<1>(device))
 }
 
@@ -76,24 +79,87 @@ fn each_iter_is_the_next_epoch_also_on_another_device() {
     assert_eq!(epoch(&shuffled(numbers(10)).first_epoch(2)), epochs[2]);
 }
 
+/// Items processed, and whether the epoch is completed, before the first batch and after each batch or error.
+fn progress<B: Batch>(loader: &BurnLoader<B, Labels>) -> Vec<(usize, bool)> {
+    let mut batches = loader.iter();
+    let mut seen = vec![(batches.progress().items_processed, batches.progress().is_completed())];
+    while batches.next().is_some() {
+        seen.push((batches.progress().items_processed, batches.progress().is_completed()));
+    }
+    seen
+}
+
 #[test]
 fn progress_counts_items_and_the_last_batch_completes_it() {
     let _watchdog = Watchdog::start();
-    let progress = |loader: &BurnLoader<_, Labels>| {
-        assert_eq!(loader.num_items(), 10);
-        let mut batches = loader.iter();
-        let mut seen = vec![(batches.progress().items_processed, batches.progress().is_completed())];
-        while let Some(batch) = batches.next() {
-            batch.unwrap();
-            assert_eq!(batches.progress().items_total, 10);
-            seen.push((batches.progress().items_processed, batches.progress().is_completed()));
-        }
-        seen
-    };
-    assert_eq!(progress(&shuffled(numbers(10))), [(0, false), (4, false), (8, false), (10, true)]);
-    let full_batches = DataLoader::builder(numbers(10)).batch_size(4).drop_last(true).build().unwrap();
-    let full_batches = BurnLoader::new(full_batches, |batch: Tensor<i64>, device| batch.to_burn(device));
+    let whole = shuffled(numbers(10));
+    assert_eq!((whole.num_items(), whole.iter().progress().items_total), (10, 10));
+    assert_eq!(progress(&whole), [(0, false), (4, false), (8, false), (10, true)]);
+    assert_eq!(progress(&shuffled(Numbers { len: 10, bad: Some(3) })).last(), Some(&(10, true)));
+    let builder = || DataLoader::builder(numbers(10)).batch_size(4);
+    let full_batches = adapted(builder().drop_last(true).build().unwrap());
     assert_eq!(progress(&full_batches), [(0, false), (4, false), (10, true)]);
+    // An order that has each item twice.
+    let twice: Vec<usize> = (0..10).chain(0..10).collect();
+    let steps = progress(&adapted(builder().batch_size(5).sampler(twice).build().unwrap()));
+    let completed: Vec<bool> = steps.iter().map(|(_, is_completed)| *is_completed).collect();
+    assert_eq!(completed, [false, false, false, false, true], "{steps:?}");
+}
+
+#[test]
+fn batches_that_are_left_out_do_not_hinder_the_completion() {
+    let _watchdog = Watchdog::start();
+    for workers in [0, 1] {
+        let loader = DataLoader::builder(Numbers { len: 5, bad: Some(2) })
+            .batch_size(1)
+            .num_workers(workers)
+            .on_bad_sample(OnBadSample::Skip)
+            .build()
+            .unwrap();
+        let loader = adapted(loader);
+        assert_eq!(progress(&loader), [(0, false), (1, false), (2, false), (3, false), (5, true)]);
+    }
+}
+
+#[test]
+fn an_error_without_a_batch_counts_for_nothing() {
+    let _watchdog = Watchdog::start();
+    let loader = DataLoader::builder(Slow)
+        .batch_size(1)
+        .num_workers(1)
+        .timeout(Duration::from_millis(200))
+        .build()
+        .unwrap();
+    let loader = adapted(loader);
+    let mut batches = loader.iter();
+    let mut timeouts = 0;
+    while let Some(batch) = batches.next() {
+        let Err(error) = batch else { continue };
+        assert!(matches!(source(&error), loader::Error::TimedOut { .. }), "{error:?}");
+        assert!(!batches.progress().is_completed());
+        timeouts += 1;
+    }
+    assert!(timeouts > 0);
+    assert!(batches.progress().is_completed());
+}
+
+/// Two samples; the last one takes longer than the timeout.
+#[derive(Serialize, Deserialize)]
+struct Slow;
+
+impl Dataset for Slow {
+    type Sample = i64;
+
+    fn len(&self) -> usize {
+        2
+    }
+
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<i64> {
+        if index == 1 {
+            std::thread::sleep(Duration::from_secs(2));
+        }
+        Ok(1)
+    }
 }
 
 /// Counts up without end.
@@ -113,10 +179,10 @@ impl IterableDataset for Endless {
 }
 
 #[test]
-fn a_stream_of_unknown_length_is_never_completed() {
-    let loader = DataLoader::stream(Endless).batch_size(3).build().unwrap();
-    let loader = BurnLoader::new(loader, |batch: Tensor<i64>, device| batch.to_burn::<1>(device));
+fn a_stream_completes_only_if_the_number_of_batches_is_known() {
+    let loader = adapted(DataLoader::stream(Endless).batch_size(3).build().unwrap());
     let mut batches = loader.iter();
+    assert_eq!((loader.num_items(), batches.progress().is_completed()), (0, false));
     for number in 1..4 {
         batches.next().unwrap().unwrap();
         assert_eq!(
@@ -124,6 +190,9 @@ fn a_stream_of_unknown_length_is_never_completed() {
             (3 * number, false)
         );
     }
+    let steps = adapted(DataLoader::stream(Endless).batch_size(3).steps_per_epoch(2).build().unwrap());
+    let completed: Vec<bool> = progress(&steps).iter().map(|(_, is_completed)| *is_completed).collect();
+    assert_eq!(completed, [false, false, true]);
 }
 
 #[test]
@@ -196,7 +265,10 @@ fn loaders_that_cannot_be_split_return_an_error_that_says_so() {
     let ignores = |_| DataLoader::builder(numbers(10)).build();
     let ignores = BurnLoader::splittable(10, ignores, |batch, device| batch.to_burn::<1>(device)).unwrap();
     let part = ignores.slice(0, 5);
-    assert!(matches!(source(&error_of(&*part)), Error::WrongItems { found: Some(10), .. }));
+    let error = error_of(&*part);
+    assert!(matches!(source(&error), Error::WrongItems { found: Some(10), .. }));
+    let expected = "`build` was called for the items 0..5, but its loader has 10 samples (expected 5)";
+    assert!(error.to_string().contains(expected), "{error}");
     let wrong = |_| DataLoader::builder(numbers(10)).batch_size(0).build();
     let wrong = BurnLoader::splittable(10, wrong, |batch: Tensor<i64>, device| batch.to_burn::<1>(device));
     assert!(matches!(wrong, Err(Error::Build { items, .. }) if items == (0..10)));
@@ -215,7 +287,7 @@ fn errors_of_batches_and_of_conversions_keep_their_types() {
     let loader = DataLoader::builder(numbers(2)).build().unwrap();
     let loader = BurnLoader::new(loader, |batch: Tensor<i64>, device| batch.to_burn::<3>(device));
     let error = loader.iter().next().unwrap().unwrap_err();
-    assert!(matches!(source(&error), Error::Convert(_)));
+    assert!(matches!(source(&error), Error::Convert { number: 0, .. }));
     assert!(error.to_string().contains("not a burn tensor of rank 3"), "{error}");
 }
 
