@@ -81,4 +81,18 @@ mod tests {
         refused(parse_quote!(#[sample(rnak = 3)] x: u8), "expected `rank = N`");
         refused(parse_quote!(#[sample(candle = "u64")] x: u64), "one of \"u8\", \"u32\"");
     }
+
+    #[test]
+    fn both_derives_refuse_unknown_options_also_without_a_framework() {
+        let digit = parse_quote!(
+            struct Digit {
+                #[sample(rnak = 3)]
+                label: u8,
+            }
+        );
+        let core = || parse_quote!(::loader_core);
+        for expanded in [crate::expand(&digit, core()), crate::convert::expand(&digit, core())] {
+            assert!(expanded.unwrap_err().to_string().contains("unknown attribute of a field"));
+        }
+    }
 }

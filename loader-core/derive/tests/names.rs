@@ -25,6 +25,19 @@ mod by_its_own_name {
         let PointItem { position, .. } = Point { position: [1.0, 2.0], name: "p".into() }.convert().unwrap();
         assert_eq!(position.as_slice(), [1.0, 2.0]);
     }
+
+    #[derive(Sample)]
+    struct Raw {
+        r#type: Vec<f32>,
+    }
+
+    #[test]
+    fn errors_name_a_raw_identifier_without_its_prefix() {
+        let mut stack = Raw::stack(2);
+        stack.push(Raw { r#type: vec![1.0] }).unwrap();
+        let error = stack.push(Raw { r#type: vec![] }).unwrap_err();
+        assert_eq!(error.field, ["type"]);
+    }
 }
 
 mod renamed {
