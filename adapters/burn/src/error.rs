@@ -36,7 +36,8 @@ pub enum Error {
     },
     /// An element of a tensor of `u8` that was to become a `Bool` tensor is neither 0 nor 1.
     #[error(
-        "element {position} is {value}; a `Bool` tensor has only 0 and 1: use `to_burn_as::<D, Int>` and compare with burn"
+        "element {position} is {value}; a `Bool` tensor has only 0 and 1: use `to_burn_as::<D, Int>` and compare with \
+         burn"
     )]
     NotBool {
         /// Position of the element in the tensor, row-major, from 0.

@@ -19,8 +19,8 @@ pub struct Error {
 pub enum Problem {
     /// candle does not have the dtype.
     #[error(
-        "candle has no dtype {0}; convert the tensor with `to_candle_as` or the field with `#[sample(candle = \"i64\")]`, \
-         or give the field of the sample another type"
+        "candle has no dtype {0}; convert the tensor with `to_candle_as` or the field with \
+         `#[sample(candle = \"i64\")]`, or give the field of the sample another type"
     )]
     UnsupportedDType(DType),
     /// A value does not fit into the dtype that was asked for.
@@ -41,8 +41,8 @@ pub enum Problem {
     NoConversion(candle_core::DType),
     /// candle cannot represent the shape: the product of its sizes other than 0 overflows.
     #[error(
-        "candle cannot represent the shape {0:?}: the product of its sizes other than 0 exceeds {max}; change the shape \
-         of the sample",
+        "candle cannot represent the shape {0:?}: the product of its sizes other than 0 exceeds {max}; change the \
+         shape of the sample",
         max = usize::MAX
     )]
     Shape(Vec<usize>),

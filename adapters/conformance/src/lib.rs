@@ -98,7 +98,7 @@ pub trait Adapter {
     fn fill(tensor: Self::Tensor, value: f32) -> Self::Tensor;
 }
 
-/// An adapter that makes tensors of the loader of those of the framework.
+/// An adapter that also converts tensors of the framework to those of the loader.
 pub trait Importer: Adapter {
     /// True if [`import`](Self::import) copies a tensor that is not contiguous, false if it refuses it with
     /// an error that contains the word "contiguous".

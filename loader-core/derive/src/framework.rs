@@ -133,7 +133,8 @@ impl Framework {
         let options = FieldOptions::parse(field)?;
         if let Some(dtype) = options.candle.filter(|_| self.attribute == "candle") {
             let dtype = quote!(#adapter::candle_core::DType::#dtype);
-            let value = quote_spanned!(sample.span()=> #adapter::ToCandleAs::to_candle_as(&self.#member, #dtype, device));
+            let to_candle_as = quote_spanned!(sample.span()=> #adapter::ToCandleAs::to_candle_as);
+            let value = quote!(#to_candle_as(&self.#member, #dtype, device));
             return Ok(Converted { ty: quote!(#adapter::candle_core::Tensor), value });
         }
         let rank = options.rank.map_or_else(|| Rank::of_type(sample), Rank::Known);
