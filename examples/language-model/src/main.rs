@@ -1,0 +1,173 @@
+//! A language model with candle: a transformer over bytes learns to add, and its training is stopped in mid-epoch
+//! and resumed.
+//!
+//!     cargo run --release --package example-language-model
+//!
+//! The program writes lines such as `7+5=12 0+3=3`. Two workers make tokens of the lines and pack them into windows. A
+//! checkpoint holds the weights, the moments of Adam and the state of the loader. After the
+//! checkpoint the program makes some more steps, and forgets them, as a program that crashes does. A new model and a
+//! new loader, with another number of workers, then resume from the checkpoint: the losses of these steps must
+//! be the same, bit for bit.
+//!
+//! Each operand is one of ten digits, so the lowest possible loss is known. A model that does not look at both operands
+//! of a sum pays `ln 10` nats more for its result, half as much again as the lowest loss. The program fails if the loss
+//! exceeds the lowest one by more than a tenth of that, or if of the generated sums one in ten is wrong.
+
+mod model;
+mod text;
+
+use std::{fs, path::Path};
+
+use anyhow::{Context, ensure};
+use candle_core::{D, Device, Tensor, safetensors};
+use candle_nn::ops::softmax;
+use loader::{
+    pack::{PackMethod, PackedBatch, Packing},
+    prelude::{DataLoader, Dataset, IterableDataset, State},
+    rand::{RngExt, SeedableRng, rngs::ChaCha8Rng},
+};
+use loader_candle::{PackedCandle, ToCandle};
+use loader_data::TextLines;
+
+use crate::model::{Model, Tokens};
+
+const SEED: u64 = 7;
+const LINES: usize = 25_000;
+/// A document begins with a line break, so that its first digit is a target too.
+const CONTEXT: usize = 1 + text::LONGEST;
+const WINDOW: usize = 2 * CONTEXT;
+/// Steps until the checkpoint, steps that are lost after it, and steps of the whole training.
+const CHECKPOINT: usize = 100;
+const LOST: usize = 10;
+const STEPS: usize = 600;
+const RATE: f64 = 3e-3;
+
+fn main() -> anyhow::Result<()> {
+    loader::init(); // first line of main: a worker never returns from it
+
+    let folder = tempfile::tempdir()?;
+    let lines = folder.path().join("sums.txt");
+    let text = text::write(LINES, SEED);
+    fs::write(&lines, &text)?;
+    println!("{LINES} lines; the first one: {}", text.lines().next().unwrap_or_default());
+
+    let mut first = Training::new(&lines, 2)?;
+    first.run_until(CHECKPOINT)?;
+    first.save(&folder.path().join("checkpoint"))?;
+    first.run_until(CHECKPOINT + LOST)?;
+    let lost = first.losses[CHECKPOINT..].to_vec();
+    drop(first);
+
+    let mut training = Training::resume(&folder.path().join("checkpoint"), &lines, 1)?;
+    training.run_until(STEPS)?;
+    ensure!(training.losses[..LOST] == lost, "the losses after the resume differ: {lost:?}");
+    println!("the {LOST} losses after the resume are those of the training that was stopped");
+
+    let last = &training.losses[training.losses.len() - 50..];
+    let loss = f64::from(last.iter().sum::<f32>()) / last.len() as f64;
+    let lowest = text::entropy(&text);
+    let bound = lowest * 1.05;
+    println!("loss {loss:.4} nats per byte; the lowest possible one is {lowest:.4}");
+    let generated =
+        (0..16).map(|seed| generate(&training.model, seed)).collect::<anyhow::Result<Vec<_>>>()?;
+    let sums = generated.iter().map(|line| text::check(line));
+    let (correct, all) = sums.fold((0, 0), |(correct, all), (c, a)| (correct + c, all + a));
+    println!("generated: {}\n{correct} of {all} generated sums are correct", generated[0]);
+    ensure!(loss <= bound, "the loss is {loss:.4}, above {bound:.4}");
+    ensure!(all > 0 && correct * 10 >= all * 9, "the model has not learnt to add");
+    Ok(())
+}
+
+/// A training, and its position.
+struct Training {
+    loader: DataLoader<PackedBatch<u32>>,
+    state: State,
+    model: Model,
+    /// The loss of each step since this program started the training.
+    losses: Vec<f32>,
+    steps: usize,
+}
+
+impl Training {
+    fn new(lines: &Path, num_workers: usize) -> anyhow::Result<Self> {
+        let documents = TextLines::open(lines)?.map(|line, _cx| {
+            let bytes = ["\n", &line].concat().into_bytes();
+            Ok(bytes.into_iter().map(u32::from).collect::<Vec<_>>())
+        });
+        let packing = Packing::new(WINDOW).method(PackMethod::BestFit).shuffle(true);
+        let loader = DataLoader::stream(documents.into_stream().shuffle(true).pack(packing)?)
+            .snapshots()
+            .shards(2)
+            .batch_size(8)
+            .seed(SEED)
+            .num_workers(num_workers)
+            .build()?;
+        let model = Model::new(CONTEXT, SEED)?;
+        Ok(Self { state: loader.state(), loader, model, losses: Vec::new(), steps: 0 })
+    }
+
+    /// Makes steps until there are `steps`, over as many epochs as they need.
+    fn run_until(&mut self, steps: usize) -> anyhow::Result<()> {
+        while self.steps < steps {
+            let mut batches = self.loader.resume(&self.state)?;
+            for batch in batches.by_ref().take(steps - self.steps) {
+                self.step(&batch?)?;
+            }
+            self.state = batches.state();
+            println!("step {}: loss {:.4}", self.steps, self.losses[self.losses.len() - 1]);
+            println!("{}", batches.report());
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, batch: &PackedBatch<u32>) -> anyhow::Result<()> {
+        let PackedCandle { tokens, positions, segments, .. } = batch.to_candle(&Device::Cpu)?;
+        let batch = Tokens { tokens: &tokens, positions: &positions, segments: &segments };
+        let loss = self.model.loss(&batch)?;
+        self.model.step(&loss.backward()?, RATE)?;
+        self.losses.push(loss.to_scalar()?);
+        self.steps += 1;
+        Ok(())
+    }
+
+    /// Writes the folder `checkpoint`. A crash leaves a whole checkpoint or none.
+    fn save(&self, checkpoint: &Path) -> anyhow::Result<()> {
+        let unfinished = checkpoint.with_extension("tmp");
+        fs::create_dir(&unfinished)?;
+        safetensors::save(&self.model.tensors()?, unfinished.join("model.safetensors"))?;
+        fs::write(unfinished.join("loader.json"), serde_json::to_vec(&(self.steps, &self.state))?)?;
+        Ok(fs::rename(unfinished, checkpoint)?)
+    }
+
+    fn resume(checkpoint: &Path, lines: &Path, num_workers: usize) -> anyhow::Result<Self> {
+        let mut training = Self::new(lines, num_workers)?;
+        training.model.restore(&safetensors::load(checkpoint.join("model.safetensors"), &Device::Cpu)?)?;
+        (training.steps, training.state) =
+            serde_json::from_slice(&fs::read(checkpoint.join("loader.json"))?)?;
+        Ok(training)
+    }
+}
+
+/// Draws a line byte by byte, until no other sum fits.
+fn generate(model: &Model, seed: u64) -> anyhow::Result<String> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut bytes = vec![b'\n'];
+    while bytes.len() < CONTEXT {
+        let count = bytes.len();
+        let tokens: Vec<u32> = bytes.iter().copied().map(u32::from).collect();
+        let tokens = Tensor::from_vec(tokens, (1, count), &Device::Cpu)?;
+        let positions = Tensor::arange(0, count as u32, &Device::Cpu)?.unsqueeze(0)?;
+        let batch = Tokens { tokens: &tokens, positions: &positions, segments: &tokens.ones_like()? };
+        let logits = model.forward(&batch)?.get(0)?.get(count - 1)?;
+        let mut rest: f32 = rng.random();
+        let chances: Vec<f32> = softmax(&logits, D::Minus1)?.to_vec1()?;
+        let chosen = chances.iter().position(|chance| {
+            rest -= chance;
+            rest < 0.0
+        });
+        bytes.push(u8::try_from(chosen.unwrap_or(0))?);
+    }
+    let text = String::from_utf8_lossy(&bytes[1..]);
+    // The last sum may not be complete.
+    Ok(text.rsplit_once(' ').context("the model has generated no space")?.0.to_owned())
+}
