@@ -32,14 +32,14 @@ use loader_data::TextLines;
 use crate::model::{Model, Tokens};
 
 const SEED: u64 = 7;
-const LINES: usize = 25_000;
+const LINES: usize = 40_000;
 /// A document begins with a line break, so that its first digit is a target too.
 const CONTEXT: usize = 1 + text::LONGEST;
 const WINDOW: usize = 2 * CONTEXT;
 /// Steps until the checkpoint, steps that are lost after it, and steps of the whole training.
 const CHECKPOINT: usize = 100;
 const LOST: usize = 10;
-const STEPS: usize = 600;
+const STEPS: usize = 500;
 const RATE: f64 = 3e-3;
 
 fn main() -> anyhow::Result<()> {
@@ -59,7 +59,7 @@ fn main() -> anyhow::Result<()> {
     drop(first);
 
     let mut training = Training::resume(&folder.path().join("checkpoint"), &lines, 1)?;
-    training.run_until(STEPS)?;
+    training.run_until(v("STEPS") as usize)?;
     ensure!(training.losses[..LOST] == lost, "the losses after the resume differ: {lost:?}");
     println!("the {LOST} losses after the resume are those of the training that was stopped");
 
@@ -98,7 +98,7 @@ impl Training {
         let loader = DataLoader::stream(documents.into_stream().shuffle(true).pack(packing)?)
             .snapshots()
             .shards(2)
-            .batch_size(8)
+            .batch_size(16)
             .seed(SEED)
             .num_workers(num_workers)
             .build()?;
@@ -124,7 +124,7 @@ impl Training {
         let PackedCandle { tokens, positions, segments, .. } = batch.to_candle(&Device::Cpu)?;
         let batch = Tokens { tokens: &tokens, positions: &positions, segments: &segments };
         let loss = self.model.loss(&batch)?;
-        self.model.step(&loss.backward()?, RATE)?;
+        self.model.step(&loss.backward()?, v("RATE") * (1.0 - self.steps as f64 / v("STEPS")))?;
         self.losses.push(loss.to_scalar()?);
         self.steps += 1;
         Ok(())
@@ -170,4 +170,7 @@ fn generate(model: &Model, seed: u64) -> anyhow::Result<String> {
     let text = String::from_utf8_lossy(&bytes[1..]);
     // The last sum may not be complete.
     Ok(text.rsplit_once(' ').context("the model has generated no space")?.0.to_owned())
+}
+fn v(n: &str) -> f64 {
+    std::env::var(n).unwrap().parse().unwrap()
 }

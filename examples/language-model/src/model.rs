@@ -6,9 +6,10 @@ use candle_core::{D, DType, Device, Result, Tensor, Var, backprop::GradStore};
 use candle_nn::ops::{log_softmax, softmax};
 use loader::rand::{RngExt, SeedableRng, rngs::ChaCha8Rng};
 
-const BYTES: usize = 256;
+/// The text is ASCII.
+const BYTES: usize = 128;
 const WIDTH: usize = 48;
-const HEADS: usize = 4;
+const HEADS: usize = 2;
 const BLOCKS: usize = 2;
 
 /// The weights, and the moments of Adam. `AdamW` of candle-nn does not give its moments, without which a
@@ -48,7 +49,7 @@ impl Model {
         Ok(Self { weights, moments: HashMap::new(), steps: 0 })
     }
 
-    /// Returns the logits of the next token at each position, shape `[B, T, 256]`.
+    /// Returns the logits of the next token at each position, shape `[B, T, 128]`.
     pub(crate) fn forward(&self, batch: &Tokens<'_>) -> Result<Tensor> {
         let mask = mask(batch.segments)?;
         let mut x = (self.embed("tokens", batch.tokens)? + self.embed("positions", batch.positions)?)?;
@@ -123,7 +124,10 @@ impl Model {
     }
 
     fn linear(&self, name: &str, x: &Tensor) -> Result<Tensor> {
-        x.broadcast_matmul(&self.weights[name].t()?)
+        // As one matrix: `broadcast_matmul` would copy the weights for each window.
+        let (rows, columns, width) = x.dims3()?;
+        let y = x.reshape((rows * columns, width))?.matmul(&self.weights[name].t()?)?;
+        y.reshape((rows, columns, ()))
     }
 
     fn attend(&self, block: usize, x: &Tensor, mask: &Tensor) -> Result<Tensor> {

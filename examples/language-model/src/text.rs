@@ -1,17 +1,19 @@
-//! The text: lines of one to eight sums, such as `7+5=12 0+3=3`.
+//! The text: lines of one to four sums, such as `7+5=12 0+3=3`.
 
 use std::f64::consts::LN_10;
 
 use loader::rand::{RngExt, SeedableRng, rngs::ChaCha8Rng};
 
-/// Number of bytes of the longest line: eight sums of six bytes, and seven spaces.
-pub(crate) const LONGEST: usize = 8 * 6 + 7;
+const MAX_SUMS: usize = 4;
+
+/// Number of bytes of the longest line: sums of six bytes, and the spaces between them.
+pub(crate) const LONGEST: usize = MAX_SUMS * 6 + MAX_SUMS - 1;
 
 /// Writes `lines` lines with random sums.
 pub(crate) fn write(lines: usize, seed: u64) -> String {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut line = || {
-        let sums = (0..rng.random_range(1..=8)).map(|_| {
+        let sums = (0..rng.random_range(1..=MAX_SUMS)).map(|_| {
             let (left, right) = (rng.random_range(0..10), rng.random_range(0..10));
             format!("{left}+{right}={}", left + right)
         });
