@@ -28,6 +28,7 @@ use loader::{
 };
 use loader_candle::{PackedCandle, ToCandle};
 use loader_data::TextLines;
+use rayon::ThreadPoolBuilder;
 
 use crate::model::{Model, Tokens};
 
@@ -39,11 +40,15 @@ const WINDOW: usize = 2 * CONTEXT;
 /// Steps until the checkpoint, steps that are lost after it, and steps of the whole training.
 const CHECKPOINT: usize = 100;
 const LOST: usize = 10;
-const STEPS: usize = 500;
-const RATE: f64 = 3e-3;
+const STEPS: usize = 1000;
+/// Learning rate of the first step. It falls to 0 at the last one.
+const RATE: f64 = 5e-3;
 
 fn main() -> anyhow::Result<()> {
     loader::init(); // first line of main: a worker never returns from it
+    // candle multiplies matrices on threads of rayon. For matrices this small, a second thread costs more than
+    // it gives.
+    ThreadPoolBuilder::new().num_threads(1).build_global()?;
 
     let folder = tempfile::tempdir()?;
     let lines = folder.path().join("sums.txt");
@@ -59,7 +64,7 @@ fn main() -> anyhow::Result<()> {
     drop(first);
 
     let mut training = Training::resume(&folder.path().join("checkpoint"), &lines, 1)?;
-    training.run_until(v("STEPS") as usize)?;
+    training.run_until(STEPS)?;
     ensure!(training.losses[..LOST] == lost, "the losses after the resume differ: {lost:?}");
     println!("the {LOST} losses after the resume are those of the training that was stopped");
 
@@ -124,7 +129,7 @@ impl Training {
         let PackedCandle { tokens, positions, segments, .. } = batch.to_candle(&Device::Cpu)?;
         let batch = Tokens { tokens: &tokens, positions: &positions, segments: &segments };
         let loss = self.model.loss(&batch)?;
-        self.model.step(&loss.backward()?, v("RATE") * (1.0 - self.steps as f64 / v("STEPS")))?;
+        self.model.step(&loss.backward()?, RATE * (1.0 - self.steps as f64 / STEPS as f64))?;
         self.losses.push(loss.to_scalar()?);
         self.steps += 1;
         Ok(())
@@ -170,7 +175,4 @@ fn generate(model: &Model, seed: u64) -> anyhow::Result<String> {
     let text = String::from_utf8_lossy(&bytes[1..]);
     // The last sum may not be complete.
     Ok(text.rsplit_once(' ').context("the model has generated no space")?.0.to_owned())
-}
-fn v(n: &str) -> f64 {
-    std::env::var(n).unwrap().parse().unwrap()
 }
