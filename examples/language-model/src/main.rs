@@ -11,12 +11,13 @@
 //!
 //! Each operand is one of ten digits, so the lowest possible loss is known. A model that does not look at both operands
 //! of a sum pays `ln 10` nats more for its result, half as much again as the lowest loss. The program fails if the loss
-//! exceeds the lowest one by more than a tenth of that, or if of the generated sums one in ten is wrong.
+//! exceeds the lowest one by more than a tenth of that. At this bound, a correct result has a probability of `exp(-0.23)`,
+//! 79 %, in the geometric mean. So the program also fails if less than three of four generated sums are correct.
 
 mod model;
 mod text;
 
-use std::{fs, path::Path};
+use std::{env, fs, os::unix::process::CommandExt, path::Path, process::Command};
 
 use anyhow::{Context, ensure};
 use candle_core::{D, Device, Tensor, safetensors};
@@ -28,7 +29,6 @@ use loader::{
 };
 use loader_candle::{PackedCandle, ToCandle};
 use loader_data::TextLines;
-use rayon::ThreadPoolBuilder;
 
 use crate::model::{Model, Tokens};
 
@@ -44,11 +44,16 @@ const STEPS: usize = 1000;
 /// Learning rate of the first step. It falls to 0 at the last one.
 const RATE: f64 = 5e-3;
 
+/// candle reads its number of threads from this variable. Its threads spin while they wait for each other, so for
+/// matrices as small as here a second thread costs more than it gives.
+const THREADS: &str = "RAYON_NUM_THREADS";
+
 fn main() -> anyhow::Result<()> {
     loader::init(); // first line of main: a worker never returns from it
-    // candle multiplies matrices on threads of rayon. For matrices this small, a second thread costs more than
-    // it gives.
-    ThreadPoolBuilder::new().num_threads(1).build_global()?;
+    if env::var_os(THREADS).is_none() {
+        // Starts this program again, in the same process.
+        return Err(Command::new(env::current_exe()?).env(THREADS, "1").exec().into());
+    }
 
     let folder = tempfile::tempdir()?;
     let lines = folder.path().join("sums.txt");
@@ -74,12 +79,12 @@ fn main() -> anyhow::Result<()> {
     let bound = lowest * 1.05;
     println!("loss {loss:.4} nats per byte; the lowest possible one is {lowest:.4}");
     let generated =
-        (0..16).map(|seed| generate(&training.model, seed)).collect::<anyhow::Result<Vec<_>>>()?;
+        (0..32).map(|seed| generate(&training.model, seed)).collect::<anyhow::Result<Vec<_>>>()?;
     let sums = generated.iter().map(|line| text::check(line));
     let (correct, all) = sums.fold((0, 0), |(correct, all), (c, a)| (correct + c, all + a));
     println!("generated: {}\n{correct} of {all} generated sums are correct", generated[0]);
     ensure!(loss <= bound, "the loss is {loss:.4}, above {bound:.4}");
-    ensure!(all > 0 && correct * 10 >= all * 9, "the model has not learnt to add");
+    ensure!(all > 0 && correct * 4 >= all * 3, "the model has not learnt to add");
     Ok(())
 }
 
