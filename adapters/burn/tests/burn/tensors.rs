@@ -1,6 +1,8 @@
 //! Kinds, errors and memory of single tensors.
 
-use burn_core::tensor::{Bool, BoolStore, DType as BurnDType, Device, Float, Int, Tensor as BurnTensor};
+use burn_core::tensor::{
+    Bool, BoolStore, DType as BurnDType, Device, Float, Int, IntDType, Tensor as BurnTensor,
+};
 use loader::{AnyTensor, DType, Tensor};
 use loader_burn::{Error, FromBurn, ToBurn, ToBurnAs};
 
@@ -100,4 +102,19 @@ fn a_burn_tensor_becomes_a_tensor_of_its_own_type_only() {
         (transposed.shape(), transposed.as_slice()),
         ([2, 2].as_slice(), [1.0, 3.0, 2.0, 4.0].as_slice())
     );
+}
+
+#[test]
+fn labels_are_compared_with_argmax_only_if_they_have_its_type() {
+    let device = Device::flex();
+    let correct = |labels: BurnTensor<1, Int>| {
+        let scores = BurnTensor::<2>::from_floats([[0.1, 0.9], [0.8, 0.2]], &device);
+        scores.argmax(1).squeeze_dim::<1>(1).equal(labels).into_data().try_to_vec::<bool>().unwrap()
+    };
+    let labels = Tensor::from_slice(&[1_i32, 1], [2]).unwrap().to_burn(&device).unwrap();
+    assert_eq!(correct(labels), [true, false]);
+    let wide = Tensor::from_slice(&[1_i64, 1], [2]).unwrap().to_burn(&device).unwrap();
+    assert_eq!(correct(wide.clone().cast(IntDType::I32)), [true, false]);
+    // This is burn's behaviour, not this crate's. If it changes, change the README too.
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| correct(wide))).is_err());
 }
