@@ -18,6 +18,8 @@ FILES = {
 IMAGE_SIDES = (OURS, "torchvision", "pillow", "grain", "tf.data", "spdl", "dataloader-rs")
 PARQUET_SIDES = (OURS, STANDARD, "pytorch-batches", "hf")
 JSON_SIDES = (OURS, STANDARD, "hf")
+BURN_SIDES = (OURS, "burn")
+STEP_MS = 100  # a step of training that takes longer than two workers need for a batch of photographs
 SLOW_BATCH_SIZE = 16  # default of `stragglers`, on every side
 
 
@@ -62,6 +64,7 @@ class Case:
     sides: tuple[str, ...] | None = None  # None: all
     counted: bool = False  # True: this loader runs the program that counts allocations
     needs: str | None = None  # the data that the case needs, see `data`
+    in_burn: bool = False  # True: this loader runs in the program of burn
 
 
 def median_of(name: str) -> Callable[[dict], float]:
@@ -96,6 +99,7 @@ def plan() -> Iterator[Case]:
     yield from resume()
     yield from killed()
     yield from shutdown_faults()
+    yield from burn()
 
 
 def overhead() -> Iterator[Case]:
@@ -311,3 +315,27 @@ def shutdown_faults() -> Iterator[Case]:
         yield Case(
             "shutdown-faults", options, [row], command="shutdown", ours=ours, peers=peers, sides=(OURS, STANDARD)
         )
+
+
+def burn() -> Iterator[Case]:
+    """This loader beside burn's, both behind burn's trait for loaders: with the same dataset and `Batcher`, and as each
+    comes."""
+    kinds = (("images", "photographs", ["--folder", ".data/images"], "images"), ("rows", "rows of 64 floats", [], None))
+    for as_it_comes in (False, True):
+        how = ", as each comes" if as_it_comes else ""
+        flag = ["--as-it-comes"] if as_it_comes else []
+        for command, what, further, needs in kinds:
+            for workers in (1, 2):
+                rows = [
+                    Row(f"{what} per second{how}, {count(workers)}", "", median_of("samples_per_second"), True),
+                    Row(f"first batch of {what}{how}, {count(workers)}", "ms", lambda line: line["first_batch_ms"]),
+                ]
+                options = ["--workers", str(workers), *further, *flag]
+                yield Case("burn", options, rows, command, sides=BURN_SIDES, needs=needs, in_burn=True)
+    for step in (0, STEP_MS):
+        during = f"the program takes {step} ms per batch" if step else "the program takes each batch at once"
+        for workers in (1, 2):
+            title = f"peak memory of all processes, photographs, {during}, {count(workers)}"
+            row = Row(title, "MB", lambda line: line["pss"] / 1e6)
+            options = ["--workers", str(workers), "--folder", ".data/images", "--step-ms", str(step)]
+            yield Case("burn", options, [row], "memory", sides=BURN_SIDES, needs="images", in_burn=True)

@@ -11,6 +11,7 @@ from side_by_side.cases import OURS, Case
 HERE = pathlib.Path(__file__).resolve().parents[1]  # commands run in this folder, so paths in the results are relative
 VENV = HERE / ".venv"
 RUST_PEER = "peers/dataloader-rs"
+BURN = "peers/burn"
 
 
 @dataclasses.dataclass
@@ -24,6 +25,7 @@ class Side:
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
     general: bool = True  # False: takes part only in cases that name it
     counted: str | None = None  # the program that counts allocations
+    in_burn: list[str] = dataclasses.field(default_factory=list)  # this loader's command in the program of burn
 
     def takes_part(self, case: Case) -> bool:
         return self.general if case.sides is None else self.name in case.sides
@@ -31,6 +33,8 @@ class Side:
     def of(self, case: Case) -> list[str]:
         """Returns the command for a case."""
         program = [self.counted] if case.counted and self.counted else self.command
+        if case.in_burn and self.in_burn:
+            program = self.in_burn
         further = case.ours if self.name == OURS else case.peers
         return [*program, case.command or case.workload, *case.options, *further, *self.options]
 
@@ -85,7 +89,7 @@ PYTHON_PEERS = [
     PythonPeer("spdl", "SPDL", "peers/spdl_loader.py", ["spdl.pipeline"], ["spdl"]),
 ]
 # In the order of the tables.
-TITLES = {OURS: "this loader"} | {peer.name: peer.title for peer in PYTHON_PEERS} | {"dataloader-rs": "dataloader-rs"}
+TITLES = {OURS: "this loader"} | {peer.name: peer.title for peer in PYTHON_PEERS} | {"dataloader-rs": "dataloader-rs", "burn": "burn"}
 # Each list is installed by a separate call, so that a peer without a build for this machine does not stop the others.
 INSTALLED = [["torch==2.15.0", "torchvision", "torchdata", "pillow", "numpy"], ["pyarrow", "datasets", "webdataset"], ["grain"], ["tensorflow-cpu"], ["spdl"]]
 
@@ -115,6 +119,11 @@ def find(python: pathlib.Path, cases: list[Case]) -> tuple[list[Side], dict[str,
             sides.append(rust_side())
         except Missing as reason:
             missing["dataloader-rs"] = str(reason)
+    if "burn" in wanted:
+        try:
+            sides.append(burn_side(sides[0]))
+        except Missing as reason:
+            missing["burn"] = str(reason)
     return sides, missing
 
 
@@ -148,17 +157,28 @@ def python_side(python: pathlib.Path, peer: PythonPeer) -> Side:
 
 
 def rust_side() -> Side:
-    manifest = f"{RUST_PEER}/Cargo.toml"
+    program, version = rust_peer(RUST_PEER, "dataloader-rs-bench", "dataloader-rs")
+    return Side("dataloader-rs", TITLES["dataloader-rs"], [program], versions={"dataloader-rs": version})
+
+
+def burn_side(ours: Side) -> Side:
+    """Returns the side of burn, and gives `ours` the command of the same program."""
+    program, version = rust_peer(BURN, "burn-bench", "burn-core", ["--features", "vision"])
+    ours.in_burn = [program, "--loader", "ours"]
+    return Side("burn", TITLES["burn"], [program, "--loader", "burn"], versions={"burn": version}, general=False)
+
+
+def rust_peer(folder: str, program: str, package: str, further: list[str] | None = None) -> tuple[str, str]:
+    """Builds a peer in Rust, and returns its program and the version of the package that it measures."""
+    manifest = f"{folder}/Cargo.toml"
     if not (HERE / manifest).exists():
         raise Missing(f"no {manifest}")
     try:
         # This peer is a separate workspace, because its dependencies are not those of the project.
-        built = build(["--manifest-path", manifest, "--target-dir", f"{RUST_PEER}/target"])
+        built = build(["--manifest-path", manifest, "--target-dir", f"{folder}/target", *(further or [])])
     except subprocess.CalledProcessError as error:
         raise Missing(str(error)) from error
-    version = locked_version(HERE / RUST_PEER / "Cargo.lock", "dataloader-rs")
-    program = pathlib.Path(built["dataloader-rs-bench"]).relative_to(HERE)
-    return Side("dataloader-rs", TITLES["dataloader-rs"], [str(program)], versions={"dataloader-rs": version})
+    return str(pathlib.Path(built[program]).relative_to(HERE)), locked_version(HERE / folder / "Cargo.lock", package)
 
 
 def build(options: list[str]) -> dict[str, str]:

@@ -1,10 +1,13 @@
 """Writes the tables: one table per workload, one row per figure, one column per side."""
 
+import pathlib
+
 from side_by_side.cases import OURS
 from side_by_side.results import RESULTS, rows
 from side_by_side.sides import HERE, TITLES
 
 START, END = "<!-- tables: written by `run` -->", "<!-- end of tables -->"
+PERFORMANCE = HERE.parent / "docs/performance.md"
 WHERE_NAMED = ("figures", "not_applicable", "failed")
 HEADINGS = {
     "overhead": "Small batches",
@@ -27,6 +30,10 @@ HEADINGS = {
 
 
 def write(stored: dict[str, dict]) -> None:
+    stored = dict(stored)
+    if in_burn := stored.pop("burn", None):
+        text = f"{table(in_burn)}\n\n{origin(in_burn)}"
+        put_into(PERFORMANCE, "<!-- burn: written by `benchmarks/run` -->", "<!-- end of burn -->", text)
     parts = [section(workload, result) for workload, result in stored.items()]
     text = "\n\n".join([*parts, *origins(stored)])
     (RESULTS / "table.md").write_text(text + "\n")
@@ -34,20 +41,26 @@ def write(stored: dict[str, dict]) -> None:
 
 
 def put_into_readme(start: str, end: str, text: str) -> None:
-    """Replaces the text between two marks in the README."""
-    readme = HERE / "README.md"
-    before, _, rest = readme.read_text().partition(start)
+    put_into(HERE / "README.md", start, end, text)
+
+
+def put_into(page: pathlib.Path, start: str, end: str, text: str) -> None:
+    """Replaces the text between two marks in a page."""
+    before, _, rest = page.read_text().partition(start)
     _, found, after = rest.partition(end)
     if not found:
-        raise SystemExit(f"{readme} has no place for what belongs after {start}")
-    readme.write_text(f"{before}{start}\n{text}\n{end}{after}")
+        raise SystemExit(f"{page} has no place for what belongs after {start}")
+    page.write_text(f"{before}{start}\n{text}\n{end}{after}")
 
 
 def section(workload: str, result: dict) -> str:
+    return f"### {HEADINGS[workload]}\n\n{table(result)}"
+
+
+def table(result: dict) -> str:
     of_workload = rows(result)
     sides = [name for name in TITLES if any(name in row[of] for row in of_workload for of in WHERE_NAMED)]
-    lines = [f"### {HEADINGS[workload]}", ""]
-    lines.append("| | " + " | ".join(TITLES[name] for name in sides) + " |")
+    lines = ["| | " + " | ".join(TITLES[name] for name in sides) + " |"]
     lines.append("|---" * (len(sides) + 1) + "|")
     medians = {row["title"]: row["figures"][OURS]["median"] for row in of_workload}
     for row in of_workload:
