@@ -55,6 +55,29 @@ fn broken_links_are_found() {
     assert_eq!(broken, expected);
 }
 
+#[test]
+fn the_readme_shows_lines_of_the_examples() {
+    let root = root();
+    let read = |path: &str| fs::read_to_string(root.join(path)).unwrap();
+    let readme = read("README.md");
+    for (section, program) in
+        [("With burn", "examples/photos/src/main.rs"), ("With candle", "examples/digits/src/main.rs")]
+    {
+        let (_, text) = readme.split_once(&format!("\n## {section}\n")).unwrap();
+        let (_, code) = text.split_once("```rust,ignore\n").unwrap();
+        let (code, _) = code.split_once("```").unwrap();
+        assert!(code.lines().count() > 8, "{section}");
+        let program = read(program);
+        let mut lines = program.lines().map(str::trim);
+        for line in code.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            assert!(
+                lines.any(|other| other == line),
+                "{section}: no such line, or not in this order: {line}"
+            );
+        }
+    }
+}
+
 /// What a page of Markdown has that matters to links.
 #[derive(Default)]
 struct Page {

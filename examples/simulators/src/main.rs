@@ -51,7 +51,7 @@ impl IterableDataset for Simulators {
     /// Starts the simulator of a shard, in a worker.
     fn iter(
         &self,
-        shard: Shard,
+        _shard: Shard,
         cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Episode>> + Send> {
         let mut simulator = CartPole::default();
