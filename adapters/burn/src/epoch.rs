@@ -52,6 +52,7 @@ impl<B: Batch, O> Epoch<B, O> {
         *items_processed += samples;
         if is_last {
             // Also if the epoch has fewer samples than the dataset, because of `drop_last` or bad samples.
+            *items_total = (*items_total).max(*items_processed);
             *items_processed = *items_total;
         } else if *items_processed >= *items_total {
             *items_total = *items_processed + 1;

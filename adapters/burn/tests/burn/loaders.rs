@@ -104,6 +104,7 @@ fn progress_counts_items_and_the_last_batch_completes_it() {
     let steps = progress(&adapted(builder().batch_size(5).sampler(twice).build().unwrap()));
     let completed: Vec<bool> = steps.iter().map(|(_, is_completed)| *is_completed).collect();
     assert_eq!(completed, [false, false, false, false, true], "{steps:?}");
+    assert_eq!(steps.last().unwrap().0, 20);
 }
 
 #[test]
