@@ -28,7 +28,9 @@ pub(crate) use deserialize::stacked;
 #[cfg(any(feature = "arrays", feature = "tar"))]
 pub(crate) use names::shared;
 #[cfg(any(feature = "arrow", feature = "parquet"))]
-pub(crate) use rows::{Numbers, Rows};
+pub(crate) use rows::Numbers;
+#[cfg(any(test, feature = "arrow", feature = "parquet"))]
+pub(crate) use rows::Rows;
 
 use self::{names::Name, rows::Fields};
 use crate::error::DataProblem;
