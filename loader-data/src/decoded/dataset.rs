@@ -22,7 +22,8 @@ use crate::{
 /// file if the record has it, and the index of the record.
 ///
 /// # Examples
-/// ```
+#[cfg_attr(feature = "tar", doc = "```")]
+#[cfg_attr(not(feature = "tar"), doc = "```ignore")]
 /// use loader_core::{DataLoader, IterableDataset};
 /// use loader_data::{DecodedRecords, FieldOptions, ImageColumn, TarShards, Transform};
 ///
