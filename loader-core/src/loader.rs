@@ -353,11 +353,11 @@ impl<B: Batch> DataLoader<B> {
     /// dataset's length, as in PyTorch, because each shard may end with a batch that is not full; it is
     /// `None` if the dataset does not know its length.
     pub fn len(&self) -> Option<usize> {
+        if let Some(steps) = self.iteration.steps {
+            return usize::try_from(steps).ok();
+        }
         match &self.content {
             Content::Batches { sampler, .. } => Some(sampler.len(self.origin.epoch(*self.next_epoch()))),
-            Content::Shards(_) if self.iteration.steps.is_some() => {
-                self.iteration.steps.and_then(|steps| usize::try_from(steps).ok())
-            }
             Content::Shards(ShardLayout { shards, all_shards, batch_size, drop_last, .. }) => {
                 // This process's share of the samples.
                 let samples = self.origin.samples? as u128 * *shards as u128;

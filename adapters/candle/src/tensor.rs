@@ -14,7 +14,7 @@ pub trait ToCandle {
     /// The batch with tensors of candle.
     type Candle;
 
-    /// Copies the tensors of the batch to `device`, with the same dtypes. What is no tensor is cloned.
+    /// Copies the tensors of the batch to `device`, with the same dtypes, and clones what is not a tensor.
     ///
     /// After each tensor in page-locked memory the method waits for the device, so that the batch may be dropped.
     ///

@@ -80,8 +80,7 @@ fn a_limit_on_shared_memory_slows_down_instead_of_failing() {
     let _watchdog = Watchdog::start();
     let builder = DataLoader::builder(Large { count: 40, bytes: 1 << 20 }).num_workers(1).prefetch_factor(1);
     let loader = builder.shared_memory_limit(5 << 20).build().unwrap();
-    let ahead = loader.iter().unwrap().convert_ahead(8, Ok).unwrap();
-    let mut ahead = ahead;
+    let mut ahead = loader.iter().unwrap().convert_ahead(8, Ok).unwrap();
     for (number, batch) in ahead.by_ref().enumerate() {
         assert_eq!(batch.unwrap().as_slice()[0], number as u8);
     }
