@@ -19,6 +19,7 @@ IMAGE_SIDES = (OURS, "torchvision", "pillow", "grain", "tf.data", "spdl", "datal
 PARQUET_SIDES = (OURS, STANDARD, "pytorch-batches", "hf")
 JSON_SIDES = (OURS, STANDARD, "hf")
 BURN_SIDES = (OURS, "burn")
+CANDLE_SIDES = (OURS, "loop", "thread")
 STEP_MS = 100  # a step of training that takes longer than two workers need for a batch of photographs
 SLOW_BATCH_SIZE = 16  # default of `stragglers`, on every side
 
@@ -64,7 +65,7 @@ class Case:
     sides: tuple[str, ...] | None = None  # None: all
     counted: bool = False  # True: this loader runs the program that counts allocations
     needs: str | None = None  # the data that the case needs, see `data`
-    in_burn: bool = False  # True: this loader runs in the program of burn
+    program: str | None = None  # the framework, if this loader runs in the program of its peer
 
 
 def median_of(name: str) -> Callable[[dict], float]:
@@ -100,6 +101,7 @@ def plan() -> Iterator[Case]:
     yield from killed()
     yield from shutdown_faults()
     yield from burn()
+    yield from candle()
 
 
 def overhead() -> Iterator[Case]:
@@ -331,11 +333,25 @@ def burn() -> Iterator[Case]:
                     Row(f"first batch of {what}{how}, {count(workers)}", "ms", lambda line: line["first_batch_ms"]),
                 ]
                 options = ["--workers", str(workers), *further, *flag]
-                yield Case("burn", options, rows, command, sides=BURN_SIDES, needs=needs, in_burn=True)
+                yield Case("burn", options, rows, command, sides=BURN_SIDES, needs=needs, program="burn")
     for step in (0, STEP_MS):
         during = f"the program takes {step} ms per batch" if step else "the program takes each batch at once"
         for workers in (1, 2):
             title = f"peak memory of all processes, photographs, {during}, {count(workers)}"
             row = Row(title, "MB", lambda line: line["pss"] / 1e6)
             options = ["--workers", str(workers), "--folder", ".data/images", "--step-ms", str(step)]
-            yield Case("burn", options, [row], "memory", sides=BURN_SIDES, needs="images", in_burn=True)
+            yield Case("burn", options, [row], "memory", sides=BURN_SIDES, needs="images", program="burn")
+
+
+def candle() -> Iterator[Case]:
+    """This loader beside the usual loops of programs with candle, which have no workers."""
+    kinds = (("digits", "digits", [], None), ("photographs", "photographs", ["--folder", ".data/images"], "images"))
+    for command, what, further, needs in kinds:
+        for workers in (0, 1, 2):
+            rows = [
+                Row(f"{what} per second, {count(workers)}", "", lambda line: line["samples_per_second"], True),
+                Row(f"first batch of {what}, {count(workers)}", "ms", lambda line: line["first_batch_ms"]),
+                Row(f"memory of all processes, {what}, {count(workers)}", "MB", lambda line: line["pss_mb"]),
+            ]
+            options = ["--workers", str(workers), *further]
+            yield Case("candle", options, rows, command, sides=CANDLE_SIDES, needs=needs, program="candle")

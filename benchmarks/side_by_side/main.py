@@ -28,8 +28,7 @@ def main(about: str) -> None:
     taking_part, missing = sides.find(python, cases)
     for name, reason in missing.items():
         print(f"without {name}: {reason}", file=sys.stderr)
-    if sides.TITLES["burn"] in missing:
-        cases = [case for case in cases if not case.in_burn]
+    cases = [case for case in cases if case.program not in missing]
     cases = with_data(cases, python)
     seconds = estimate(cases, taking_part) * options.rounds
     print(f"{len(cases)} cases, {options.rounds} rounds: about {max(1, round(seconds / 60))} minutes", file=sys.stderr)

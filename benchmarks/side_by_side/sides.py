@@ -11,7 +11,6 @@ from side_by_side.cases import OURS, Case
 HERE = pathlib.Path(__file__).resolve().parents[1]  # commands run in this folder, so paths in the results are relative
 VENV = HERE / ".venv"
 RUST_PEER = "peers/dataloader-rs"
-BURN = "peers/burn"
 
 
 @dataclasses.dataclass
@@ -25,7 +24,7 @@ class Side:
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
     general: bool = True  # False: takes part only in cases that name it
     counted: str | None = None  # the program that counts allocations
-    in_burn: list[str] = dataclasses.field(default_factory=list)  # this loader's command in the program of burn
+    programs: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # this loader's command in the program of each framework
 
     def takes_part(self, case: Case) -> bool:
         return self.general if case.sides is None else self.name in case.sides
@@ -33,8 +32,7 @@ class Side:
     def of(self, case: Case) -> list[str]:
         """Returns the command for a case."""
         program = [self.counted] if case.counted and self.counted else self.command
-        if case.in_burn and self.in_burn:
-            program = self.in_burn
+        program = self.programs.get(case.program, program)
         further = case.ours if self.name == OURS else case.peers
         return [*program, case.command or case.workload, *case.options, *further, *self.options]
 
@@ -89,7 +87,12 @@ PYTHON_PEERS = [
     PythonPeer("spdl", "SPDL", "peers/spdl_loader.py", ["spdl.pipeline"], ["spdl"]),
 ]
 # In the order of the tables.
-TITLES = {OURS: "this loader"} | {peer.name: peer.title for peer in PYTHON_PEERS} | {"dataloader-rs": "dataloader-rs", "burn": "burn"}
+TITLES = {OURS: "this loader"} | {peer.name: peer.title for peer in PYTHON_PEERS} | {"dataloader-rs": "dataloader-rs", "burn": "burn", "loop": "a loop", "thread": "a thread and a channel"}
+# A program of each framework, in which this loader runs beside its peers: the package, the peers, options of the build.
+FRAMEWORKS = {
+    "burn": ("burn-core", ["burn"], ["--features", "vision"]),
+    "candle": ("candle-core", ["loop", "thread"], []),
+}
 # Each list is installed by a separate call, so that a peer without a build for this machine does not stop the others.
 INSTALLED = [["torch==2.15.0", "torchvision", "torchdata", "pillow", "numpy"], ["pyarrow", "datasets", "webdataset"], ["grain"], ["tensorflow-cpu"], ["spdl"]]
 
@@ -119,11 +122,16 @@ def find(python: pathlib.Path, cases: list[Case]) -> tuple[list[Side], dict[str,
             sides.append(rust_side())
         except Missing as reason:
             missing["dataloader-rs"] = str(reason)
-    if "burn" in wanted:
-        try:
-            sides.append(burn_side(sides[0]))
-        except Missing as reason:
-            missing["burn"] = str(reason)
+    for framework, (package, peers, options) in FRAMEWORKS.items():
+        if not wanted.isdisjoint(peers):
+            try:
+                program, version = rust_peer(f"peers/{framework}", f"{framework}-bench", package, options)
+            except Missing as reason:
+                missing[framework] = str(reason)
+                continue
+            sides[0].programs[framework] = [program, "--loader", "ours"]
+            versions = {framework: version}
+            sides += [Side(peer, TITLES[peer], [program, "--loader", peer], [], versions, general=False) for peer in peers]
     return sides, missing
 
 
@@ -132,6 +140,8 @@ class Missing(Exception):
 
 
 def ours(cases: list[Case]) -> Side:
+    if all(case.program for case in cases):
+        return Side(OURS, TITLES[OURS])
     names = ["loader-bench", "loader-bench-counted"] if any(case.counted for case in cases) else ["loader-bench"]
     bins = [option for name in names for option in ("--bin", name)]
     built = build(["--package", "loader-benchmarks", "--features", "formats", *bins])
@@ -159,13 +169,6 @@ def python_side(python: pathlib.Path, peer: PythonPeer) -> Side:
 def rust_side() -> Side:
     program, version = rust_peer(RUST_PEER, "dataloader-rs-bench", "dataloader-rs")
     return Side("dataloader-rs", TITLES["dataloader-rs"], [program], versions={"dataloader-rs": version})
-
-
-def burn_side(ours: Side) -> Side:
-    """Returns the side of burn, and gives `ours` the command of the same program."""
-    program, version = rust_peer(BURN, "burn-bench", "burn-core", ["--features", "vision"])
-    ours.in_burn = [program, "--loader", "ours"]
-    return Side("burn", TITLES["burn"], [program, "--loader", "burn"], versions={"burn": version}, general=False)
 
 
 def rust_peer(folder: str, program: str, package: str, further: list[str] | None = None) -> tuple[str, str]:

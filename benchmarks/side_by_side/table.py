@@ -4,7 +4,7 @@ import pathlib
 
 from side_by_side.cases import OURS
 from side_by_side.results import RESULTS, rows
-from side_by_side.sides import HERE, TITLES
+from side_by_side.sides import FRAMEWORKS, HERE, TITLES
 
 START, END = "<!-- tables: written by `run` -->", "<!-- end of tables -->"
 PERFORMANCE = HERE.parent / "docs/performance.md"
@@ -31,9 +31,10 @@ HEADINGS = {
 
 def write(stored: dict[str, dict]) -> None:
     stored = dict(stored)
-    if in_burn := stored.pop("burn", None):
-        text = f"{table(in_burn)}\n\n{origin(in_burn)}"
-        put_into(PERFORMANCE, "<!-- burn: written by `benchmarks/run` -->", "<!-- end of burn -->", text)
+    for framework in FRAMEWORKS:
+        if result := stored.pop(framework, None):
+            text = f"{table(result)}\n\n{origin(result)}"
+            put_into(PERFORMANCE, f"<!-- {framework}: written by `benchmarks/run` -->", f"<!-- end of {framework} -->", text)
     parts = [section(workload, result) for workload, result in stored.items()]
     text = "\n\n".join([*parts, *origins(stored)])
     (RESULTS / "table.md").write_text(text + "\n")

@@ -1,6 +1,6 @@
 //! The sides: each loads all batches as tensors of candle, and reads the first element of each.
 
-use std::{collections::BTreeMap, fs, sync::mpsc, thread, time::Instant};
+use std::{fs, sync::mpsc, thread, time::Instant};
 
 use anyhow::{Context, ensure};
 use candle_core::{Device, Tensor};
@@ -11,10 +11,9 @@ use loader::{
     prelude::{DataLoader, Dataset, Sample, SampleContext, Subset},
 };
 use loader_candle::ToCandle;
+use serde_json::{Value, json};
 
 use crate::{Options, Side, Workload};
-
-pub(crate) type Figures = BTreeMap<String, f64>;
 
 /// The samples of a batch, and their labels.
 type Pair = (Tensor, Tensor);
@@ -25,7 +24,7 @@ const IMAGE_VALUES: usize = 3 * 224 * 224;
 type Photograph = (loader::Tensor<f32>, u32);
 type Photographs = (loader::Tensor<f32>, loader::Tensor<u32>);
 
-pub(crate) fn measure(options: &Options, side: Side) -> anyhow::Result<Figures> {
+pub(crate) fn measure(options: &Options) -> anyhow::Result<Value> {
     let batches = options.batches.unwrap_or(if options.workload == Workload::Digits { 2_000 } else { 20 });
     match options.workload {
         Workload::Digits => Loop {
@@ -37,13 +36,13 @@ pub(crate) fn measure(options: &Options, side: Side) -> anyhow::Result<Figures> 
                 Ok((pixels, label))
             },
         }
-        .run(side),
+        .run(options),
         Workload::Photographs => {
             let folder = options.folder.as_deref().context("--folder is missing")?;
             let images = ImageFolder::open(folder)?.transform(Transform::standard_eval(IMAGE))?;
             let dataset = repeated(images, batches * options.batch_size)?;
             let convert = |batch: &Photographs| Ok(batch.to_candle(&Device::Cpu)?);
-            Loop { dataset, batch_size: options.batch_size, stack: stack_photographs, convert }.run(side)
+            Loop { dataset, batch_size: options.batch_size, stack: stack_photographs, convert }.run(options)
         }
     }
 }
@@ -68,7 +67,7 @@ where
     D::Sample: Sample<Batch = B>,
     B: Batch,
 {
-    fn run(self, side: Side) -> anyhow::Result<Figures> {
+    fn run(self, options: &Options) -> anyhow::Result<Value> {
         let count = self.dataset.len();
         let mut seen = Seen { started: Instant::now(), first: None, checksum: 0.0, batches: 0, pss_mb: 0.0 };
         let batches = count / self.batch_size;
@@ -79,8 +78,8 @@ where
             }
             anyhow::Ok(())
         };
-        match side {
-            Side::Plain => {
+        match options.loader {
+            Side::Loop => {
                 (0..batches).try_for_each(|batch| {
                     watch(load(&self.dataset, self.stack, self.batch_size, batch)?, &[])
                 })?;
@@ -96,14 +95,9 @@ where
                 receiver.iter().try_for_each(|batch| watch(batch?, &[]))?;
                 ensure!(matches!(thread.join(), Ok(Ok(()))), "the thread has failed");
             }
-            Side::InProcess | Side::OneWorker | Side::TwoWorkers => {
-                let workers = match side {
-                    Side::OneWorker => 1,
-                    Side::TwoWorkers => 2,
-                    _ => 0,
-                };
+            Side::Ours => {
                 let builder = DataLoader::builder(self.dataset).batch_size(self.batch_size);
-                let loader = builder.num_workers(workers).build()?;
+                let loader = builder.num_workers(options.workers).build()?;
                 let mut iter = loader.iter()?;
                 let pids = iter.worker_pids();
                 iter.by_ref().try_for_each(|batch| watch((self.convert)(&batch?)?, &pids))?;
@@ -121,7 +115,7 @@ fn load<D: Dataset>(
     batch: usize,
 ) -> anyhow::Result<Pair> {
     let indices = batch * batch_size..(batch + 1) * batch_size;
-    let samples = indices.map(|index| dataset.get(index, &mut SampleContext::new(index)));
+    let samples = indices.map(|index| dataset.get(index, &mut SampleContext::new(index as u64)));
     stack(samples.collect::<anyhow::Result<_>>()?)
 }
 
@@ -168,15 +162,14 @@ impl Seen {
         Ok(())
     }
 
-    fn figures(&self, samples: usize) -> anyhow::Result<Figures> {
+    fn figures(&self, samples: usize) -> anyhow::Result<Value> {
         let first = self.first.context("there was no batch")?;
-        let figures = [
-            ("checksum", self.checksum),
-            ("first_batch_ms", (first - self.started).as_secs_f64() * 1e3),
-            ("pss_mb", self.pss_mb),
-            ("samples_per_second", samples as f64 / self.started.elapsed().as_secs_f64()),
-        ];
-        Ok(figures.map(|(name, figure)| (name.to_owned(), figure)).into())
+        Ok(json!({
+            "samples_per_second": samples as f64 / self.started.elapsed().as_secs_f64(),
+            "first_batch_ms": (first - self.started).as_secs_f64() * 1e3,
+            "pss_mb": self.pss_mb,
+            "check": self.checksum,
+        }))
     }
 }
 
