@@ -339,6 +339,10 @@ pub enum Error {
         /// The awaited worker and what it is doing.
         waiting_for: WorkerActivity,
     },
+    /// The function given to [`Iter::interrupt_when`](crate::Iter::interrupt_when) has ended the wait for a
+    /// batch. No batch is lost: call `next` again to wait again.
+    #[error("the wait for a batch was interrupted; no batch is lost, and the next call waits again")]
+    Interrupted,
     /// No batch came within `timeout`, and the awaited worker has made no progress in many such waits. The
     /// iterator ends with this error. [`Iter::state`](crate::Iter::state) still tells where to resume.
     #[error("{}", timed_out(.after, .waiting_for, NO_PROGRESS))]
@@ -465,6 +469,7 @@ impl Error {
             Self::WorkerExited { .. } => "WorkerExited",
             Self::BatchGivenUp { .. } => "BatchGivenUp",
             Self::TimedOut { .. } => "TimedOut",
+            Self::Interrupted => "Interrupted",
             Self::WorkerStuck { .. } => "WorkerStuck",
             Self::SharedMemoryExhausted { .. } => "SharedMemoryExhausted",
             Self::WorkerMisbehaved { .. } => "WorkerMisbehaved",

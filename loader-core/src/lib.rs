@@ -220,6 +220,7 @@ pub mod internal {
 
     pub use crate::{
         affinity::Topology,
+        dataset::get_one_by_one,
         fetch::{
             BatchRequest, EncodeBatch, Fetch, NoBatch, OpenFn, OpenRequest, OpenSignature, ProgressSink,
             ShardPosition, Snapshot, open,

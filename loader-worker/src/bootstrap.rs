@@ -44,15 +44,22 @@ impl Registry {
     /// In a process that no loader has started, prints an explanation to standard error and returns exit code
     /// 2.
     pub fn serve(&self) -> ExitCode {
+        ExitCode::from(u8::try_from(self.serve_code()).unwrap_or(1))
+    }
+
+    /// As [`serve`](Self::serve), for an interpreter that ends its process itself: returns the exit code as a
+    /// number.
+    #[doc(hidden)]
+    pub fn serve_code(&self) -> i32 {
         if !is_worker() {
             eprintln!(
                 "this program is a worker of a data loader, and only a loader can start it: set `worker_program` or \
                  LOADER_WORKER to its path; it serves the datasets {}",
                 self.names()
             );
-            return ExitCode::from(2);
+            return 2;
         }
-        ExitCode::from(u8::try_from(run(self)).unwrap_or(1))
+        run(self)
     }
 }
 

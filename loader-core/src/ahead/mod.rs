@@ -12,6 +12,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use loader_ipc::frame::Stage;
@@ -22,6 +23,9 @@ pub use self::stream::BatchStream;
 use crate::{
     batch_info::BatchInfo, collate::Batch, error::Error, iter::Iter, panic, report::EpochReport, state::State,
 };
+
+/// Maximum time until the thread notices, while it waits for a batch, that its batches are no longer wanted.
+const CANCEL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Iterates over converted batches of one epoch, which a thread keeps ready. Returned by
 /// [`Iter::convert_ahead`].
@@ -73,6 +77,8 @@ impl<B: Batch> Iter<B> {
     /// [`shared_memory_limit`](crate::Builder::shared_memory_limit) leaves no room for another batch, the
     /// thread waits until the program has taken all results and asks for another one, and tries again. Only then
     /// does `next` return [`Error::SharedMemoryExhausted`].
+    ///
+    /// A function given to [`interrupt_when`](Self::interrupt_when) is no longer called.
     ///
     /// An error or a panic of `convert` is [`Error::ConversionFailed`], and the batch is lost.
     ///
@@ -271,7 +277,9 @@ where
 {
     fn start(mut self, cancelled: Arc<AtomicBool>) -> Result<JoinHandle<()>, Error> {
         let queue = Arc::clone(&self.queue);
-        self.iter.control(cancelled, Box::new(move || queue.wait_until_awaited()));
+        self.iter.wait_for_room_with(Box::new(move || queue.wait_until_awaited()));
+        // Relaxed: the flag alone is the message.
+        self.iter.interrupt_when(CANCEL_INTERVAL, move || cancelled.load(Ordering::Relaxed));
         let end = EndOnDrop(Arc::clone(&self.queue));
         let thread = thread::Builder::new().name("loader-convert".to_owned());
         let started = thread.spawn(move || {
@@ -284,6 +292,9 @@ where
 
     fn run(mut self) {
         while let Some(batch) = self.iter.next() {
+            if matches!(batch, Err(Error::Interrupted)) {
+                return;
+            }
             let result = batch.and_then(|batch| self.converted(batch));
             let (state, info, size_hint) =
                 (self.iter.state(), self.iter.last_batch().cloned(), self.iter.size_hint());

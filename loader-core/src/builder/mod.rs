@@ -499,6 +499,16 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
+    /// Sets whether an idle worker takes over a batch that waits behind a slow one; true by default. The order of
+    /// the batches stays the same, and so does their content, unless samples depend on the worker that loads them:
+    /// then set it to false, and worker *w* of *n* loads the batches *w*, *w + n*, *w + 2n*, ..., as in PyTorch,
+    /// except after a worker has died and with `hedge`. Has no effect for iterable datasets, whose batches are never moved.
+    #[must_use]
+    pub fn move_tasks(mut self, move_tasks: bool) -> Self {
+        self.settings.options.move_tasks = Some(move_tasks);
+        self
+    }
+
     /// Sets whether a late batch is given to a second, idle worker too; false by default. The first result is
     /// used, so the order and the content of batches stay the same. A batch is late when the program has
     /// waited for it for four times the mean time of a batch, and at least 20 ms. Has no effect for iterable

@@ -202,6 +202,7 @@ impl Settings {
             fetch: self.fetch_options(),
             sample_timeout,
             memory_limit: options.worker_memory_limit,
+            move_tasks: options.move_tasks.unwrap_or_else(default::move_tasks),
             hedge: options.hedge.unwrap_or_else(default::hedge),
         })
     }

@@ -260,6 +260,7 @@ mod tests {
             trace: Some("trace.json".into()),
             trace_on_failure: Some("failed.json".into()),
             metrics: Some(([127, 0, 0, 1], 9100).into()),
+            move_tasks: Some(false),
             hedge: Some(true),
         }
     }

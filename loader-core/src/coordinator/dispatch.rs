@@ -117,7 +117,7 @@ impl Coordinator {
     ///
     /// Tasks of an iterable dataset are not moved: only the worker that reads a shard knows its next samples.
     pub(super) fn move_tasks(&mut self, crew: &mut impl Crew) -> Result<(), Error> {
-        if self.supply.has_shards() {
+        if self.supply.has_shards() || !self.options.move_tasks {
             return Ok(());
         }
         for idle in 0..self.roster.len() {

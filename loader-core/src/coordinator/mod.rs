@@ -89,6 +89,8 @@ pub(crate) struct WorkerOptions {
     pub(crate) sample_timeout: Option<Duration>,
     /// Maximum number of bytes of its own that a worker may have in memory.
     pub(crate) memory_limit: Option<u64>,
+    /// Idle workers take over tasks that wait behind a slow one.
+    pub(crate) move_tasks: bool,
     /// Late batches are given to a second worker.
     pub(crate) hedge: bool,
 }

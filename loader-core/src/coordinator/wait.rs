@@ -59,6 +59,11 @@ impl Coordinator {
         };
     }
 
+    /// Ends a wait before the batch has arrived.
+    pub(crate) fn end_wait(&mut self, now: Instant) {
+        self.observations.end_wait(now);
+    }
+
     /// Does what is due, and returns what to do next. Kills a worker that broke the protocol.
     pub(crate) fn poll(&mut self, now: Instant, crew: &mut impl Crew) -> Result<Next, Error> {
         self.now = now;

@@ -35,7 +35,7 @@ pub(crate) fn try_get_many<D: Dataset>(
 
 /// Default implementation of [`Dataset::get_many`]: declines if the caller probes, and loads the samples one
 /// by one otherwise.
-pub(super) fn decline<D: Dataset>(
+pub fn decline<D: Dataset>(
     dataset: &D,
     indices: &[usize],
     cx: &mut SampleContext,

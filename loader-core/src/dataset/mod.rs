@@ -61,6 +61,7 @@ pub use filter::Filter;
 pub use interleave::InterleaveDataset;
 pub use iterable::IterableDataset;
 pub use length_batches::{LengthBatch, LengthBatchesDataset};
+pub use many::decline as get_one_by_one;
 pub use map::Map;
 pub use mix::MixDataset;
 pub(crate) use nested::NotOpened;

@@ -1,5 +1,6 @@
 //! The iterator over the batches of one epoch.
 
+mod interrupt;
 mod local;
 mod team;
 mod tuning;
@@ -7,10 +8,11 @@ mod workers;
 
 use std::{
     fmt,
-    sync::{Arc, atomic::AtomicBool},
-    time::Instant,
+    sync::Arc,
+    time::{Duration, Instant},
 };
 
+use interrupt::Interrupt;
 use loader_ipc::profile::ProfileArea;
 use loader_pinning::Pinner;
 
@@ -177,18 +179,36 @@ impl<B: Batch> Iter<B> {
         self
     }
 
-    /// Lets another thread control this iterator. `next` ends the iteration within about a second once
-    /// `cancelled` is true, also while it waits for a worker. Where memory has no room for a batch, it calls
-    /// `wait_for_room` and tries again once.
-    pub(crate) fn control(&mut self, cancelled: Arc<AtomicBool>, wait_for_room: Box<dyn FnMut() + Send>) {
+    /// Calls `check` each time `next` has waited for a batch for `every`. If it returns true, `next` returns
+    /// [`Error::Interrupted`]; no batch is lost, and the next call waits again. Without workers `next` does not
+    /// wait, and never calls it. A later call of this method replaces `check`.
+    ///
+    /// An interpreter uses it to look for signals, such as Ctrl-C.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::{
+    ///     sync::{Arc, atomic::{AtomicBool, Ordering}},
+    ///     time::Duration,
+    /// };
+    /// use loader_core::prelude::*;
+    ///
+    /// let numbers = TensorDataset::new(Tensor::from_slice(&[10i64, 20, 30, 40], [4])?)?;
+    /// let mut batches = DataLoader::builder(numbers).build()?.iter()?;
+    /// let stop = Arc::new(AtomicBool::new(false)); // set by another thread
+    /// let asked = Arc::clone(&stop);
+    /// batches.interrupt_when(Duration::from_millis(50), move || asked.load(Ordering::Relaxed));
+    /// # anyhow::Ok(())
+    /// ```
+    pub fn interrupt_when(&mut self, every: Duration, check: impl FnMut() -> bool + Send + 'static) {
         if let Inner::Workers(iter) = &mut self.inner {
-            iter.cancel_when(cancelled);
+            iter.interrupt_when(Interrupt::new(every, check));
         }
-        self.wait_for_room = Some(wait_for_room);
     }
 
-    fn is_cancelled(&self) -> bool {
-        matches!(&self.inner, Inner::Workers(iter) if iter.is_cancelled())
+    /// Where memory has no room for a batch, `next` calls `wait_for_room` and tries again once.
+    pub(crate) fn wait_for_room_with(&mut self, wait_for_room: Box<dyn FnMut() + Send>) {
+        self.wait_for_room = Some(wait_for_room);
     }
 
     /// Takes over what `state`, from which this iterator was resumed, knows of the epoch, or of the one before.
@@ -366,9 +386,6 @@ impl<B: Batch> Iterator for Iter<B> {
         let Some((info, batch)) = step.or_else(|| self.too_short().map(|error| (None, Err(error)))) else {
             self.stats.next_ends(asked, Instant::now(), None);
             self.stats.set_ready(0, 0);
-            if self.is_cancelled() {
-                return None;
-            }
             if self.stopwatch.ended(asked) {
                 tracing_events::epoch_ended(|| self.report());
             }

@@ -2,16 +2,14 @@
 
 use std::{
     io,
-    sync::{
-        Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError, Weak},
     thread,
     time::{Duration, Instant},
 };
 
 use loader_ipc::{process, profile::Profile, slots::SlotPool};
 
+use super::interrupt::Interrupt;
 use crate::{
     coordinator::{Coordinator, LIVENESS_INTERVAL, Next, Supply, WorkerOptions},
     error::Error,
@@ -231,18 +229,27 @@ impl Team {
         }
     }
 
-    /// Waits until the user's next batch has arrived. False if the epoch is over, or another thread has set
-    /// `cancelled`, which this method sees within [`LIVENESS_INTERVAL`].
-    pub(super) fn wait(&mut self, cancelled: &AtomicBool) -> Result<bool, Error> {
+    /// Waits until the user's next batch has arrived. False if the epoch is over.
+    pub(super) fn wait(&mut self, mut interrupt: Option<&mut Interrupt>) -> Result<bool, Error> {
         self.coordinator.slots().set_user(thread::current().id());
-        self.coordinator.start_wait(Instant::now());
+        let started = Instant::now();
+        self.coordinator.start_wait(started);
+        if let Some(interrupt) = &mut interrupt {
+            interrupt.start_wait(started);
+        }
         loop {
-            match self.coordinator.poll(Instant::now(), &mut self.pool)? {
+            let now = Instant::now();
+            match self.coordinator.poll(now, &mut self.pool)? {
                 Next::Return => return Ok(true),
                 Next::End => return Ok(false),
-                // Relaxed: the flag alone is the message.
-                Next::Receive { .. } if cancelled.load(Ordering::Relaxed) => return Ok(false),
-                Next::Receive { until, then_check_exits } => self.receive(until, then_check_exits)?,
+                Next::Receive { until, then_check_exits } => {
+                    if interrupt.as_mut().is_some_and(|interrupt| interrupt.is_wanted(now)) {
+                        self.coordinator.end_wait(now);
+                        return Err(Error::Interrupted);
+                    }
+                    let until = interrupt.as_ref().map_or(until, |interrupt| until.min(interrupt.due()));
+                    self.receive(until, then_check_exits)?;
+                }
             }
         }
     }

@@ -3,10 +3,6 @@
 use std::{
     io,
     marker::PhantomData,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
     time::{Duration, Instant},
 };
 
@@ -19,6 +15,7 @@ use loader_ipc::{
 
 use super::{
     Step,
+    interrupt::Interrupt,
     team::{Summary, Team, WeakIdleTeam},
     tuning::{SharedTuner, Tuning},
 };
@@ -53,8 +50,7 @@ pub(crate) struct WorkerIter<B> {
     last_error: Option<Error>,
     /// True after the end of the epoch, and after an error that ends the iteration.
     is_ended: bool,
-    /// Ends the wait for a batch once it is true; see [`cancel_when`](Self::cancel_when).
-    cancelled: Arc<AtomicBool>,
+    interrupt: Option<Interrupt>,
     batch: PhantomData<fn() -> B>,
 }
 
@@ -81,7 +77,7 @@ impl<B: Batch> WorkerIter<B> {
             summary: Summary::default(),
             last_error: None,
             is_ended: false,
-            cancelled: Arc::default(),
+            interrupt: None,
             batch: PhantomData,
         })
     }
@@ -112,7 +108,7 @@ impl<B: Batch> WorkerIter<B> {
         let asked = self.tuning.as_ref().map(|_| Instant::now());
         let step = match self.last_error.take() {
             Some(error) => Err(error),
-            None => next_batch(team, &self.cancelled, &mut self.last_error),
+            None => next_batch(team, self.interrupt.as_mut(), &mut self.last_error),
         };
         if let (Some(tuning), Some(asked)) = (&mut self.tuning, asked) {
             match &step {
@@ -164,17 +160,12 @@ impl<B: Batch> WorkerIter<B> {
 
     /// Waits for the next batch. False if the epoch is over.
     pub(super) fn wait(&mut self) -> Result<bool, Error> {
-        self.team.as_mut().map_or(Ok(false), |team| team.wait(&self.cancelled))
+        self.team.as_mut().map_or(Ok(false), |team| team.wait(self.interrupt.as_mut()))
     }
 
-    /// Makes another thread able to end the iteration while this one waits for a batch.
-    pub(super) fn cancel_when(&mut self, cancelled: Arc<AtomicBool>) {
-        self.cancelled = cancelled;
-    }
-
-    pub(super) fn is_cancelled(&self) -> bool {
-        // Relaxed: the flag alone is the message.
-        self.cancelled.load(Ordering::Relaxed)
+    /// Asks `interrupt` whether to end a wait for a batch.
+    pub(super) fn interrupt_when(&mut self, interrupt: Interrupt) {
+        self.interrupt = Some(interrupt);
     }
 }
 
@@ -310,10 +301,10 @@ fn in_forked_process() -> Error {
 /// Only errors that belong to no batch. The error of a batch is part of the [`Step`].
 fn next_batch<B: Batch>(
     team: &mut Team,
-    cancelled: &AtomicBool,
+    interrupt: Option<&mut Interrupt>,
     last_error: &mut Option<Error>,
 ) -> Result<Option<Step<B>>, Error> {
-    if !team.wait(cancelled)? {
+    if !team.wait(interrupt)? {
         return Ok(None);
     }
     let Some((taken, outcome)) = team.coordinator.take_next() else { return Ok(None) };

@@ -307,6 +307,11 @@ options! {
             help: "Address at which metrics are served for Prometheus, such as 127.0.0.1:9100",
             default_note: "none",
         },
+        /// False to leave each batch to the worker whose turn it is, however late it is; true by default.
+        move_tasks: bool = true => {
+            help: "Let idle workers take over batches that wait behind a slow one",
+            without_workers: Ignored,
+        },
         /// True to give a late batch to a second, idle worker too; false by default. Needs workers.
         hedge: bool = false => {
             help: "Give a late batch to a second worker too",

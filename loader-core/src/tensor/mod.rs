@@ -80,6 +80,16 @@ impl<T: Element> Tensor<T> {
         Self::make(shape.into(), Buffer::zeroed)
     }
 
+    /// Creates a tensor for a caller that writes every element. Until then its elements have any values, because
+    /// reused memory keeps its old content. It is in shared memory if a worker is collating a batch.
+    ///
+    /// # Errors
+    /// As for [`zeros`](Self::zeros).
+    #[doc(hidden)]
+    pub fn for_overwrite(shape: impl Into<Vec<usize>>) -> Result<Self, TensorError> {
+        Self::make(shape.into(), Buffer::for_overwrite)
+    }
+
     /// Creates a tensor with the given shape from a copy of `elements`, which are in row-major order. It is
     /// in shared memory if a worker is collating a batch.
     ///

@@ -299,6 +299,7 @@ impl Setup {
             fetch: FetchOptions { on_bad_sample: self.dataset.on_bad_sample, digest: false },
             sample_timeout,
             memory_limit: self.has_memory_limit.then_some(1 << 30),
+            move_tasks: rng.random_bool(0.9),
             hedge: hedges,
         }
     }

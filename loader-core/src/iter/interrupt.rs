@@ -1,0 +1,44 @@
+//! Ends a wait for a batch before the batch has arrived.
+
+use std::{
+    fmt,
+    time::{Duration, Instant},
+};
+
+/// A function that is asked at intervals, while main waits for a batch, whether to end the wait.
+pub(super) struct Interrupt {
+    every: Duration,
+    check: Box<dyn FnMut() -> bool + Send>,
+    /// When to ask next.
+    due: Instant,
+}
+
+impl Interrupt {
+    pub(super) fn new(every: Duration, check: impl FnMut() -> bool + Send + 'static) -> Self {
+        Self { every, check: Box::new(check), due: Instant::now() }
+    }
+
+    /// Begins a wait: the function is asked for the first time after an interval.
+    pub(super) fn start_wait(&mut self, now: Instant) {
+        self.due = now + self.every;
+    }
+
+    /// Asks the function if an interval has passed. Returns true if the wait must end.
+    pub(super) fn is_wanted(&mut self, now: Instant) -> bool {
+        if now < self.due {
+            return false;
+        }
+        self.due = now + self.every;
+        (self.check)()
+    }
+
+    pub(super) fn due(&self) -> Instant {
+        self.due
+    }
+}
+
+impl fmt::Debug for Interrupt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Interrupt").field("every", &self.every).finish_non_exhaustive()
+    }
+}
