@@ -1,0 +1,215 @@
+//! Datasets whose samples are Python objects.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{LazyLock, Mutex, PoisonError},
+};
+
+use loader_core::{Dataset, IterableDataset, SampleContext, Shard, Tensor, internal};
+use pyo3::{exceptions::PyStopIteration, prelude::*};
+use serde::{Deserialize, Serialize};
+
+use crate::{batch::Collated, errors, memory::Memory};
+
+/// Number of samples that each map-style dataset announces. PyTorch's datasets need not have a length, and the
+/// sampler alone decides what is loaded.
+const ANY_LENGTH: usize = usize::MAX >> 1;
+
+/// The opened datasets of this process, by number: Python objects of the class `loader._fetch.Fetcher`.
+static OPENED: LazyLock<Mutex<HashMap<u64, Py<PyAny>>>> = LazyLock::new(Mutex::default);
+
+/// Returns the opened dataset `number`.
+pub(crate) fn opened<'py>(py: Python<'py>, number: u64) -> Option<Bound<'py, PyAny>> {
+    let all = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    all.get(&number).map(|fetcher| fetcher.bind(py).clone())
+}
+
+/// Notes an opened dataset, for this process.
+pub(crate) fn note_opened(number: u64, fetcher: Py<PyAny>) {
+    let before = OPENED.lock().unwrap_or_else(PoisonError::into_inner).insert(number, fetcher);
+    drop(before);
+}
+
+/// Forgets an opened dataset. The object is dropped after the lock, because its end may run Python code.
+pub(crate) fn forget_opened(number: u64) {
+    let removed = OPENED.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
+    drop(removed);
+}
+
+/// One sample.
+pub(crate) struct PySample(Py<PyAny>);
+
+/// What main sends to the workers: the pickle of the dataset and of the user's functions. Without workers it is
+/// empty, and main itself has opened the dataset.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Sent {
+    /// Number of the dataset in main.
+    pub(crate) number: u64,
+    pub(crate) pickle: Option<Tensor<u8>>,
+    pub(crate) fingerprint: String,
+}
+
+impl Sent {
+    /// Opens the dataset in a worker.
+    fn open(&mut self, cx: &SampleContext) -> anyhow::Result<()> {
+        let Some(pickle) = self.pickle.take() else { return Ok(()) };
+        let worker = cx.worker().map_or(0, |worker| worker.id());
+        Python::attach(|py| {
+            let opened = py
+                .import("loader._worker")
+                .and_then(|module| module.call_method1("open", (Memory::new(pickle), worker)));
+            match opened {
+                Ok(fetcher) => {
+                    note_opened(self.number, fetcher.unbind());
+                    Ok(())
+                }
+                Err(error) => Err(errors::into_chain(py, error, self.number)),
+            }
+        })
+    }
+
+    /// Calls `call` with the opened dataset.
+    fn with<T>(&self, call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>) -> anyhow::Result<T> {
+        with_opened(self.number, call)
+    }
+}
+
+fn with_opened<T>(number: u64, call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>) -> anyhow::Result<T> {
+    Python::attach(|py| {
+        let Some(fetcher) = opened(py, number) else {
+            anyhow::bail!("the dataset is not open in this process");
+        };
+        call(&fetcher).map_err(|error| errors::into_chain(py, error, number))
+    })
+}
+
+/// A map-style dataset: an object with `__getitem__`, and perhaps `__getitems__`.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct MapDataset {
+    pub(crate) sent: Sent,
+    /// The opened dataset's method that returns the sample of a key.
+    #[serde(skip)]
+    get: Option<Py<PyAny>>,
+    #[serde(skip)]
+    has_many: bool,
+}
+
+impl MapDataset {
+    pub(crate) fn new(sent: Sent) -> Self {
+        Self { sent, get: None, has_many: false }
+    }
+}
+
+impl Dataset for MapDataset {
+    type Sample = PySample;
+
+    fn len(&self) -> usize {
+        ANY_LENGTH
+    }
+
+    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
+        self.sent.open(cx)?;
+        (self.get, self.has_many) = self.sent.with(|fetcher| {
+            let get = fetcher.getattr("get")?.unbind();
+            Ok((Some(get), fetcher.getattr("has_many")?.extract()?))
+        })?;
+        Ok(())
+    }
+
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<PySample> {
+        Python::attach(|py| {
+            let Some(get) = &self.get else { anyhow::bail!("the dataset is not open") };
+            match get.call1(py, (index,)) {
+                Ok(sample) => Ok(PySample(sample)),
+                Err(error) => Err(errors::into_chain(py, error, self.sent.number)),
+            }
+        })
+    }
+
+    fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<PySample>> {
+        if !self.has_many {
+            return internal::get_one_by_one(self, indices, cx);
+        }
+        self.sent.with(|fetcher| {
+            let samples = fetcher.call_method1("get_many", (indices.to_vec(),))?;
+            samples.try_iter()?.map(|sample| Ok(PySample(sample?.unbind()))).collect()
+        })
+    }
+
+    fn fingerprint(&self) -> String {
+        self.sent.fingerprint.clone()
+    }
+}
+
+/// An iterable dataset: an object with `__iter__`. Each worker reads one shard, and the dataset decides by
+/// `get_worker_info` which samples these are, as with PyTorch.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct StreamDataset {
+    pub(crate) sent: Sent,
+}
+
+impl IterableDataset for StreamDataset {
+    type Sample = PySample;
+
+    fn iter(
+        &self,
+        shard: Shard,
+        _cx: &mut SampleContext,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<PySample>> + Send> {
+        let number = self.sent.number;
+        let items =
+            self.sent.with(|fetcher| fetcher.call_method1("iterate", (shard.index(),)).map(Bound::unbind))?;
+        Ok(Items { number, items })
+    }
+
+    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
+        self.sent.open(cx)
+    }
+
+    fn fingerprint(&self) -> String {
+        self.sent.fingerprint.clone()
+    }
+}
+
+/// The samples of a shard.
+struct Items {
+    number: u64,
+    items: Py<PyAny>,
+}
+
+impl Iterator for Items {
+    type Item = anyhow::Result<PySample>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Python::attach(|py| match self.items.call_method0(py, "__next__") {
+            Ok(sample) => Some(Ok(PySample(sample))),
+            Err(error) if error.is_instance_of::<PyStopIteration>(py) => None,
+            Err(error) => Some(Err(errors::into_chain(py, error, self.number))),
+        })
+    }
+}
+
+/// Collates the samples of a batch with the dataset's collation function. The function for
+/// [`collate_with`](loader_core::Builder::collate_with); `number` is the dataset's.
+pub(crate) fn collate(number: &u64, samples: Vec<PySample>) -> anyhow::Result<Collated> {
+    with_opened(*number, |fetcher| {
+        let samples: Vec<_> = samples.into_iter().map(|sample| sample.0).collect();
+        let collated = fetcher.call_method1("collate", (samples,))?;
+        if fetcher.getattr("is_local")?.extract()? {
+            return Ok(Collated::Object(collated.unbind()));
+        }
+        let encoded = fetcher.call_method1("encode", (&collated,))?;
+        // The batch must be gone before its memory is taken.
+        drop(collated);
+        let (pickle, buffers): (Bound<'_, PyAny>, Vec<Bound<'_, PyAny>>) = encoded.extract()?;
+        drop(encoded);
+        Collated::from_pickle(pickle.extract()?, buffers)
+    })
+}
+
+impl fmt::Debug for PySample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PySample")
+    }
+}

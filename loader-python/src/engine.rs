@@ -1,0 +1,160 @@
+//! The loader of one dataset.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use loader_core::{
+    Builder, DataLoader, LoaderOptions, State, Tensor, WorkerProgram, function::CollateFnWith,
+    kind::DatasetKind,
+};
+use pyo3::{exceptions::PyValueError, prelude::*};
+
+use crate::{
+    batch::Collated,
+    dataset::{self, MapDataset, PySample, Sent, StreamDataset},
+    errors,
+    iterator::BatchIterator,
+    order::{PyOrder, Raised},
+};
+
+/// The number of the next dataset. Relaxed: each caller only needs a number of its own.
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
+
+/// A loader, with its dataset and options as they were when it was made.
+///
+/// `dataset` is the pickle of what workers need, or an opened dataset, which this process loads from without
+/// workers. `options` is JSON with the names of the section `[loader]` of a config file. `order` is an object
+/// whose method `begin(epoch)` returns the batches of indices, or `None` for an iterable dataset.
+#[pyclass(frozen, module = "loader._native")]
+#[derive(Debug)]
+pub(crate) struct Engine {
+    number: u64,
+    loader: DataLoader<Collated>,
+    raised: Raised,
+    warnings: Warnings,
+}
+
+/// Warnings that Python has not seen yet. Any thread of the engine may add one; only the thread that iterates
+/// calls Python with them, so that no thread waits for the interpreter.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl Warnings {
+    pub(crate) fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// What the engine is made from.
+#[derive(FromPyObject)]
+struct Parts {
+    /// Pickle of the dataset, for workers.
+    pickle: Option<Vec<u8>>,
+    /// The opened dataset, without workers.
+    opened: Option<Py<PyAny>>,
+    fingerprint: String,
+    /// The object with the method `begin`.
+    begin: Option<Py<PyAny>>,
+    /// Number of batches in an epoch.
+    batches: usize,
+    sampler_fingerprint: String,
+    options: String,
+    program: PathBuf,
+    arguments: Vec<String>,
+}
+
+#[pymethods]
+impl Engine {
+    #[new]
+    fn new(py: Python<'_>, parts: Parts) -> PyResult<Self> {
+        let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+        let Parts { pickle, opened, fingerprint, begin, batches, sampler_fingerprint, .. } = parts;
+        let pickle = pickle.map(|pickle| Tensor::from_slice(&pickle, [pickle.len()])).transpose();
+        let pickle = pickle.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let sent = Sent { number, pickle, fingerprint };
+        let options: LoaderOptions = serde_json::from_str(&parts.options)
+            .map_err(|error| PyValueError::new_err(format!("invalid options: {error}")))?;
+        let program = WorkerProgram::new(parts.program).args(parts.arguments);
+        if let Some(opened) = opened {
+            dataset::note_opened(number, opened);
+        }
+        let (raised, warnings) = (Raised::default(), Warnings::default());
+        let common = Common { number, options, program, warnings: warnings.clone() };
+        let loader = py.detach(|| match begin {
+            Some(begin) => {
+                let order =
+                    PyOrder { begin, batches, fingerprint: sampler_fingerprint, raised: raised.clone() };
+                common.builder(DataLoader::builder(MapDataset::new(sent)).batch_sampler(order)).build()
+            }
+            None => common.builder(DataLoader::stream(StreamDataset { sent })).build(),
+        });
+        let loader = loader.map_err(|error| {
+            dataset::forget_opened(number);
+            raised.take().unwrap_or_else(|| errors::to_python(py, &error, number))
+        })?;
+        Ok(Self { number, loader, raised, warnings })
+    }
+
+    /// Begins an epoch.
+    fn iterate(&self, py: Python<'_>, epoch: u64, loads: Py<PyAny>) -> PyResult<BatchIterator> {
+        self.iterator(py, loads, |loader| loader.epoch(epoch))
+    }
+
+    /// Continues from a state, as JSON.
+    fn resume(&self, py: Python<'_>, state: &str, loads: Py<PyAny>) -> PyResult<BatchIterator> {
+        let state: State = serde_json::from_str(state)
+            .map_err(|error| PyValueError::new_err(format!("this is no state of a loader: {error}")))?;
+        self.iterator(py, loads, |loader| loader.resume(&state))
+    }
+}
+
+impl Engine {
+    fn iterator(
+        &self,
+        py: Python<'_>,
+        loads: Py<PyAny>,
+        start: impl FnOnce(&DataLoader<Collated>) -> Result<loader_core::Iter<Collated>, loader_core::Error>
+        + Send,
+    ) -> PyResult<BatchIterator> {
+        let iter = py.detach(|| start(&self.loader));
+        let iter = iter.map_err(|error| {
+            self.raised.take().unwrap_or_else(|| errors::to_python(py, &error, self.number))
+        })?;
+        Ok(BatchIterator::new(iter, self.number, self.raised.clone(), self.warnings.clone(), loads))
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        dataset::forget_opened(self.number);
+    }
+}
+
+/// The options that both kinds of loaders have.
+struct Common {
+    number: u64,
+    options: LoaderOptions,
+    program: WorkerProgram,
+    warnings: Warnings,
+}
+
+impl Common {
+    fn builder<K: DatasetKind<Sample = PySample>>(
+        self,
+        builder: Builder<K>,
+    ) -> Builder<K, CollateFnWith<u64, PySample, Collated>> {
+        let Self { number, options, program, warnings } = self;
+        builder
+            .options(options)
+            .worker_program(program)
+            .on_warning(move |warning| {
+                warnings.0.lock().unwrap_or_else(PoisonError::into_inner).push(warning.to_string());
+            })
+            .collate_with(number, dataset::collate)
+    }
+}

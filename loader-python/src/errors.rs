@@ -1,0 +1,76 @@
+//! Python exceptions and the engine's errors, in both directions.
+
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::anyhow;
+use loader_core::{Error, UserFailure};
+use pyo3::{
+    exceptions::{PyRuntimeError, PyValueError},
+    prelude::*,
+};
+
+use crate::dataset;
+
+/// The last exception of a dataset that main loads without workers, and the number of the dataset. The engine
+/// carries errors as text, and in the main process the exception itself is still there.
+static LOCAL: Mutex<Option<(u64, PyErr)>> = Mutex::new(None);
+
+/// Turns an exception of user code into an error that the engine can carry. `describe` of `loader._errors`
+/// gives the texts: the exception, its traceback, and its class, from which [`to_python`] makes it again in main.
+pub(crate) fn into_chain(py: Python<'_>, error: PyErr, number: u64) -> anyhow::Error {
+    let described = py
+        .import("loader._errors")
+        .and_then(|module| module.call_method1("describe", (error.value(py),)))
+        .and_then(|texts| texts.extract::<[String; 3]>());
+    let [summary, traceback, class] = match described {
+        Ok(texts) => texts,
+        Err(problem) => return anyhow!("{error}; and it could not be described: {problem}"),
+    };
+    if dataset::opened(py, number).is_some_and(|opened| is_local(&opened)) {
+        let before = LOCAL.lock().unwrap_or_else(PoisonError::into_inner).replace((number, error));
+        drop(before);
+    }
+    anyhow!(class).context(traceback).context(summary)
+}
+
+fn is_local(fetcher: &Bound<'_, PyAny>) -> bool {
+    fetcher.getattr("is_local").and_then(|is_local| is_local.extract()).unwrap_or(false)
+}
+
+/// Turns an error of the engine into a Python exception. An exception of user code becomes one of its own class.
+pub(crate) fn to_python(py: Python<'_>, error: &Error, number: u64) -> PyErr {
+    let (worker, failure) = match error {
+        Error::InvalidOption { .. } | Error::ConflictingOptions { .. } | Error::StateMismatch { .. } => {
+            return PyValueError::new_err(error.to_string());
+        }
+        Error::DatasetFailed { worker, failure, .. }
+        | Error::CollateFailed { worker, failure, .. }
+        | Error::OpenFailed { worker, failure, .. } => (*worker, failure),
+        Error::TimedOut { after, .. } | Error::WorkerStuck { after, .. } => {
+            let text = format!("DataLoader timed out after {} seconds: {error}", after.as_secs_f64());
+            return PyRuntimeError::new_err(text);
+        }
+        Error::WorkerExited { pid, .. } | Error::BatchGivenUp { pid, .. } => {
+            let text = format!("DataLoader worker (pid(s) {pid}) exited unexpectedly: {error}");
+            return PyRuntimeError::new_err(text);
+        }
+        _ => return PyRuntimeError::new_err(error.to_string()),
+    };
+    match (worker, take_local(number)) {
+        (None, Some(raised)) => raised,
+        _ => raised_again(py, failure, worker).unwrap_or_else(|| PyRuntimeError::new_err(error.to_string())),
+    }
+}
+
+fn take_local(number: u64) -> Option<PyErr> {
+    let mut local = LOCAL.lock().unwrap_or_else(PoisonError::into_inner);
+    local.take_if(|(owner, _)| *owner == number).map(|(_, error)| error)
+}
+
+/// Makes the exception of a worker again; `None` if it was no Python exception.
+fn raised_again(py: Python<'_>, failure: &UserFailure, worker: Option<usize>) -> Option<PyErr> {
+    let [.., traceback, class] = failure.chain.as_slice() else { return None };
+    let module = py.import("loader._errors").ok()?;
+    let made = module.call_method1("raised_again", (traceback, class, worker)).ok()?;
+    (!made.is_none()).then(|| PyErr::from_value(made))
+}

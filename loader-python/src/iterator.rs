@@ -1,0 +1,118 @@
+//! The iterator over the batches of an epoch.
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use loader_core::{Error, Iter};
+use pyo3::{exceptions::PyStopIteration, prelude::*, types::PyDict};
+
+use crate::{batch::Collated, engine::Warnings, errors, order::Raised};
+
+/// How often a wait for a batch looks for signals, such as Ctrl-C.
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The batches of an epoch. Waiting for one releases the interpreter's lock and notices Ctrl-C.
+#[pyclass(frozen, module = "loader._native")]
+#[derive(Debug)]
+pub(crate) struct BatchIterator {
+    /// `None` once it is closed. Locked only while this thread does not hold the interpreter's lock, which the
+    /// thread that holds this one may wait for.
+    iter: Mutex<Option<Iter<Collated>>>,
+    number: u64,
+    /// What the sampler has raised.
+    raised: Raised,
+    /// What a signal handler has raised in a wait.
+    interrupted: Raised,
+    warnings: Warnings,
+    /// Makes an object of a pickle and its arrays.
+    loads: Py<PyAny>,
+}
+
+#[pymethods]
+impl BatchIterator {
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let next = self.with(py, |iter| iter.next()).flatten();
+        for warning in self.warnings.take() {
+            py.import("loader._errors")?.call_method1("warn", (warning,))?;
+        }
+        match next {
+            Some(Ok(batch)) => batch.into_object(self.loads.bind(py)),
+            Some(Err(Error::Interrupted)) => Err(self
+                .interrupted
+                .take()
+                .unwrap_or_else(|| errors::to_python(py, &Error::Interrupted, self.number))),
+            Some(Err(error)) => Err(errors::to_python(py, &error, self.number)),
+            None => Err(self.raised.take().unwrap_or_else(|| PyStopIteration::new_err(()))),
+        }
+    }
+
+    /// Returns the position, as JSON; `None` once the iterator is closed.
+    fn state(&self, py: Python<'_>) -> Option<String> {
+        self.with(py, |iter| serde_json::to_string(&iter.state()).expect("a state has text keys only"))
+    }
+
+    /// Returns the process ids of the workers.
+    fn worker_pids(&self, py: Python<'_>) -> Vec<u32> {
+        self.with(py, |iter| iter.worker_pids()).unwrap_or_default()
+    }
+
+    /// Returns the report of the epoch so far.
+    fn report(&self, py: Python<'_>) -> Option<String> {
+        self.with(py, |iter| iter.report().to_string())
+    }
+
+    /// Returns what is known of the batch that was returned last.
+    fn last_batch<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let Some(Some(info)) = self.with(py, |iter| iter.last_batch().cloned()) else { return Ok(None) };
+        let dict = PyDict::new(py);
+        dict.set_item("number", info.number)?;
+        dict.set_item("indices", info.indices)?;
+        dict.set_item("samples", info.samples)?;
+        dict.set_item("shard", info.shard)?;
+        dict.set_item("worker", info.worker)?;
+        Ok(Some(dict))
+    }
+
+    /// Ends the workers, or keeps persistent ones for the next epoch.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| drop(self.iter.lock().unwrap_or_else(PoisonError::into_inner).take()));
+    }
+}
+
+impl BatchIterator {
+    pub(crate) fn new(
+        mut iter: Iter<Collated>,
+        number: u64,
+        raised: Raised,
+        warnings: Warnings,
+        loads: Py<PyAny>,
+    ) -> Self {
+        let interrupted = Raised::default();
+        let noted = interrupted.clone();
+        iter.interrupt_when(SIGNAL_INTERVAL, move || {
+            let signals = Python::attach(|py| py.check_signals());
+            signals.map_err(|error| noted.set(error)).is_err()
+        });
+        Self { iter: Mutex::new(Some(iter)), number, raised, interrupted, warnings, loads }
+    }
+
+    /// Calls `call` without the interpreter's lock; `None` once the iterator is closed.
+    fn with<T: Send>(&self, py: Python<'_>, call: impl FnOnce(&mut Iter<Collated>) -> T + Send) -> Option<T> {
+        py.detach(|| self.iter.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map(call))
+    }
+}
+
+impl Drop for BatchIterator {
+    fn drop(&mut self) {
+        let iter = self.iter.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        // The end of an iterator waits for its workers. The sampler's objects need the interpreter, which may
+        // have ended: then the closure is dropped, and the iterator with it.
+        let _: Option<()> = Python::try_attach(|py| py.detach(|| drop(iter)));
+    }
+}

@@ -1,0 +1,27 @@
+//! The extension module `loader._native`: connects the Python package `loader` with the loader's engine.
+//!
+//! The package's Python code has PyTorch's interface: arguments, samplers, collation, pickling. This module
+//! has what the engine needs of it: a dataset whose samples are Python objects, an order that a Python
+//! iterator gives, batches whose arrays are in shared memory, and the entry of worker processes.
+
+mod batch;
+mod dataset;
+mod engine;
+mod errors;
+mod iterator;
+mod memory;
+mod order;
+mod worker;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+mod _native {
+    #[pymodule_export]
+    use super::{
+        engine::Engine,
+        iterator::BatchIterator,
+        memory::{Memory, allocate},
+        worker::serve,
+    };
+}
