@@ -58,7 +58,7 @@ impl Sent {
         Python::attach(|py| {
             let opened = py
                 .import("loader._worker")
-                .and_then(|module| module.call_method1("open", (Memory::new(pickle), worker)));
+                .and_then(|module| module.call_method1("open_dataset", (Memory::read_only(pickle), worker)));
             match opened {
                 Ok(fetcher) => {
                     note_opened(self.number, fetcher.unbind());

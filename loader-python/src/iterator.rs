@@ -14,7 +14,7 @@ use crate::{batch::Collated, engine::Warnings, errors, order::Raised};
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The batches of an epoch. Waiting for one releases the interpreter's lock and notices Ctrl-C.
-#[pyclass(frozen, module = "loader._native")]
+#[pyclass(frozen, weakref, module = "loader._native")]
 #[derive(Debug)]
 pub(crate) struct BatchIterator {
     /// `None` once it is closed. Locked only while this thread does not hold the interpreter's lock, which the

@@ -28,11 +28,17 @@ struct State {
     bytes: Option<Tensor<u8>>,
     /// Number of buffers that Python holds.
     exports: usize,
+    is_read_only: bool,
 }
 
 impl Memory {
     pub(crate) fn new(bytes: Tensor<u8>) -> Self {
-        Self { state: Mutex::new(State { bytes: Some(bytes), exports: 0 }) }
+        Self { state: Mutex::new(State { bytes: Some(bytes), exports: 0, is_read_only: false }) }
+    }
+
+    /// Bytes that Python must not change, such as those that all workers share.
+    pub(crate) fn read_only(bytes: Tensor<u8>) -> Self {
+        Self { state: Mutex::new(State { bytes: Some(bytes), exports: 0, is_read_only: true }) }
     }
 
     /// Takes the bytes, without a copy if nothing in Python refers to them any more, and otherwise as a copy.
@@ -60,19 +66,24 @@ impl Memory {
     /// Python calls it with a valid `view`.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let mut state = slf.get().state.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_read_only = state.is_read_only;
         let Some(bytes) = &mut state.bytes else {
             return Err(PyBufferError::new_err("the memory was sent with a batch"));
         };
-        let len = bytes.len();
-        let Ok(bytes) = bytes.as_mut_slice() else {
-            return Err(PyBufferError::new_err("the memory has another owner"));
+        let len = bytes.len().cast_signed();
+        let start = match is_read_only {
+            true => bytes.as_slice().as_ptr().cast_mut(),
+            false => match bytes.as_mut_slice() {
+                Ok(bytes) => bytes.as_mut_ptr(),
+                Err(_) => return Err(PyBufferError::new_err("the memory has another owner")),
+            },
         };
-        let len = len.cast_signed();
         // SAFETY: `view` is valid, as this method's contract says. The bytes stay at this address until they are
         // taken or dropped: `take` leaves them while `exports` counts this view, and the view holds a reference
-        // to this object.
-        let filled =
-            unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), bytes.as_mut_ptr().cast(), len, 0, flags) };
+        // to this object. Python writes to them only if the view is not read-only.
+        let filled = unsafe {
+            ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start.cast(), len, is_read_only.into(), flags)
+        };
         if filled != 0 {
             return Err(PyErr::fetch(slf.py()));
         }

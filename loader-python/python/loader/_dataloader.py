@@ -1,0 +1,275 @@
+"""The loader with PyTorch's interface."""
+
+import atexit
+import functools
+import json
+import os
+import sys
+import weakref
+from multiprocessing import spawn, util
+from typing import Any
+
+import torch
+import torch.utils.data
+from torch.utils.data.dataloader import (
+    IterDataPipe,
+    MapDataPipe,
+    _BaseDataLoaderIter,
+    _DatasetKind,
+    _sharding_worker_init_fn,
+)
+
+from . import _collate, _fetch, _info, _keys, _native, _pickling
+
+#: The engine's options, with the names of the section `[loader]` of a config file. `None` leaves the engine's default.
+_ENGINE_OPTIONS = (
+    "digest",
+    "hedge",
+    "max_bad_samples",
+    "max_worker_deaths",
+    "memory_limit",
+    "metrics",
+    "on_bad_sample",
+    "on_worker_death",
+    "sample_timeout",
+    "shared_memory_limit",
+    "trace",
+    "trace_on_failure",
+    "warn_after",
+    "worker_affinity",
+    "worker_memory_limit",
+)
+
+
+class DataLoader(torch.utils.data.DataLoader):
+    """Loads batches of a dataset, as ``torch.utils.data.DataLoader`` does, with worker processes that may die at any time.
+
+    The arguments up to ``in_order`` are PyTorch's, with the same defaults, checks, warnings and exceptions. The order of the
+    samples and the seeds of the workers are PyTorch's too, number for number.
+
+    A worker that dies is replaced, and its batches are loaded again. The epoch is unchanged if the samples do not draw from
+    the worker's random numbers, see ``move_tasks``.
+
+    Args:
+        on_bad_sample: What happens if ``dataset[i]`` raises: ``"error"`` (default) raises it in place of the batch, ``"skip"``
+            leaves the sample out, ``"replace"`` takes another one.
+        max_bad_samples: Number of bad samples in an epoch after which it ends, 10 by default.
+        sample_timeout: Seconds after which a worker that is still loading one sample is killed and replaced.
+        on_worker_death: ``"restart"`` (default) replaces a worker that has died, ``"fail"`` raises ``RuntimeError`` as PyTorch.
+        max_worker_deaths: Number of deaths of a worker in a row after which it is not replaced, 10 by default.
+        move_tasks: True if idle workers take over batches that wait behind a slow one. False by default: batch *i* is loaded
+            by worker *i* modulo ``num_workers``, as in PyTorch, so that random numbers that samples draw from the generators
+            of their worker are PyTorch's.
+        hedge: True to give a late batch to a second worker too.
+        memory_limit: Maximum bytes of memory of the loader, or a text such as ``"4 GiB"``.
+        shared_memory_limit: Maximum bytes of shared memory for batches.
+        worker_memory_limit: Bytes of memory of its own after which a worker is replaced.
+        worker_affinity: CPUs of each worker: ``"inherit"`` (default), ``"share"``, ``"spread"``, ``"pack"``.
+        warn_after: Seconds of waiting after which a warning names the worker that is waited for.
+        digest: True to compute a digest of the samples of the epoch.
+        trace: File for a trace of main and the workers.
+        trace_on_failure: File for a trace of the last events, written if an error ends the epoch.
+        metrics: Address at which statistics are served for Prometheus, such as ``"127.0.0.1:9100"``.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        num_workers: int = 0,
+        collate_fn: Any = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Any = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        on_bad_sample: str | None = None,
+        max_bad_samples: int | None = None,
+        sample_timeout: float | None = None,
+        on_worker_death: str | None = None,
+        max_worker_deaths: int | None = None,
+        move_tasks: bool = False,
+        hedge: bool | None = None,
+        memory_limit: int | str | None = None,
+        shared_memory_limit: int | str | None = None,
+        worker_memory_limit: int | str | None = None,
+        worker_affinity: Any = None,
+        warn_after: float | None = None,
+        digest: bool | None = None,
+        trace: str | os.PathLike[str] | None = None,
+        trace_on_failure: str | os.PathLike[str] | None = None,
+        metrics: str | None = None,
+    ) -> None:
+        super().__init__(
+            dataset,
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            num_workers,
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
+        self.move_tasks = move_tasks
+        arguments = locals()
+        for name in _ENGINE_OPTIONS:
+            setattr(self, name, arguments[name])
+
+    def _get_iterator(self) -> "_Iterator":
+        if self.num_workers > 0:
+            if _info.is_worker:
+                raise RuntimeError(
+                    "a worker process has begun to load with workers of its own: put the lines that begin to train under"
+                    ' `if __name__ == "__main__":`, because workers import this script, or install cloudpickle; a dataset'
+                    " that has a loader must load with num_workers=0"
+                )
+            self.check_worker_number_rationality()
+        return _Iterator(self)
+
+    def _engine_options(self, pin_memory: bool) -> dict[str, Any]:
+        options: dict[str, Any] = {"num_workers": self.num_workers, "pin_memory": pin_memory, "in_order": self.in_order, "seed": 0}
+        if self.num_workers > 0:
+            options |= {
+                "prefetch_factor": self.prefetch_factor,
+                "persistent_workers": self.persistent_workers,
+                "move_tasks": self.move_tasks,
+            }
+            if self.timeout > 0:
+                options["timeout"] = self.timeout
+        if self._dataset_kind == _DatasetKind.Iterable:
+            options |= {"batch_size": self.batch_size or 1, "drop_last": self.drop_last, "shards": max(self.num_workers, 1)}
+        given = {name: getattr(self, name) for name in _ENGINE_OPTIONS}
+        return options | {name: _as_json(value) for name, value in given.items() if value is not None}
+
+
+class _Iterator(_BaseDataLoaderIter):
+    """The batches of an epoch; of several, if the workers are persistent."""
+
+    def __init__(self, loader: DataLoader) -> None:
+        super().__init__(loader)
+        if self._num_workers == 0 and self._timeout != 0:
+            raise AssertionError("a loader without workers has no timeout: num_workers=0 needs timeout=0")
+        is_map = self._dataset_kind == _DatasetKind.Map
+        is_local = self._num_workers == 0
+        keys = _keys.KeyList() if is_local else _keys.KeyFile()
+        self._order = _keys.Order(self._auto_collation, keys) if is_map else None
+        self._engine = _native.Engine(
+            _Parts(
+                pickle=None if is_local else self._pickle(loader, keys.path),
+                opened=self._opened(keys) if is_local else None,
+                fingerprint=_fingerprint(loader.dataset),
+                begin=self._order.begin if self._order else None,
+                batches=_length(loader._index_sampler) if is_map else 0,
+                sampler_fingerprint=type(loader._index_sampler).__qualname__,
+                options=json.dumps(loader._engine_options(self._pin_memory)),
+                program=os.fsdecode(spawn.get_executable()),
+                arguments=_worker_arguments(),
+            )
+        )
+        self._epoch = 0
+        if not is_local:
+            # PyTorch begins the sampler once more for workers.
+            self._sampler_iter = iter(self._index_sampler)
+        self._batches = self._start()
+
+    def _opened(self, keys: _keys.KeyList) -> _fetch.Fetcher:
+        if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
+            torch.utils.data.graph_settings.apply_sharding(self._dataset, self._world_size, self._rank)
+        return _fetch.Fetcher(self._dataset, self._collate_fn, self._auto_collation, keys, None)
+
+    def _pickle(self, loader: DataLoader, keys: str) -> bytes:
+        worker_init_fn = loader.worker_init_fn
+        if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
+            worker_init_fn = functools.partial(_sharding_worker_init_fn, worker_init_fn, self._world_size, self._rank)
+        settings = {
+            "base_seed": self._base_seed,
+            "num_workers": self._num_workers,
+            "auto_collation": self._auto_collation,
+            "keys": keys,
+            "torch": "torch" in sys.modules,
+        }
+        return _pickling.dumps((self._dataset, self._collate_fn, worker_init_fn), settings)
+
+    def _start(self) -> _native.BatchIterator:
+        if self._order is not None:
+            self._order.set_source(self._sampler_iter)
+        batches = self._engine.iterate(self._epoch, _collate.loads)
+        _open_iterators.add(batches)
+        return batches
+
+    def _reset(self, loader: DataLoader, first_iter: bool = False) -> None:
+        self._batches.close()
+        super()._reset(loader, first_iter)
+        self._epoch += 1
+        self._batches = self._start()
+
+    def _next_data(self) -> Any:
+        return next(self._batches)
+
+    def report(self) -> str | None:
+        """Returns the report of the epoch so far: figures, and what the bottleneck is."""
+        return self._batches.report()
+
+    def __del__(self) -> None:
+        batches = getattr(self, "_batches", None)
+        if batches is not None:
+            batches.close()
+
+
+class _Parts:
+    """What an engine is made from; see `Parts` in `engine.rs`."""
+
+    def __init__(self, **parts: Any) -> None:
+        self.__dict__.update(parts)
+
+
+def _worker_arguments() -> list[str]:
+    """Returns the interpreter's arguments for a worker. `-P` keeps the working directory out of the way: it may have a
+    module with the name of this package."""
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    code = f"import sys; sys.path.insert(0, {folder!r}); from loader._worker import main; main()"
+    return [*util._args_from_interpreter_flags(), "-P", "-c", code]
+
+
+def _fingerprint(dataset: Any) -> str:
+    return f"{type(dataset).__module__}.{type(dataset).__qualname__} of {_length(dataset)}"
+
+
+def _length(value: Any) -> int:
+    """Returns the length, and 0 if there is none."""
+    try:
+        return len(value)
+    except (TypeError, NotImplementedError):
+        return 0
+
+
+def _as_json(value: Any) -> Any:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+#: Iterators that have not been closed. Those that are left when the interpreter ends are closed while it can still run code.
+_open_iterators: "weakref.WeakSet[_native.BatchIterator]" = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for batches in list(_open_iterators):
+        batches.close()

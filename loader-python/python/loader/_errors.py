@@ -1,0 +1,70 @@
+"""Exceptions of user code, on their way from a worker to main."""
+
+import importlib
+import sys
+import traceback
+import warnings
+
+# Maximum length of a traceback in characters. The engine carries at most 16 KiB of texts per error.
+MAX_TRACEBACK = 5000
+
+
+def describe(exception: BaseException) -> tuple[str, str, str]:
+    """Returns the exception, its traceback and the place of its class, as texts."""
+    kind = type(exception)
+    lines = "".join(traceback.format_exception(kind, exception, exception.__traceback__))
+    if len(lines) > MAX_TRACEBACK:
+        # The end has the exception itself, so the middle is left out.
+        half = MAX_TRACEBACK // 2
+        lines = f"{lines[:half]}\n  [{len(lines) - 2 * half} characters left out]\n{lines[-half:]}"
+    summary = "".join(traceback.format_exception_only(kind, exception)).strip()
+    return summary[:MAX_TRACEBACK], lines, f"{kind.__module__}:{kind.__qualname__}"
+
+
+def raised_again(text: str, place: str, worker: int | None) -> BaseException | None:
+    """Makes the exception of a worker again, with the worker's traceback in its message, as PyTorch does. Returns ``None``
+    if ``place`` does not have the form that :func:`describe` gives."""
+    module, separator, name = place.partition(":")
+    if not separator:
+        return None
+    where = f"in DataLoader worker process {worker}" if worker is not None else "in the DataLoader"
+    message = f"Caught {name.rpartition('.')[2]} {where}.\nOriginal {text}"
+    kind = find_class(module, name)
+    if kind is None:
+        return RuntimeError(message)
+    if kind is KeyError:
+        return KeyError(Message(message))
+    try:
+        if getattr(kind, "message", None):
+            # Some classes take their message by name only.
+            return kind(message=message)
+        return kind(message)
+    except Exception:
+        # The class needs other arguments.
+        return RuntimeError(message)
+
+
+class Message(str):
+    """A text whose representation is the text itself, because ``KeyError`` shows the representation of its argument."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def find_class(module: str, name: str) -> type[BaseException] | None:
+    # A worker has imported the user's script under this name.
+    module = "__main__" if module == "__mp_main__" else module
+    try:
+        found = sys.modules.get(module) or importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except Exception:
+        return None
+    return found if isinstance(found, type) and issubclass(found, BaseException) else None
+
+
+def warn(text: str) -> None:
+    """Gives a warning of the engine."""
+    warnings.warn(text, RuntimeWarning, stacklevel=4)

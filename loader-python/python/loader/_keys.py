@@ -1,0 +1,136 @@
+"""Keys of samples that are not plain integers, such as strings, tuples and NumPy's integers.
+
+The engine's tasks carry integers. For other keys main writes a pickle of all keys of a batch into a file in memory that the
+workers read, and sends the place. A batch that is loaded again, because its worker has died, finds its keys there.
+"""
+
+import os
+import pickle
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+#: The lowest number that stands for a key in the file. Above it: 8 bits for the file, 38 for the offset, 16 for the position.
+FIRST = 1 << 62
+_FILES, _PER_RECORD = 1 << 8, 1 << 16
+_FILE_SHIFT, _OFFSET_SHIFT = 54, 16
+
+
+def numbers_of(batch: Iterable[Any], keys: "KeyFile | KeyList") -> list[int]:
+    """Returns a number for each key of a batch: the key itself if it is a plain integer from 0."""
+    batch = batch if type(batch) is list else list(batch)
+    for key in batch:
+        if type(key) is not int or not 0 <= key < FIRST:
+            return keys.add(batch)
+    return batch
+
+
+class KeyFile:
+    """Main's side: a file in memory for the keys of an epoch."""
+
+    def __init__(self) -> None:
+        self._file = os.memfd_create("loader-keys")
+        self._number = 0
+        self._size = 0
+
+    @property
+    def path(self) -> str:
+        return f"/proc/{os.getpid()}/fd/{self._file}"
+
+    def add(self, batch: list[Any]) -> list[int]:
+        numbers: list[int] = []
+        for first in range(0, len(batch), _PER_RECORD):
+            part = batch[first : first + _PER_RECORD]
+            record = pickle.dumps(part, protocol=5)
+            record = len(record).to_bytes(8, "little") + record
+            start = FIRST | self._number << _FILE_SHIFT | self._size << _OFFSET_SHIFT
+            written = 0
+            while written < len(record):
+                written += os.pwrite(self._file, record[written:], self._size + written)
+            self._size += len(record)
+            numbers.extend(range(start, start + len(part)))
+        return numbers
+
+    def clear(self) -> None:
+        """Begins an epoch with an empty file under the same path. Workers that read the one before still have it."""
+        if self._size == 0:
+            return
+        fresh = os.memfd_create("loader-keys")
+        os.dup2(fresh, self._file, inheritable=False)
+        os.close(fresh)
+        self._number = (self._number + 1) % _FILES
+        self._size = 0
+
+    def __del__(self) -> None:
+        os.close(self._file)
+
+
+class KeyReader:
+    """A worker's side: opens the file when a key is asked for."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file = -1
+        self._number = -1
+        self._record: tuple[int, list[Any]] = (-1, [])
+
+    def __getitem__(self, number: int) -> Any:
+        position = number & (_PER_RECORD - 1)
+        place = number >> _OFFSET_SHIFT
+        if self._record[0] != place:
+            self._record = (place, self._read(number))
+        return self._record[1][position]
+
+    def _read(self, number: int) -> list[Any]:
+        file = number >> _FILE_SHIFT & (_FILES - 1)
+        if file != self._number:
+            if self._file >= 0:
+                os.close(self._file)
+            self._file, self._number = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC), file
+        offset = number >> _OFFSET_SHIFT & ((1 << (_FILE_SHIFT - _OFFSET_SHIFT)) - 1)
+        size = int.from_bytes(self._bytes(8, offset), "little")
+        return pickle.loads(self._bytes(size, offset + 8))
+
+    def _bytes(self, size: int, offset: int) -> bytes:
+        found = os.pread(self._file, size, offset)
+        while len(found) < size:
+            more = os.pread(self._file, size - len(found), offset + len(found))
+            if not more:
+                raise RuntimeError("the file of keys is too short: main has begun another epoch")
+            found += more
+        return found
+
+
+class KeyList:
+    """The keys of an epoch without workers."""
+
+    def __init__(self) -> None:
+        self._keys: list[Any] = []
+
+    def add(self, batch: list[Any]) -> list[int]:
+        start = FIRST + len(self._keys)
+        self._keys.extend(batch)
+        return list(range(start, start + len(batch)))
+
+    def clear(self) -> None:
+        self._keys.clear()
+
+    def __getitem__(self, number: int) -> Any:
+        return self._keys[number - FIRST]
+
+
+class Order:
+    """The batches of an epoch, as the engine asks for them."""
+
+    def __init__(self, auto_collation: bool, keys: KeyFile | KeyList) -> None:
+        self._auto_collation = auto_collation
+        self._keys = keys
+        self._source: Iterator[Any] = iter(())
+
+    def set_source(self, source: Iterator[Any]) -> None:
+        """Sets what the sampler of the next epoch gives: batches of keys, or keys without automatic batching."""
+        self._source = source
+
+    def begin(self, _epoch: int) -> Iterator[list[int]]:
+        self._keys.clear()
+        for item in self._source:
+            yield numbers_of(item if self._auto_collation else [item], self._keys)

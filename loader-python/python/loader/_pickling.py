@@ -1,0 +1,77 @@
+"""How the dataset and the user's functions travel to the workers."""
+
+import multiprocessing.spawn
+import pickle
+import sys
+from typing import Any
+
+#: Keys of the preparation data by which a worker would import the user's script.
+_MAIN = ("init_main_from_name", "init_main_from_path")
+
+
+def dumps(value: Any, settings: dict[str, Any]) -> bytes:
+    """Returns what :func:`loads` reads in a worker: ``settings``, which need nothing to be prepared, and ``value``.
+
+    Raises:
+        pickle.PicklingError: If the value cannot be pickled, or needs a ``__main__`` that no worker can import.
+    """
+    inner, needs_main = _dumps(value)
+    # It holds what `multiprocessing` needs to make the worker similar to main: `sys.path`, `sys.argv`, the working directory.
+    preparation = multiprocessing.spawn.get_preparation_data("loader-worker")
+    preparation["authkey"] = bytes(preparation["authkey"])
+    if not needs_main:
+        for key in _MAIN:
+            preparation.pop(key, None)
+    outer = pickle.dumps((preparation, settings), protocol=5)
+    return len(outer).to_bytes(8, "little") + outer + inner
+
+
+def loads(memory: Any) -> tuple[dict[str, Any], Any]:
+    """Prepares this process as :func:`dumps` says, and returns the settings and the value."""
+    with memoryview(memory) as view:
+        size = 8 + int.from_bytes(view[:8], "little")
+        preparation, settings = pickle.loads(view[8:size])
+        multiprocessing.spawn.prepare(preparation)
+        return settings, pickle.loads(view[size:])
+
+
+def _dumps(value: Any) -> tuple[bytes, bool]:
+    """Returns the pickle, and whether a worker must import the user's script to read it.
+
+    What the script itself defines is pickled by value with cloudpickle if that is installed. Then no worker runs the script
+    again, so the script needs no ``if __name__ == "__main__":``.
+    """
+    try:
+        pickled = pickle.dumps(value, protocol=5)
+        problem = None
+    except Exception as error:
+        pickled, problem = b"", error
+    if problem is None and b"__main__" not in pickled:
+        return pickled, False
+    try:
+        import cloudpickle
+    except ImportError:
+        cloudpickle = None
+    if cloudpickle is not None:
+        try:
+            return cloudpickle.dumps(value, protocol=5), False
+        except Exception as error:
+            problem = problem or error
+    if problem is not None:
+        advice = "" if cloudpickle else " or install cloudpickle, which can pickle local functions and classes,"
+        raise pickle.PicklingError(
+            f"the dataset or one of its functions cannot be sent to the workers: {problem}; define classes and functions at the"
+            f" top level of a module,{advice} and open files and connections in the worker (in worker_init_fn or when they are"
+            " first used)"
+        ) from problem
+    if not _has_importable_main():
+        raise pickle.PicklingError(
+            "the dataset or one of its functions is defined in an interactive session, which no worker can import; install"
+            " cloudpickle, or define it in a module"
+        )
+    return pickled, True
+
+
+def _has_importable_main() -> bool:
+    main = sys.modules["__main__"]
+    return getattr(main, "__spec__", None) is not None or getattr(main, "__file__", None) is not None

@@ -1,0 +1,57 @@
+"""The Python side of a worker process."""
+
+import os
+import random
+import sys
+from typing import Any, NoReturn
+
+from . import _info, _keys, _native, _pickling
+
+
+def main() -> NoReturn:
+    """Serves as a worker until main does not need it any more."""
+    _info.is_worker = True
+    code = _native.serve()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            pass
+    # The interpreter's own end would wait for threads that the user's code has started.
+    os._exit(code)
+
+
+def open_dataset(memory: Any, worker: int) -> Any:
+    """Opens the dataset that main has sent."""
+    settings, (dataset, collate_fn, worker_init_fn) = _pickling.loads(memory)
+    base_seed, num_workers = settings["base_seed"], settings["num_workers"]
+    if settings["torch"]:
+        import torch
+
+        torch.set_num_threads(1)
+    seed_everything(base_seed, worker)
+    _info.set_worker_info(_info.WorkerInfo(worker, num_workers, base_seed + worker, dataset))
+    if worker_init_fn is not None:
+        worker_init_fn(worker)
+
+    from . import _collate, _fetch
+
+    _collate.prepare_worker()
+    keys = _keys.KeyReader(settings["keys"])
+    collate_fn = _collate.in_worker(collate_fn)
+    return _fetch.Fetcher(dataset, collate_fn, settings["auto_collation"], keys, _collate.encode)
+
+
+def seed_everything(base_seed: int, worker: int) -> None:
+    """Seeds Python, PyTorch and NumPy as PyTorch does in its workers, those of them that are imported."""
+    seed = base_seed + worker
+    random.seed(seed)
+    if "torch" in sys.modules:
+        import torch
+        from torch.utils.data._utils.worker import _generate_state
+
+        torch.manual_seed(seed)
+        if "numpy" in sys.modules:
+            import numpy
+
+            numpy.random.seed(_generate_state(base_seed, worker))
