@@ -244,3 +244,25 @@ fn descriptors_and_mappings_do_not_grow_over_epochs() {
         before.assert_nothing_left();
     });
 }
+
+#[test]
+fn a_wait_for_a_batch_can_be_interrupted() {
+    let _watchdog = Watchdog::start();
+    let delay = Duration::from_secs(60);
+    let builder = DataLoader::builder(Slow { count: 10, delay }).num_workers(1);
+    let mut batches = builder.build().unwrap().iter().unwrap();
+    let state = batches.state();
+    let mut asked = 0;
+    batches.interrupt_when(Duration::from_millis(10), move || {
+        asked += 1;
+        asked % 3 == 0
+    });
+    for _ in 0..2 {
+        let (next, took) = timed(|| batches.next().unwrap());
+        assert!(matches!(next, Err(Error::Interrupted)), "{next:?}");
+        assert!(took >= Duration::from_millis(30), "the function was not asked three times in {took:?}");
+        assert_soon(took);
+        assert_eq!(batches.state(), state);
+    }
+    drop_and_check(batches);
+}

@@ -8,6 +8,7 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
+    time::Duration,
 };
 
 use loader_core::{Builder, kind::MapStyle, prelude::*};
@@ -248,4 +249,20 @@ fn threads_and_locks_of_main_do_not_affect_workers() {
         assert_eq!(batches.len(), 20);
     });
     drop(held);
+}
+
+#[test]
+fn without_move_tasks_each_batch_is_loaded_by_the_worker_whose_turn_it_is() {
+    let _watchdog = Watchdog::start();
+    // Worker 0 needs 30 times as long as worker 1, which would take over its batches.
+    let dataset = Count(24).map(|index, cx| {
+        let worker = cx.worker().map_or(0, WorkerInfo::id);
+        thread::sleep(Duration::from_millis(if worker == 0 { 30 } else { 1 }));
+        Ok((index, worker as u64))
+    });
+    let builder = DataLoader::builder(dataset).batch_size(1).num_workers(2).prefetch_factor(3);
+    let loader = builder.move_tasks(false).build().unwrap();
+    for (indices, workers) in all(loader.iter().unwrap()) {
+        assert_eq!(workers.as_slice()[0], indices.as_slice()[0] % 2);
+    }
 }
