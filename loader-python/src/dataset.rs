@@ -6,8 +6,11 @@ use std::{
     sync::{LazyLock, Mutex, PoisonError},
 };
 
-use loader_core::{Dataset, IterableDataset, SampleContext, Shard, Tensor, internal};
-use pyo3::{exceptions::PyStopIteration, prelude::*};
+use loader_core::{
+    Dataset, IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator, Tensor,
+    collate::ContentHash, internal, rand::RngExt,
+};
+use pyo3::{buffer::PyBuffer, exceptions::PyStopIteration, prelude::*};
 use serde::{Deserialize, Serialize};
 
 use crate::{batch::Collated, errors, memory::Memory};
@@ -93,11 +96,13 @@ pub(crate) struct MapDataset {
     get: Option<Py<PyAny>>,
     #[serde(skip)]
     has_many: bool,
+    /// True if each sample gets seeds of its own.
+    seed_samples: bool,
 }
 
 impl MapDataset {
-    pub(crate) fn new(sent: Sent) -> Self {
-        Self { sent, get: None, has_many: false }
+    pub(crate) fn new(sent: Sent, seed_samples: bool) -> Self {
+        Self { sent, get: None, has_many: false, seed_samples }
     }
 }
 
@@ -117,10 +122,15 @@ impl Dataset for MapDataset {
         Ok(())
     }
 
-    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<PySample> {
+    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<PySample> {
+        let seed = self.seed_samples.then(|| cx.rng().random::<u64>());
         Python::attach(|py| {
             let Some(get) = &self.get else { anyhow::bail!("the dataset is not open") };
-            match get.call1(py, (index,)) {
+            let sample = match seed {
+                None => get.call1(py, (index,)),
+                Some(seed) => get.call1(py, (index, seed)),
+            };
+            match sample {
                 Ok(sample) => Ok(PySample(sample)),
                 Err(error) => Err(errors::into_chain(py, error, self.sent.number)),
             }
@@ -131,8 +141,12 @@ impl Dataset for MapDataset {
         if !self.has_many {
             return internal::get_one_by_one(self, indices, cx);
         }
+        let seed = self.seed_samples.then(|| {
+            cx.set_index(indices.first().copied().unwrap_or(0));
+            cx.rng().random::<u64>()
+        });
         self.sent.with(|fetcher| {
-            let samples = fetcher.call_method1("get_many", (indices.to_vec(),))?;
+            let samples = fetcher.call_method1("get_many", (indices.to_vec(), seed))?;
             samples.try_iter()?.map(|sample| Ok(PySample(sample?.unbind()))).collect()
         })
     }
@@ -155,12 +169,9 @@ impl IterableDataset for StreamDataset {
     fn iter(
         &self,
         shard: Shard,
-        _cx: &mut SampleContext,
+        cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<PySample>> + Send> {
-        let number = self.sent.number;
-        let items =
-            self.sent.with(|fetcher| fetcher.call_method1("iterate", (shard.index(),)).map(Bound::unbind))?;
-        Ok(Items { number, items })
+        self.iter_from(shard, cx, None)
     }
 
     fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
@@ -172,7 +183,26 @@ impl IterableDataset for StreamDataset {
     }
 }
 
-/// The samples of a shard.
+impl SnapshotDataset for StreamDataset {
+    /// A pickle of the position: the dataset's own `state_dict`, or the number of samples.
+    type Snapshot = Vec<u8>;
+
+    fn iter_from(
+        &self,
+        _shard: Shard,
+        _cx: &mut SampleContext,
+        snapshot: Option<Vec<u8>>,
+    ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<PySample>, Snapshot = Vec<u8>> + Send>
+    {
+        let number = self.sent.number;
+        let snapshot = snapshot.as_deref();
+        let items =
+            self.sent.with(|fetcher| fetcher.call_method1("iterate", (snapshot,)).map(Bound::unbind))?;
+        Ok(Items { number, items })
+    }
+}
+
+/// The samples of a shard: a Python object of the class `loader._fetch.Items`.
 struct Items {
     number: u64,
     items: Py<PyAny>,
@@ -188,6 +218,31 @@ impl Iterator for Items {
             Err(error) => Some(Err(errors::into_chain(py, error, self.number))),
         })
     }
+}
+
+impl SnapshotIterator for Items {
+    type Snapshot = Vec<u8>;
+
+    fn snapshot(&self) -> anyhow::Result<Vec<u8>> {
+        Python::attach(|py| {
+            let taken = self.items.call_method0(py, "snapshot").and_then(|taken| taken.extract(py));
+            taken.map_err(|error| errors::into_chain(py, error, self.number))
+        })
+    }
+}
+
+/// Adds the content of a sample to the digest of the epoch: its pickle and the bytes of its arrays. The function
+/// for [`digest_with`](loader_core::Builder::digest_with).
+pub(crate) fn hash_content(sample: &PySample, hash: &mut ContentHash) {
+    let added = Python::attach(|py| -> PyResult<()> {
+        let parts = py.import("loader._collate")?.call_method1("content", (&sample.0,))?;
+        for part in parts.try_iter()? {
+            hash.bytes(&PyBuffer::<u8>::get(&part?)?.to_vec(py)?);
+        }
+        Ok(())
+    });
+    // A panic here is an error of the batch, which is right: a digest without the sample would be wrong.
+    added.unwrap_or_else(|error| panic!("the sample cannot be hashed for the digest: {error}"));
 }
 
 /// Collates the samples of a batch with the dataset's collation function. The function for

@@ -9,8 +9,8 @@ use std::{
 };
 
 use loader_core::{
-    Builder, DataLoader, LoaderOptions, State, Tensor, WorkerProgram, function::CollateFnWith,
-    kind::DatasetKind,
+    Builder, DataLoader, LoaderOptions, State, Tensor, WorkerProgram, collate::HashWith,
+    function::CollateFnWith, kind::DatasetKind,
 };
 use pyo3::{exceptions::PyValueError, prelude::*};
 
@@ -63,6 +63,7 @@ struct Parts {
     /// Number of batches in an epoch.
     batches: usize,
     sampler_fingerprint: String,
+    seed_samples: bool,
     options: String,
     program: PathBuf,
     arguments: Vec<String>,
@@ -73,7 +74,8 @@ impl Engine {
     #[new]
     fn new(py: Python<'_>, parts: Parts) -> PyResult<Self> {
         let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
-        let Parts { pickle, opened, fingerprint, begin, batches, sampler_fingerprint, .. } = parts;
+        let Parts { pickle, opened, fingerprint, begin, batches, sampler_fingerprint, seed_samples, .. } =
+            parts;
         let pickle = pickle.map(|pickle| Tensor::from_slice(&pickle, [pickle.len()])).transpose();
         let pickle = pickle.map_err(|error| PyValueError::new_err(error.to_string()))?;
         let sent = Sent { number, pickle, fingerprint };
@@ -89,9 +91,11 @@ impl Engine {
             Some(begin) => {
                 let order =
                     PyOrder { begin, batches, fingerprint: sampler_fingerprint, raised: raised.clone() };
-                common.builder(DataLoader::builder(MapDataset::new(sent)).batch_sampler(order)).build()
+                common
+                    .builder(DataLoader::builder(MapDataset::new(sent, seed_samples)).batch_sampler(order))
+                    .build()
             }
-            None => common.builder(DataLoader::stream(StreamDataset { sent })).build(),
+            None => common.builder(DataLoader::stream(StreamDataset { sent }).snapshots()).build(),
         });
         let loader = loader.map_err(|error| {
             dataset::forget_opened(number);
@@ -147,8 +151,9 @@ impl Common {
     fn builder<K: DatasetKind<Sample = PySample>>(
         self,
         builder: Builder<K>,
-    ) -> Builder<K, CollateFnWith<u64, PySample, Collated>> {
+    ) -> Builder<K, HashWith<CollateFnWith<u64, PySample, Collated>, PySample>> {
         let Self { number, options, program, warnings } = self;
+        let digest = options.digest == Some(true);
         builder
             .options(options)
             .worker_program(program)
@@ -156,5 +161,7 @@ impl Common {
                 warnings.0.lock().unwrap_or_else(PoisonError::into_inner).push(warning.to_string());
             })
             .collate_with(number, dataset::collate)
+            .digest_with(dataset::hash_content)
+            .digest(digest)
     }
 }

@@ -87,6 +87,12 @@ def encode(batch: Any) -> tuple[bytes, list[Any]]:
         _in_slot.clear()
 
 
+def content(sample: Any) -> list[Any]:
+    """Returns the bytes that make out the content of a sample, for the digest of an epoch."""
+    pickled, buffers = encode(sample)
+    return [pickled, *buffers]
+
+
 def loads(pickled: Any, arrays: list[Any]) -> Any:
     """Makes a batch of its pickle and the memory of its arrays, which the arrays share."""
     return pickle.loads(pickled, buffers=arrays)

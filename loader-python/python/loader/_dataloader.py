@@ -2,6 +2,7 @@
 
 import atexit
 import functools
+import inspect
 import json
 import os
 import sys
@@ -19,7 +20,10 @@ from torch.utils.data.dataloader import (
     _sharding_worker_init_fn,
 )
 
-from . import _collate, _fetch, _info, _keys, _native, _pickling
+from . import _collate, _fetch, _info, _keys, _native, _pickling, _seeds
+
+#: Version of the format of states.
+_STATE_VERSION = 1
 
 #: The engine's options, with the names of the section `[loader]` of a config file. `None` leaves the engine's default.
 _ENGINE_OPTIONS = (
@@ -47,8 +51,8 @@ class DataLoader(torch.utils.data.DataLoader):
     The arguments up to ``in_order`` are PyTorch's, with the same defaults, checks, warnings and exceptions. The order of the
     samples and the seeds of the workers are PyTorch's too, number for number.
 
-    A worker that dies is replaced, and its batches are loaded again. The epoch is unchanged if the samples do not draw from
-    the worker's random numbers, see ``move_tasks``.
+    A worker that dies is replaced, and its batches are loaded again. The epoch is unchanged, unless samples draw random
+    numbers: a new worker begins with the seed of the one before, so set ``seed_samples`` for such datasets.
 
     Args:
         on_bad_sample: What happens if ``dataset[i]`` raises: ``"error"`` (default) raises it in place of the batch, ``"skip"``
@@ -57,9 +61,12 @@ class DataLoader(torch.utils.data.DataLoader):
         sample_timeout: Seconds after which a worker that is still loading one sample is killed and replaced.
         on_worker_death: ``"restart"`` (default) replaces a worker that has died, ``"fail"`` raises ``RuntimeError`` as PyTorch.
         max_worker_deaths: Number of deaths of a worker in a row after which it is not replaced, 10 by default.
-        move_tasks: True if idle workers take over batches that wait behind a slow one. False by default: batch *i* is loaded
-            by worker *i* modulo ``num_workers``, as in PyTorch, so that random numbers that samples draw from the generators
-            of their worker are PyTorch's.
+        seed_samples: True to seed the generators of Python, PyTorch and NumPy before each sample, from the loader's seed, the
+            epoch and the index. Then the samples of a map-style dataset are the same with any number of workers, after a
+            worker has died, and after :meth:`load_state_dict`. False by default: a worker seeds them once, as in PyTorch.
+        move_tasks: True if idle workers take over batches that wait behind a slow one. By default it is ``seed_samples``:
+            otherwise batch *i* is loaded by worker *i* modulo ``num_workers``, as in PyTorch, so that random numbers which
+            samples draw from the generators of their worker are PyTorch's.
         hedge: True to give a late batch to a second worker too.
         memory_limit: Maximum bytes of memory of the loader, or a text such as ``"4 GiB"``.
         shared_memory_limit: Maximum bytes of shared memory for batches.
@@ -97,7 +104,8 @@ class DataLoader(torch.utils.data.DataLoader):
         sample_timeout: float | None = None,
         on_worker_death: str | None = None,
         max_worker_deaths: int | None = None,
-        move_tasks: bool = False,
+        seed_samples: bool = False,
+        move_tasks: bool | None = None,
         hedge: bool | None = None,
         memory_limit: int | str | None = None,
         shared_memory_limit: int | str | None = None,
@@ -128,7 +136,11 @@ class DataLoader(torch.utils.data.DataLoader):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        self.move_tasks = move_tasks
+        self.seed_samples = seed_samples
+        self.move_tasks = seed_samples if move_tasks is None else move_tasks
+        self._begun_epochs = 0
+        self._resume_from: dict[str, Any] | None = None
+        self._last_iterator: Any = lambda: None
         arguments = locals()
         for name in _ENGINE_OPTIONS:
             setattr(self, name, arguments[name])
@@ -144,8 +156,43 @@ class DataLoader(torch.utils.data.DataLoader):
             self.check_worker_number_rationality()
         return _Iterator(self)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the position in the epoch: after the batch that the last iterator has returned last, however many batches are
+        loaded ahead. It can be pickled and saved with ``torch.save``, and contains about 15 KB of random number generators.
+        """
+        iterator = self._last_iterator()
+        position = iterator._position() if iterator is not None else None
+        if position is None and self._resume_from is not None:
+            return self._resume_from
+        return {"version": _STATE_VERSION, "begun_epochs": self._begun_epochs, "position": position}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Makes the next iterator continue from a position that :meth:`state_dict` has returned, with the same dataset and
+        options. The number of workers of a map-style dataset may be another one. The order of the rest is the same, whatever
+        random numbers have been drawn meanwhile.
+
+        Raises:
+            ValueError: If another version of this package wrote the state, or now if it is no state. The next ``iter`` raises it
+                if the loader has another dataset or other options.
+        """
+        if not isinstance(state_dict, dict) or "position" not in state_dict:
+            raise ValueError("this is no state of a loader: it must come from DataLoader.state_dict()")
+        if state_dict.get("version") != _STATE_VERSION:
+            raise ValueError(f"this state has version {state_dict.get('version')}, and this package reads {_STATE_VERSION}")
+        self._begun_epochs = state_dict["begun_epochs"]
+        self._resume_from = state_dict
+        self._last_iterator = lambda: None
+        # Persistent workers belong to the epoch before.
+        self._iterator = None
+
+    def _generators(self) -> list[torch.Generator]:
+        """Returns the generators that determine the order of an epoch."""
+        owners = (self, self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None))
+        found = (getattr(owner, "generator", None) for owner in owners)
+        return list({id(generator): generator for generator in found if isinstance(generator, torch.Generator)}.values())
+
     def _engine_options(self, pin_memory: bool) -> dict[str, Any]:
-        options: dict[str, Any] = {"num_workers": self.num_workers, "pin_memory": pin_memory, "in_order": self.in_order, "seed": 0}
+        options: dict[str, Any] = {"num_workers": self.num_workers, "pin_memory": pin_memory, "in_order": self.in_order}
         if self.num_workers > 0:
             options |= {
                 "prefetch_factor": self.prefetch_factor,
@@ -164,13 +211,28 @@ class _Iterator(_BaseDataLoaderIter):
     """The batches of an epoch; of several, if the workers are persistent."""
 
     def __init__(self, loader: DataLoader) -> None:
+        resume = _Resume(loader)
+        before = resume.generators()
         super().__init__(loader)
+        if resume.state is not None:
+            self._base_seed = resume.base_seed
+        self._make_engine(loader)
+        with resume:
+            # A generator function draws its first numbers later, when the engine asks for a batch.
+            self._began_with = before if not inspect.isgenerator(self._sampler_iter) else resume.generators()
+            if self._num_workers > 0 or resume.state is not None:
+                # PyTorch, too, begins the sampler once more for workers.
+                self._began_with = resume.generators()
+                self._sampler_iter = iter(self._index_sampler)
+            self._batches = self._start(loader, resume)
+
+    def _make_engine(self, loader: DataLoader) -> None:
         if self._num_workers == 0 and self._timeout != 0:
             raise AssertionError("a loader without workers has no timeout: num_workers=0 needs timeout=0")
         is_map = self._dataset_kind == _DatasetKind.Map
         is_local = self._num_workers == 0
         keys = _keys.KeyList() if is_local else _keys.KeyFile()
-        self._order = _keys.Order(self._auto_collation, keys) if is_map else None
+        self._order = _keys.Order(self._index_sampler, self._auto_collation, keys) if is_map else None
         self._engine = _native.Engine(
             _Parts(
                 pickle=None if is_local else self._pickle(loader, keys.path),
@@ -179,16 +241,12 @@ class _Iterator(_BaseDataLoaderIter):
                 begin=self._order.begin if self._order else None,
                 batches=_length(loader._index_sampler) if is_map else 0,
                 sampler_fingerprint=type(loader._index_sampler).__qualname__,
-                options=json.dumps(loader._engine_options(self._pin_memory)),
+                seed_samples=loader.seed_samples,
+                options=json.dumps(loader._engine_options(self._pin_memory) | {"seed": self._base_seed}),
                 program=os.fsdecode(spawn.get_executable()),
                 arguments=_worker_arguments(),
             )
         )
-        self._epoch = 0
-        if not is_local:
-            # PyTorch begins the sampler once more for workers.
-            self._sampler_iter = iter(self._index_sampler)
-        self._batches = self._start()
 
     def _opened(self, keys: _keys.KeyList) -> _fetch.Fetcher:
         if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
@@ -208,21 +266,50 @@ class _Iterator(_BaseDataLoaderIter):
         }
         return _pickling.dumps((self._dataset, self._collate_fn, worker_init_fn), settings)
 
-    def _start(self) -> _native.BatchIterator:
+    def _start(self, loader: DataLoader, resume: "_Resume") -> _native.BatchIterator:
         if self._order is not None:
-            self._order.set_source(self._sampler_iter)
-        batches = self._engine.iterate(self._epoch, _collate.loads)
+            self._order.set_begun(self._sampler_iter)
+        if resume.state is not None:
+            batches = self._engine.resume(resume.state, _collate.loads)
+            self._num_yielded = resume.returned
+        else:
+            batches = self._engine.iterate(loader._begun_epochs, _collate.loads)
+            loader._begun_epochs += 1
+        self._is_over = False
+        self._generators = loader._generators()
+        loader._last_iterator = weakref.ref(self)
         _open_iterators.add(batches)
         return batches
 
     def _reset(self, loader: DataLoader, first_iter: bool = False) -> None:
         self._batches.close()
+        resume = _Resume(loader)
+        self._began_with = resume.generators()
         super()._reset(loader, first_iter)
-        self._epoch += 1
-        self._batches = self._start()
+        self._batches = self._start(loader, resume)
 
     def _next_data(self) -> Any:
-        return next(self._batches)
+        try:
+            return next(self._batches)
+        except StopIteration:
+            self._is_over = True
+            raise
+
+    def _position(self) -> dict[str, Any] | None:
+        """Returns what the state of the loader says of this epoch; `None` once the iterator is closed."""
+        state = self._batches.state()
+        if state is None:
+            return None
+        is_over = self._is_over or (self._order is not None and self._num_yielded == _length(self._index_sampler))
+        return {
+            "engine": state,
+            "base_seed": self._base_seed,
+            "returned": self._num_yielded,
+            "is_over": is_over,
+            # At the end of an epoch the next one begins with the generators as they are now.
+            "generators": [generator.get_state() for generator in self._generators] if is_over else self._began_with[0],
+            "global_generators": None if is_over else self._began_with[1],
+        }
 
     def report(self) -> str | None:
         """Returns the report of the epoch so far: figures, and what the bottleneck is."""
@@ -232,6 +319,44 @@ class _Iterator(_BaseDataLoaderIter):
         batches = getattr(self, "_batches", None)
         if batches is not None:
             batches.close()
+
+
+class _Resume:
+    """What a new iterator continues from, if anything. In its ``with`` block the random number generators are those from which the
+    epoch began, so that the sampler gives the same order again. Afterwards the global ones are as they were before."""
+
+    def __init__(self, loader: DataLoader) -> None:
+        state, loader._resume_from = loader._resume_from, None
+        position = (state or {}).get("position") or {"is_over": True, "generators": None}
+        self._generators = loader._generators()
+        self._begun: list[torch.Tensor] | None = position["generators"]
+        if self._begun is not None and len(self._generators) != len(self._begun):
+            raise ValueError("the state does not fit the loader: its samplers have other generators")
+        is_over = position["is_over"]
+        self._begun_global = None if is_over else position["global_generators"]
+        if is_over:
+            self._set_generators()
+        self.state: str | None = None if is_over else position["engine"]
+        self.base_seed: int = 0 if is_over else position["base_seed"]
+        self.returned: int = 0 if is_over else position["returned"]
+
+    def generators(self) -> tuple[list[torch.Tensor], dict[str, Any]]:
+        """Returns the states of the loader's generators and of the global ones, as they are now."""
+        return [generator.get_state() for generator in self._generators], _seeds.capture()
+
+    def _set_generators(self) -> None:
+        for generator, begun in zip(self._generators, self._begun or []):
+            generator.set_state(begun)
+
+    def __enter__(self) -> None:
+        if self._begun_global is not None:
+            self._before = _seeds.capture()
+            _seeds.restore(self._begun_global)
+            self._set_generators()
+
+    def __exit__(self, *_raised: object) -> None:
+        if self._begun_global is not None:
+            _seeds.restore(self._before)
 
 
 class _Parts:

@@ -1,9 +1,11 @@
 """A dataset that is open in this process, with the functions that turn its samples into batches."""
 
+import itertools
+import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from . import _keys
+from . import _keys, _seeds
 
 
 class Fetcher:
@@ -34,19 +36,67 @@ class Fetcher:
         # As in PyTorch, the method may be there and false.
         self.has_many = auto_collation and bool(getattr(dataset, "__getitems__", None))
 
-    def get(self, number: int) -> Any:
-        """Returns the sample of a key."""
-        return self._dataset[number if number < _keys.FIRST else self._keys[number]]
+    def get(self, number: int, seed: int | None = None) -> Any:
+        """Returns the sample of a key. With a seed, it is loaded with random numbers that depend on the seed alone."""
+        key = number if number < _keys.FIRST else self._keys[number]
+        if seed is None:
+            return self._dataset[key]
+        with _seeds.seeded(seed, self.is_local):
+            return self._dataset[key]
 
-    def get_many(self, numbers: list[int]) -> Any:
+    def get_many(self, numbers: list[int], seed: int | None) -> Any:
         """Returns the samples of the keys of a batch."""
         keys = [number if number < _keys.FIRST else self._keys[number] for number in numbers]
-        return self._dataset.__getitems__(keys)
+        if seed is None:
+            return self._dataset.__getitems__(keys)
+        with _seeds.seeded(seed, self.is_local):
+            return self._dataset.__getitems__(keys)
 
-    def iterate(self, _shard: int) -> Iterator[Any]:
-        """Begins the samples of an iterable dataset."""
-        return iter(self._dataset)
+    def iterate(self, snapshot: bytes | None) -> "Items":
+        """Begins the samples of an iterable dataset, after a position that :meth:`Items.snapshot` has returned."""
+        return Items(self._dataset, pickle.loads(snapshot) if snapshot is not None else None)
 
     def collate(self, samples: list[Any]) -> Any:
         """Makes a batch."""
         return self._collate_fn(samples if self._auto_collation else samples[0])
+
+
+class Items:
+    """The samples of an iterable dataset, and the position in them.
+
+    A dataset or its iterator may have ``state_dict`` and ``load_state_dict``, as with torchdata's ``StatefulDataLoader``. For any
+    other, the position is the number of samples, and samples before it are read again and dropped.
+    """
+
+    def __init__(self, dataset: Any, position: dict[str, Any] | None) -> None:
+        self._dataset = dataset
+        self._count = 0
+        position = position or {}
+        if "dataset" in position:
+            dataset.load_state_dict(position["dataset"])
+        self._items: Iterator[Any] = iter(dataset)
+        if "iterator" in position:
+            self._items.load_state_dict(position["iterator"])  # type: ignore[attr-defined]
+        if position:
+            self._count = position["count"]
+            if "dataset" not in position and "iterator" not in position:
+                # Drops the samples before the position.
+                next(itertools.islice(self._items, self._count, self._count), None)
+
+    def __next__(self) -> Any:
+        item = next(self._items)
+        self._count += 1
+        return item
+
+    def snapshot(self) -> bytes:
+        """Returns the position after the sample that was taken last."""
+        position: dict[str, Any] = {"count": self._count}
+        if _is_stateful(self._items):
+            position["iterator"] = self._items.state_dict()  # type: ignore[attr-defined]
+        if _is_stateful(self._dataset) and self._items is not self._dataset:
+            position["dataset"] = self._dataset.state_dict()
+        return pickle.dumps(position, protocol=5)
+
+
+def _is_stateful(value: Any) -> bool:
+    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")

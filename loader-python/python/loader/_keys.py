@@ -121,16 +121,19 @@ class KeyList:
 class Order:
     """The batches of an epoch, as the engine asks for them."""
 
-    def __init__(self, auto_collation: bool, keys: KeyFile | KeyList) -> None:
+    def __init__(self, sampler: Iterable[Any], auto_collation: bool, keys: KeyFile | KeyList) -> None:
+        self._sampler = sampler
         self._auto_collation = auto_collation
         self._keys = keys
-        self._source: Iterator[Any] = iter(())
+        self._begun: Iterator[Any] | None = None
 
-    def set_source(self, source: Iterator[Any]) -> None:
-        """Sets what the sampler of the next epoch gives: batches of keys, or keys without automatic batching."""
-        self._source = source
+    def set_begun(self, begun: Iterator[Any]) -> None:
+        """Sets the iterator of the next epoch: over batches of keys, or over keys without automatic batching."""
+        self._begun = begun
 
     def begin(self, _epoch: int) -> Iterator[list[int]]:
+        """Begins an epoch. A resumed loader may find that the epoch was over, and begins the next one."""
+        items, self._begun = self._begun or iter(self._sampler), None
         self._keys.clear()
-        for item in self._source:
+        for item in items:
             yield numbers_of(item if self._auto_collation else [item], self._keys)

@@ -1,0 +1,59 @@
+"""The random number generators of Python, PyTorch and NumPy, all together."""
+
+import contextlib
+import random
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+
+def capture() -> dict[str, Any]:
+    """Returns the state of each generator that is imported."""
+    state: dict[str, Any] = {"random": random.getstate()}
+    if "torch" in sys.modules:
+        import torch
+
+        state["torch"] = torch.get_rng_state()
+    if "numpy" in sys.modules:
+        import numpy
+
+        state["numpy"] = numpy.random.get_state()
+    return state
+
+
+def restore(state: dict[str, Any]) -> None:
+    """Sets the generators to a state that :func:`capture` has returned."""
+    random.setstate(state["random"])
+    if "torch" in state:
+        import torch
+
+        torch.set_rng_state(state["torch"])
+    if "numpy" in state:
+        import numpy
+
+        numpy.random.set_state(state["numpy"])
+
+
+def seed(value: int) -> None:
+    """Seeds each generator that is imported with a number of 64 bits."""
+    random.seed(value)
+    if "torch" in sys.modules:
+        import torch
+
+        torch.manual_seed(value)
+    if "numpy" in sys.modules:
+        import numpy
+
+        numpy.random.seed([value & 0xFFFF_FFFF, value >> 32])
+
+
+@contextlib.contextmanager
+def seeded(value: int, then_restore: bool) -> Iterator[None]:
+    """Seeds the generators for the body; afterwards restores them if ``then_restore`` is true."""
+    before = capture() if then_restore else None
+    seed(value)
+    try:
+        yield
+    finally:
+        if before is not None:
+            restore(before)
