@@ -51,7 +51,7 @@ class PyTorch(Peer):
 
     def open(self, dataset, options, shuffle):
         prefetch = {"prefetch_factor": options.prefetch_factor} if options.workers > 0 else {}
-        return DataLoader(
+        return loader_class(options.package)(
             dataset,
             batch_size=options.batch_size,
             shuffle=shuffle,
@@ -68,6 +68,15 @@ class PyTorch(Peer):
 
     def images(self, options, count):
         return ImageFiles(options.folder, count, PIPELINES[options.pipeline]())
+
+
+def loader_class(package):
+    """Returns PyTorch's DataLoader, or that of this loader's Python package, which takes the same arguments."""
+    if package == "torch":
+        return DataLoader
+    from loader import DataLoader as OfThisLoader
+
+    return OfThisLoader
 
 
 def pillow():

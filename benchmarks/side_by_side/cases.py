@@ -65,7 +65,7 @@ class Case:
     sides: tuple[str, ...] | None = None  # None: all
     counted: bool = False  # True: this loader runs the program that counts allocations
     needs: str | None = None  # the data that the case needs, see `data`
-    program: str | None = None  # the framework, if this loader runs in the program of its peer
+    program: str | None = None  # the framework or language, if this loader runs in the program of its peer
 
 
 def median_of(name: str) -> Callable[[dict], float]:
@@ -102,6 +102,7 @@ def plan() -> Iterator[Case]:
     yield from shutdown_faults()
     yield from burn()
     yield from candle()
+    yield from python()
 
 
 def overhead() -> Iterator[Case]:
@@ -355,3 +356,22 @@ def candle() -> Iterator[Case]:
             ]
             options = ["--workers", str(workers), *further]
             yield Case("candle", options, rows, command, sides=CANDLE_SIDES, needs=needs, program="candle")
+
+
+def python() -> Iterator[Case]:
+    """The Python package beside PyTorch, with the same dataset and options in the same script."""
+
+    def case(command: str, options: list[str], row: Row, further: list[str]) -> Case:
+        return Case("python", options, [row], command, further, further, (OURS, STANDARD), program="python")
+
+    per_batch = median_of("us_per_batch")
+    for workers in (0, 1, 2):
+        row = Row(f"batches of 64 integers, {count(workers)}", "us", per_batch)
+        yield case("overhead", ["--workers", str(workers)], row, ["--batches", "1000"])
+    for workers in (1, 2):
+        row = Row(f"{LARGE_BATCH}, {count(workers)}", "us", per_batch)
+        yield case("bandwidth", ["--workers", str(workers)], row, ["--batches", "40", "--epochs", "2"])
+    for dataset, what in (("trivial", "trivial dataset"), ("names", "a million file names")):
+        for workers in (1, 2):
+            row = Row(f"time to the first batch, {what}, {count(workers)}", "ms", median_of("first_batch_ms"))
+            yield case("start", ["--workers", str(workers), "--dataset", dataset], row, ["--epochs", "5"])

@@ -132,6 +132,13 @@ def find(python: pathlib.Path, cases: list[Case]) -> tuple[list[Side], dict[str,
             sides[0].programs[framework] = [program, "--loader", "ours"]
             versions = {framework: version}
             sides += [Side(peer, TITLES[peer], [program, "--loader", peer], [], versions, general=False) for peer in peers]
+    if any(case.program == "python" for case in cases):
+        peer = next(peer for peer in PYTHON_PEERS if peer.name == "pytorch")
+        package = dataclasses.replace(peer, modules=["loader", "torch"], packages=[])
+        try:
+            sides[0].programs["python"] = [*python_side(python, package).command, "--package", "loader"]
+        except Missing as reason:
+            missing["python"] = str(reason)
     return sides, missing
 
 

@@ -8,6 +8,7 @@ from side_by_side.sides import FRAMEWORKS, HERE, TITLES
 
 START, END = "<!-- tables: written by `run` -->", "<!-- end of tables -->"
 PERFORMANCE = HERE.parent / "docs/performance.md"
+PYTHON = HERE.parent / "docs/python.md"
 WHERE_NAMED = ("figures", "not_applicable", "failed")
 HEADINGS = {
     "overhead": "Small batches",
@@ -31,10 +32,10 @@ HEADINGS = {
 
 def write(stored: dict[str, dict]) -> None:
     stored = dict(stored)
-    for framework in FRAMEWORKS:
-        if result := stored.pop(framework, None):
+    for name, page in [*((framework, PERFORMANCE) for framework in FRAMEWORKS), ("python", PYTHON)]:
+        if result := stored.pop(name, None):
             text = f"{table(result)}\n\n{origin(result)}"
-            put_into(PERFORMANCE, f"<!-- {framework}: written by `benchmarks/run` -->", f"<!-- end of {framework} -->", text)
+            put_into(page, f"<!-- {name}: written by `benchmarks/run` -->", f"<!-- end of {name} -->", text)
     parts = [section(workload, result) for workload, result in stored.items()]
     text = "\n\n".join([*parts, *origins(stored)])
     (RESULTS / "table.md").write_text(text + "\n")
