@@ -139,6 +139,7 @@ pub use loader_ipc::{
     frame::ExitStatus,
     profile::Phase,
     slots::SlotError,
+    template::TemplateError,
     violation::ProtocolViolation,
 };
 #[doc(inline)]

@@ -53,18 +53,26 @@ impl CpuSet {
     /// If the thread cannot be started, or may use none of the CPUs. The second error names the CPUs.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
         let bound = || {
-            let mut mask = Mask::new();
-            self.iter().try_for_each(|cpu| mask.set(cpu))?;
-            sched_setaffinity(THIS_THREAD, &mask).map_err(|errno| {
-                let error = io::Error::from(errno);
-                io::Error::new(error.kind(), format!("no thread can be bound to the CPUs {self}: {error}"))
-            })?;
+            self.bind_this_thread()?;
             Ok(work())
         };
         thread::scope(|scope| {
             let thread = thread::Builder::new().name("loader-affinity".to_owned());
             let joined = thread.spawn_scoped(scope, bound)?.join();
             joined.unwrap_or_else(|payload| panic::resume_unwind(payload))
+        })
+    }
+
+    /// Binds the calling thread to these CPUs, and with it the threads and processes that it starts later.
+    ///
+    /// # Errors
+    /// If the thread may use none of the CPUs. The error names them.
+    pub fn bind_this_thread(&self) -> io::Result<()> {
+        let mut mask = Mask::new();
+        self.iter().try_for_each(|cpu| mask.set(cpu))?;
+        sched_setaffinity(THIS_THREAD, &mask).map_err(|errno| {
+            let error = io::Error::from(errno);
+            io::Error::new(error.kind(), format!("no thread can be bound to the CPUs {self}: {error}"))
         })
     }
 

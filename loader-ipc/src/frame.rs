@@ -388,8 +388,8 @@ pub enum ExitStatus {
         /// True if it dumped core.
         core_dumped: bool,
     },
-    /// It has ended, and its exit status is unknown: another part of the host reaped it, or the host ignores
-    /// SIGCHLD.
+    /// It has ended, and its exit status is unknown: another part of the host reaped it, the host ignores
+    /// SIGCHLD, or the template that would have reported the status ended before it.
     Unknown,
 }
 
@@ -405,7 +405,7 @@ impl std::fmt::Display for ExitStatus {
                 if *core_dumped { f.write_str(", core dumped") } else { Ok(()) }
             }
             Self::Unknown => {
-                f.write_str("gone with unknown status (the host program reaped it or ignores SIGCHLD)")
+                f.write_str("gone with unknown status (the host program reaped it or ignores SIGCHLD, or its template ended first)")
             }
         }
     }

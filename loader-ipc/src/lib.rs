@@ -47,6 +47,7 @@ pub mod slots;
 pub mod socket_file;
 pub mod socket_folder;
 mod sys;
+pub mod template;
 pub mod violation;
 
 pub use advice::advice;

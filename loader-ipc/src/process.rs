@@ -1,5 +1,5 @@
 //! A worker's process from main's side: main starts it without `fork`, watches it through a pidfd, and reaps
-//! it.
+//! it. A [template](crate::template) may start and reap it instead.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -12,6 +12,7 @@ use std::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -33,7 +34,8 @@ use rustix::{
 use crate::{
     cpu_set::CpuSet,
     frame::ExitStatus,
-    lifeline::{Lifeline, poll_until},
+    lifeline::{Lifeline, LifelineError, poll_until},
+    template::TemplateReport,
 };
 
 /// Environment variable that marks a process as a worker. Its value is the inode of the socket that is the
@@ -44,12 +46,20 @@ pub const MARKER: &str = "LOADER_WORKER_LIFELINE";
 /// Path of the running program, which works even after its file was replaced on disk.
 pub const THIS_PROGRAM: &str = "/proc/self/exe";
 
+/// Maximum time from the end of a worker to the template's report of its exit status. After that time the
+/// status is unknown.
+const STATUS_DEADLINE: Duration = Duration::from_secs(1);
+/// Maximum time to reap a child after SIGKILL.
+const REAP_DEADLINE: Duration = Duration::from_secs(1);
+
 /// A started worker.
 #[derive(Debug)]
 pub struct WorkerProcess {
     pid: Pid,
     /// `None` on kernels before 5.3 and in sandboxes that refuse pidfds: then the pid is polled.
     pidfd: Option<OwnedFd>,
+    /// The socket on which a template reports how the process ended; `None` if this process is the parent.
+    report: Option<Lifeline>,
     end: Mutex<End>,
 }
 
@@ -58,6 +68,8 @@ pub struct WorkerProcess {
 struct End {
     /// `None` until the process was reaped.
     status: Option<ExitStatus>,
+    /// When main noticed the end of a process that a template reaps.
+    noticed: Option<Instant>,
     /// Processor time of the process, as it was read last. The kernel forgets it when the process is reaped.
     cpu_time: Duration,
 }
@@ -103,13 +115,33 @@ impl WorkerProcess {
             None => start()?,
             Some(cpus) => cpus.run(start)??,
         };
-        let id = child.id();
-        let pid = Pid::from_raw(id.cast_signed());
         // The process is not reaped yet, because nothing else waits for this pid, so the pid still names this
         // process.
-        let pidfd = rustix::process::Pid::from_raw(id.cast_signed())
-            .and_then(|pid| pidfd_open(pid, PidfdFlags::NONBLOCK).ok());
-        Ok(Self { pid, pidfd, end: Mutex::default() })
+        let pid = Pid::from_raw(child.id().cast_signed());
+        Ok(Self { pid, pidfd: open_pidfd(pid).ok(), report: None, end: Mutex::default() })
+    }
+
+    /// The child `pid` of this process, which has forked it and not reaped it.
+    ///
+    /// # Errors
+    /// If the system provides no pidfd for the child, which is killed and reaped.
+    pub fn forked(pid: u32) -> io::Result<Self> {
+        let pid = Pid::from_raw(pid.cast_signed());
+        let process = Self { pid, pidfd: None, report: None, end: Mutex::default() };
+        match open_pidfd(pid) {
+            Ok(pidfd) => Ok(Self { pidfd: Some(pidfd), ..process }),
+            Err(error) => {
+                process.signal(Signal::SIGKILL);
+                process.reap_until(Instant::now() + REAP_DEADLINE);
+                Err(error)
+            }
+        }
+    }
+
+    /// The child `pid` of a template, which reports its end through `report`.
+    pub(crate) fn of_template(pid: u32, pidfd: OwnedFd, report: Lifeline) -> Self {
+        let pid = Pid::from_raw(pid.cast_signed());
+        Self { pid, pidfd: Some(pidfd), report: Some(report), end: Mutex::default() }
     }
 
     /// The process id.
@@ -122,14 +154,38 @@ impl WorkerProcess {
         self.pidfd.as_ref().map(AsFd::as_fd)
     }
 
-    /// Reaps the process if it has ended, and returns how it ended; `None` while it runs.
+    /// What to poll for the end of the process: the pidfd. Once that has shown the end of a template's child,
+    /// it is the socket on which the template reports the exit status. `None` if the system provides no
+    /// pidfd.
+    pub fn end_fd(&self) -> Option<BorrowedFd<'_>> {
+        let report = self.report.as_ref().filter(|_| self.lock().noticed.is_some());
+        report.map(AsFd::as_fd).or_else(|| self.pidfd())
+    }
+
+    /// Reaps the process if it has ended, and returns how it ended; `None` while it runs. The child of a
+    /// template is reaped by the template, which reports how it ended; without a report within a second, the
+    /// status is unknown.
     pub fn try_reap(&self) -> Option<ExitStatus> {
         let mut end = self.lock();
         if end.status.is_none() {
             end.cpu_time = cpu_time(self.pid()).unwrap_or(end.cpu_time);
-            end.status = self.reap();
+            match &self.report {
+                None => end.status = self.reap(),
+                Some(report) => self.receive_end(report, &mut end),
+            }
         }
         end.status
+    }
+
+    /// As [`try_reap`](Self::try_reap), but waits for the end until `deadline`.
+    pub fn reap_until(&self, deadline: Instant) -> Option<ExitStatus> {
+        loop {
+            let status = self.try_reap();
+            if status.is_some() || Instant::now() >= deadline {
+                return status;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Returns the processor time that all threads of the process have used.
@@ -154,6 +210,23 @@ impl WorkerProcess {
                 Err(Errno::ECHILD) if !self.is_running() => return Some(ExitStatus::Unknown),
                 _ => return None,
             }
+        }
+    }
+
+    /// Reads what the template has reported about the end of the process, without waiting.
+    fn receive_end(&self, report: &Lifeline, end: &mut End) {
+        if self.is_running() {
+            return;
+        }
+        let noticed = *end.noticed.get_or_insert_with(Instant::now);
+        match report.receive_with_one(Instant::now()) {
+            Ok((TemplateReport::Ended { status, cpu_time }, None)) => {
+                end.status = Some(status);
+                end.cpu_time = cpu_time;
+            }
+            Err(LifelineError::TimedOut) if noticed.elapsed() < STATUS_DEADLINE => {}
+            // The template has ended, hangs, or has sent something else.
+            _ => end.status = Some(ExitStatus::Unknown),
         }
     }
 
@@ -195,12 +268,17 @@ impl WorkerProcess {
     }
 }
 
-/// Starts a program while SIGTSTP is blocked: a Ctrl-Z between `vfork` and `exec` would stop the child, and
-/// with it this thread.
+fn open_pidfd(pid: Pid) -> io::Result<OwnedFd> {
+    let pid = rustix::process::Pid::from_raw(pid.as_raw()).ok_or(Errno::ESRCH)?;
+    Ok(pidfd_open(pid, PidfdFlags::NONBLOCK)?)
+}
+
+/// Starts a program while SIGTSTP and SIGINT are blocked: a Ctrl-Z between `vfork` and `exec` would stop the
+/// child, and with it this thread. The program inherits the mask, so a Ctrl-C does not end it before it has
+/// its own action for SIGINT.
 fn start_without_stops(command: &mut Command) -> io::Result<Child> {
-    let mut stop = SigSet::empty();
-    stop.add(Signal::SIGTSTP);
-    let mask = stop.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+    let blocked: SigSet = [Signal::SIGTSTP, Signal::SIGINT].into_iter().collect();
+    let mask = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
     let child = command.spawn();
     mask.thread_set_mask()?;
     child

@@ -2,6 +2,7 @@
 
 use std::{
     ffi::CString,
+    io,
     panic::{AssertUnwindSafe, catch_unwind},
     process::ExitCode,
     sync::{Arc, atomic::AtomicBool},
@@ -31,6 +32,7 @@ use crate::{
     inherited::close_inherited,
     memory::limit_memory,
     registry::Registry,
+    template,
     watchdog::Watchdog,
 };
 
@@ -124,15 +126,25 @@ fn perform_handshake(
 /// end a worker, because main handles it.
 fn prepare_process() -> anyhow::Result<()> {
     guard_against_forks();
+    // The template has done this, and its libraries may have opened files and set signal actions since.
+    if template::main_pidfd().is_none() {
+        leave_host()?;
+    }
+    keep_freed_memory();
+    Ok(())
+}
+
+/// Removes from this process, which main has started, what it has inherited from main: descriptors, the signal
+/// mask, and signal actions.
+pub(crate) fn leave_host() -> io::Result<()> {
     close_inherited();
-    // A signal mask is inherited across `exec`, and the thread that started this process may have blocked
-    // signals.
-    SigSet::empty().thread_set_mask()?;
     // A handler instead of SIG_IGN, because programs that the dataset starts would inherit SIG_IGN.
     signal_hook::flag::register(SIGINT, Arc::new(AtomicBool::new(false)))?;
     default_sigchld();
     ignore_sigpipe();
-    keep_freed_memory();
+    // A signal mask is inherited across `exec`. Main blocks SIGINT while it starts this process, and the thread
+    // that started it may have blocked other signals.
+    SigSet::empty().thread_set_mask()?;
     Ok(())
 }
 

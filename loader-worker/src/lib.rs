@@ -40,9 +40,11 @@ mod memory;
 mod progress;
 mod registry;
 mod slots;
+mod template;
 mod watchdog;
 
 pub use registry::Registry;
+pub use template::{StartRequest, Template};
 
 #[doc(hidden)]
 pub use ctor as __ctor;

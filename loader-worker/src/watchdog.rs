@@ -20,6 +20,8 @@ use rustix::{
     process::{PidfdFlags, pidfd_open},
 };
 
+use crate::template;
+
 /// Interval at which the watchdog also compares the parent's pid with main's. The comparison shows the end of
 /// main even if neither the lifeline nor the pidfd shows it.
 const SLOW_POLL: Duration = Duration::from_millis(500);
@@ -66,13 +68,17 @@ struct Thread {
 
 impl Thread {
     fn run(&self) {
-        let pid = rustix::process::Pid::from_raw(self.main.as_raw());
-        let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        // The parent of a forked worker is its template, which has opened main's pidfd. The end of the template
+        // does not end the worker.
+        let inherited = template::main_pidfd();
+        let pid = rustix::process::Pid::from_raw(self.main.as_raw()).filter(|_| inherited.is_none());
+        let opened = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let pidfd = inherited.or(opened.as_ref());
         // `getppid` is called after the pidfd is opened: if the parent is still main, the pidfd is main's.
-        while getppid() == self.main {
+        while inherited.is_some() || getppid() == self.main {
             // POLLHUP is always reported. POLLIN is not requested, because another thread reads the messages.
             let mut fds = vec![PollFd::from_borrowed_fd(self.lifeline.as_fd(), PollFlags::RDHUP)];
-            fds.extend(pidfd.as_ref().map(|pidfd| PollFd::new(pidfd, PollFlags::IN)));
+            fds.extend(pidfd.map(|pidfd| PollFd::new(pidfd, PollFlags::IN)));
             if poll_until(&mut fds, Instant::now() + SLOW_POLL).unwrap_or(true) {
                 break;
             }

@@ -134,7 +134,7 @@ pub use loader_core::config;
 #[doc(inline)]
 pub use loader_core::*;
 #[doc(inline)]
-pub use loader_worker::{Registry, init, init_before_main};
+pub use loader_worker::{Registry, StartRequest, Template, init, init_before_main};
 
 /// Derives [`Sample`](trait@Sample), the default collation, for a struct whose fields all implement it.
 ///

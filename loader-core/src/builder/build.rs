@@ -275,7 +275,7 @@ where
         }
     };
     let launch = Launch {
-        program: Box::new(program),
+        program: program.into_starter(),
         cpus,
         max_workers: epochs.max_workers,
         seed: settings.seed(),

@@ -12,6 +12,7 @@ mod reaper;
 mod restart;
 mod start;
 mod start_error;
+mod template;
 mod worker;
 mod worker_program;
 

@@ -3,7 +3,7 @@
 use std::{
     env,
     ffi::{OsStr, OsString},
-    fmt, io,
+    fmt,
     os::fd::OwnedFd,
     path::PathBuf,
 };
@@ -13,27 +13,26 @@ use loader_ipc::{
     process::{self, WorkerProcess},
 };
 
-use super::WorkerProgram;
+use super::{WorkerProgram, WorkerStartError, template::Template};
 use crate::{error::Error, launch::Init, ranks};
 
-/// Starts the processes of workers.
-///
-/// [`Program`] starts the worker program anew for each worker. Another implementation may, for example,
-/// have a process fork that has an interpreter and its libraries loaded.
+/// Starts the processes of workers: [`Program`] starts the worker program anew for each worker, and
+/// [`Template`] asks a process that has already loaded the program to fork.
 pub(crate) trait StartProcess: fmt::Debug + Send + Sync {
     /// Starts a process with `lifeline` as its standard input and `output` as its standard output and error.
     /// `name` is how lists of processes should show it. The process is bound to `cpus`, or inherits main's
     /// mask.
     ///
     /// # Errors
-    /// The error of the operating system.
+    /// [`WorkerStartError`]. A process may have started nevertheless; it ends when main drops its end of the
+    /// lifeline.
     fn start(
         &self,
         name: &OsStr,
         cpus: Option<&CpuSet>,
         lifeline: OwnedFd,
         output: OwnedFd,
-    ) -> io::Result<WorkerProcess>;
+    ) -> Result<WorkerProcess, WorkerStartError>;
 
     /// Returns what it starts, for error messages.
     fn describe(&self) -> String;
@@ -49,6 +48,8 @@ pub(crate) struct Program {
     args: Vec<OsString>,
     /// True if it is the program of this process, which finds the dataset's code by address.
     is_self: bool,
+    /// True if the program serves as a template.
+    is_template: bool,
 }
 
 impl Program {
@@ -62,13 +63,13 @@ impl Program {
     ) -> Result<Self, Error> {
         let named = explicit.map(|program| (program.clone(), "worker_program"));
         let variable = || Some((env::var_os(PROGRAM_VARIABLE)?.into(), PROGRAM_VARIABLE));
-        if let Some((WorkerProgram { program, args }, origin)) = named.or_else(variable) {
+        if let Some((WorkerProgram { program, args, is_template }, origin)) = named.or_else(variable) {
             return match process::locate(&program) {
-                Ok(path) => Ok(Self { path, args, is_self: false }),
+                Ok(path) => Ok(Self { path, args, is_self: false, is_template }),
                 Err(source) => Err(Error::WorkerProgramMissing { path: program, origin, source }),
             };
         }
-        let of_path = |path, is_self| Self { path, args: Vec::new(), is_self };
+        let of_path = |path, is_self| Self { path, args: Vec::new(), is_self, is_template: false };
         if init == Init::InProgram {
             return Ok(of_path(process::THIS_PROGRAM.into(), true));
         }
@@ -83,6 +84,14 @@ impl Program {
     pub(crate) fn is_self(&self) -> bool {
         self.is_self
     }
+
+    /// Returns what starts the program's workers.
+    pub(crate) fn into_starter(self) -> Box<dyn StartProcess> {
+        match self.is_template {
+            true => Box::new(Template::new(self.path, self.args)),
+            false => Box::new(self),
+        }
+    }
 }
 
 impl StartProcess for Program {
@@ -92,13 +101,19 @@ impl StartProcess for Program {
         cpus: Option<&CpuSet>,
         lifeline: OwnedFd,
         output: OwnedFd,
-    ) -> io::Result<WorkerProcess> {
-        let names = env::vars_os().map(|(name, _)| name);
-        let launchers = names.filter(|name| name.to_str().is_some_and(ranks::belongs_to_launcher));
-        WorkerProcess::spawn(&self.path, &self.args, cpus, launchers, name, lifeline, output)
+    ) -> Result<WorkerProcess, WorkerStartError> {
+        WorkerProcess::spawn(&self.path, &self.args, cpus, launchers_variables(), name, lifeline, output)
+            .map_err(|source| WorkerStartError::NotSpawned { program: self.describe(), source })
     }
 
     fn describe(&self) -> String {
         self.path.display().to_string()
     }
+}
+
+/// Returns the names of the variables by which a launcher has told this process its rank. Workers do not
+/// inherit them.
+pub(super) fn launchers_variables() -> impl Iterator<Item = OsString> {
+    let names = env::vars_os().map(|(name, _)| name);
+    names.filter(|name| name.to_str().is_some_and(ranks::belongs_to_launcher))
 }

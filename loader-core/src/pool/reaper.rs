@@ -155,9 +155,9 @@ impl Watch {
     fn wait(&self) {
         let running = || self.workers.iter().filter(|worker| !worker.process.is_reaped());
         let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
-        let pidfds = running().filter_map(|worker| worker.process.pidfd()).map(readable);
+        let ends = running().filter_map(|worker| worker.process.end_fd()).map(readable);
         let outputs = running().filter_map(|worker| worker.output.as_ref().map(Output::poll_fd));
-        let mut fds: Vec<PollFd<'_>> = pidfds.chain(outputs).chain([readable(self.woken.as_fd())]).collect();
+        let mut fds: Vec<PollFd<'_>> = ends.chain(outputs).chain([readable(self.woken.as_fd())]).collect();
         let longest =
             if running().all(|worker| worker.process.pidfd().is_some()) { SLOW_POLL } else { FAST_POLL };
         let timeout = PollTimeout::try_from(longest).unwrap_or(PollTimeout::ZERO);

@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     ffi::OsStr,
-    io,
     os::fd::{AsFd, OwnedFd},
     sync::Arc,
     time::{Duration, Instant},
@@ -30,12 +29,11 @@ use super::{
     output::Output,
     program::StartProcess,
     reaper::{Reaper, Watched},
-    start_error::WorkerStartError,
+    start_error::{WorkerStartError, is_tried_again},
 };
 use crate::{affinity::WorkerCpus, error::Error, warning::Warn};
 
-/// Maximum time from the start of a pool's workers to the end of their handshakes, and the same for a
-/// replacement.
+/// Maximum time from the start of a worker's process to the end of its handshake.
 const START_DEADLINE: Duration = Duration::from_secs(30);
 /// Maximum time to reap a worker after SIGKILL, or after the handshake has found it gone.
 const REAP_DEADLINE: Duration = Duration::from_secs(2);
@@ -126,6 +124,8 @@ pub(super) struct Starter {
 pub(super) struct Spawned {
     pub(super) process: Arc<WorkerProcess>,
     number: usize,
+    /// Until when the handshake must end.
+    deadline: Instant,
     lifeline: Lifeline,
     output: Output,
     /// Dropped once the worker is connected or reaped.
@@ -157,8 +157,7 @@ impl Starter {
     /// Starts the processes of `workers` workers, then waits for the answer of each. If one fails, ends all
     /// of them.
     fn start_all(&self, workers: usize, wake: &Sender<Wake>) -> Result<Fresh, Error> {
-        let deadline = Instant::now() + START_DEADLINE;
-        let start = |number| self.spawn(number).and_then(|spawned| self.invite(spawned, deadline));
+        let start = |number| self.spawn(number).and_then(|spawned| self.invite(spawned));
         let mut start_retries = self.launch.start_retries;
         // A worker killed during start-up is retried, exactly as after start-up.
         let mut is_tried_again = |failed: &Failed| {
@@ -180,9 +179,9 @@ impl Starter {
         let mut fresh = Fresh::default();
         while let Some(worker) = invited.pop_front() {
             let number = worker.spawned.number;
-            let mut greeted = greet(worker, wake, deadline);
+            let mut greeted = greet(worker, wake);
             while greeted.as_ref().is_err_and(&mut is_tried_again) {
-                greeted = start(number).and_then(|worker| greet(worker, wake, deadline));
+                greeted = start(number).and_then(|worker| greet(worker, wake));
             }
             match greeted {
                 Ok(Greeted { worker, watched, reader }) => {
@@ -204,33 +203,42 @@ impl Starter {
         wake: &Sender<Wake>,
         accept: impl FnOnce(&Arc<WorkerProcess>) -> bool,
     ) -> Result<Greeted, Error> {
-        let deadline = Instant::now() + START_DEADLINE;
         let spawned = self.spawn(number).map_err(|failed| failed.error)?;
         if !accept(&spawned.process) {
             kill_and_reap(&spawned.process);
         }
-        let greeted = self.invite(spawned, deadline).and_then(|invited| greet(invited, wake, deadline));
+        let greeted = self.invite(spawned).and_then(|invited| greet(invited, wake));
         greeted.map_err(|failed| failed.error)
     }
 
+    /// Starts the process of a worker. A template that hangs or was killed is replaced once. The second attempt
+    /// has descriptors of its own, because the first template may have given those of the first to a worker.
     fn spawn(&self, number: usize) -> Result<Spawned, Failed> {
+        let spawned = match self.spawn_once(number) {
+            Err(WorkerStartError::TemplateFailed { source, .. }) if is_tried_again(&source) => {
+                self.spawn_once(number)
+            }
+            spawned => spawned,
+        };
+        let failed = |source| Error::WorkerNotStarted { worker: number, source };
+        spawned.map_err(|source| Failed { error: failed(source), was_killed: false })
+    }
+
+    fn spawn_once(&self, number: usize) -> Result<Spawned, WorkerStartError> {
         let Launch { program, max_workers, .. } = &*self.launch;
-        let refused =
-            |source| Failed { error: Error::WorkerNotStarted { worker: number, source }, was_killed: false };
-        let failed =
-            |source: io::Error| refused(WorkerStartError::NotSpawned { program: program.describe(), source });
-        let no_folder = |problem| refused(WorkerStartError::NoSocketFolder(problem));
+        let failed = |source| WorkerStartError::NotSpawned { program: program.describe(), source };
         ControlPage::reserve_area(&self.control, *max_workers, number).map_err(failed)?;
-        let socket_folder = SocketFolder::choose(random_nonce().map_err(failed)?).map_err(no_folder)?;
+        let socket_folder = SocketFolder::choose(random_nonce().map_err(failed)?)
+            .map_err(WorkerStartError::NoSocketFolder)?;
         let (lifeline, theirs) = Lifeline::pair().map_err(failed)?;
         let (output, writer) = Output::pipe(number).map_err(failed)?;
         let name = format!("loader-worker-{number}");
-        let process =
-            program.start(OsStr::new(&name), self.launch.cpus.of(number), theirs, writer).map_err(failed)?;
-        Ok(Spawned { process: Arc::new(process), number, lifeline, output, socket_folder })
+        let process = program.start(OsStr::new(&name), self.launch.cpus.of(number), theirs, writer)?;
+        let deadline = Instant::now() + START_DEADLINE;
+        Ok(Spawned { process: Arc::new(process), number, deadline, lifeline, output, socket_folder })
     }
 
-    fn invite(&self, spawned: Spawned, deadline: Instant) -> Result<Invited, Failed> {
+    fn invite(&self, spawned: Spawned) -> Result<Invited, Failed> {
         let Launch { max_workers, seed, code, dataset, attached, memory_limit, .. } = &*self.launch;
         let config = WorkerConfig {
             workers: u32::try_from(*max_workers).expect("checked by the builder"),
@@ -243,7 +251,7 @@ impl Starter {
             attached,
         };
         let worker = u32::try_from(spawned.number).expect("checked by the builder");
-        match Invitation::send(worker, &config, &spawned.socket_folder, &spawned.lifeline, deadline) {
+        match Invitation::send(worker, &config, &spawned.socket_folder, &spawned.lifeline, spawned.deadline) {
             Ok(invitation) => Ok(Invited { spawned, invitation }),
             Err(error) => Err(refused(spawned, error)),
         }
@@ -251,9 +259,9 @@ impl Starter {
 }
 
 /// Waits for the worker's answer and connects its queues.
-fn greet(invited: Invited, wake: &Sender<Wake>, deadline: Instant) -> Result<Greeted, Failed> {
+fn greet(invited: Invited, wake: &Sender<Wake>) -> Result<Greeted, Failed> {
     let Invited { spawned, invitation } = invited;
-    match invitation.connect(&spawned.lifeline, wake, deadline) {
+    match invitation.connect(&spawned.lifeline, wake, spawned.deadline) {
         Ok((commands, reader)) => {
             let Spawned { process, lifeline, output, .. } = spawned;
             let watched = Watched { process: Arc::clone(&process), output: Some(output) };
@@ -292,12 +300,12 @@ fn end_after(error: Error, invited: VecDeque<Invited>, fresh: Fresh) -> Error {
 
 /// Ends a worker whose handshake failed. Returns the reason, together with how its process ended.
 fn refused(spawned: Spawned, error: HandshakeError) -> Failed {
-    let Spawned { process, number, lifeline, output, socket_folder: _socket_folder } = spawned;
+    let Spawned { process, number, lifeline, output, socket_folder: _socket_folder, .. } = spawned;
     drop(lifeline);
     // The worker may be about to end by itself, with an exit status and last output that say more than a
     // SIGKILL by main.
     let grace = if error.is_gone() { REAP_DEADLINE } else { GRACE };
-    let own_end = reap_until(&process, Instant::now() + grace);
+    let own_end = process.reap_until(Instant::now() + grace);
     kill_and_reap(&process);
     if error.is_gone() {
         remove_abandoned_sockets();
@@ -319,7 +327,7 @@ fn end_all(workers: impl Iterator<Item = (Arc<WorkerProcess>, Lifeline)>) {
     let processes: Vec<_> = workers.map(|(process, _lifeline)| process).collect();
     let deadline = Instant::now() + GRACE;
     for process in &processes {
-        reap_until(process, deadline);
+        process.reap_until(deadline);
     }
     processes.iter().for_each(|process| kill_and_reap(process));
     remove_abandoned_sockets();
@@ -327,23 +335,13 @@ fn end_all(workers: impl Iterator<Item = (Arc<WorkerProcess>, Lifeline)>) {
 
 fn kill_and_reap(process: &WorkerProcess) {
     process.signal(Signal::SIGKILL);
-    reap_until(process, Instant::now() + REAP_DEADLINE);
-}
-
-fn reap_until(process: &WorkerProcess, deadline: Instant) -> Option<ExitStatus> {
-    loop {
-        if let Some(status) = process.try_reap() {
-            return Some(status);
-        }
-        if Instant::now() >= deadline {
-            return None;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    process.reap_until(Instant::now() + REAP_DEADLINE);
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use loader_ipc::cpu_set::CpuSet;
 
     use super::*;
@@ -359,12 +357,14 @@ mod tests {
             cpus: Option<&CpuSet>,
             lifeline: OwnedFd,
             output: OwnedFd,
-        ) -> io::Result<WorkerProcess> {
+        ) -> Result<WorkerProcess, WorkerStartError> {
             let number: usize = name.to_str().and_then(|name| name.rsplit('-').next()?.parse().ok()).unwrap();
+            let failed = |source| WorkerStartError::NotSpawned { program: self.describe(), source };
             if number >= self.0 {
-                return Err(io::ErrorKind::QuotaExceeded.into());
+                return Err(failed(io::ErrorKind::QuotaExceeded.into()));
             }
             WorkerProcess::spawn("/bin/sleep".as_ref(), &["60".into()], cpus, [], name, lifeline, output)
+                .map_err(failed)
         }
 
         fn describe(&self) -> String {

@@ -4,7 +4,9 @@
 
 use std::io;
 
-use loader_ipc::{advice, frame::ExitStatus, handshake::HandshakeError, lifeline::LifelineError};
+use loader_ipc::{
+    advice, frame::ExitStatus, handshake::HandshakeError, lifeline::LifelineError, template::TemplateError,
+};
 use nix::libc::{EAGAIN, EMFILE, ENFILE, ENOMEM};
 
 /// Why a worker did not start; see [`Error::WorkerNotStarted`](crate::Error::WorkerNotStarted).
@@ -18,6 +20,15 @@ pub enum WorkerStartError {
         program: String,
         /// The error of the operating system.
         source: io::Error,
+    },
+    /// The template forked no worker. If it hung or was killed, main has ended it and tried another one, which
+    /// failed too.
+    #[error("the template{} failed: {source} ({program})", and_its_replacement(.source))]
+    TemplateFailed {
+        /// The worker program.
+        program: String,
+        /// Why the last template failed.
+        source: TemplateError,
     },
     /// No folder can hold the socket through which main and the worker connect. The text names the folders
     /// that the loader tried.
@@ -56,6 +67,19 @@ impl WorkerStartError {
             (_, error) => Self::InvalidAnswer(error.to_string()),
         }
     }
+}
+
+/// True if another template may start the worker. A program that ends by itself would end again.
+pub(super) fn is_tried_again(error: &TemplateError) -> bool {
+    match error {
+        TemplateError::NoAnswer => true,
+        TemplateError::Ended(status) => !matches!(status, ExitStatus::Code(_)),
+        _ => false,
+    }
+}
+
+fn and_its_replacement(error: &TemplateError) -> &'static str {
+    if is_tried_again(error) { " and its replacement" } else { "" }
 }
 
 fn not_spawned(error: &io::Error, program: &str) -> String {

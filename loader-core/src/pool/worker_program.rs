@@ -21,19 +21,44 @@ use std::{
 pub struct WorkerProgram {
     pub(crate) program: PathBuf,
     pub(crate) args: Vec<OsString>,
+    pub(crate) is_template: bool,
 }
 
 impl WorkerProgram {
     /// The program at the path `program`, without arguments. A name without a slash is looked up in `PATH`,
     /// then in the working directory.
     pub fn new(program: impl Into<PathBuf>) -> Self {
-        Self { program: program.into(), args: Vec::new() }
+        Self { program: program.into(), args: Vec::new(), is_template: false }
     }
 
     /// Adds arguments.
     #[must_use]
     pub fn args(mut self, args: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// Declares that the program, with these arguments, is a template: main starts it once, it loads what
+    /// workers need, and it forks a worker whenever main asks for one. A worker then starts in milliseconds,
+    /// although the program takes seconds to load its libraries. The program must serve a
+    /// `loader::Template`.
+    ///
+    /// All loaders of main that name the same program and arguments share one template, which stays until
+    /// main ends. A worker gets main's working directory and CPUs of the moment, and everything else, such as
+    /// resource limits, from the template. If main's environment has changed when an iterator starts its
+    /// workers, main starts another template in place of the first. The template needs pidfds (Linux 5.3);
+    /// without them, starting a worker is an error.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::WorkerProgram;
+    ///
+    /// let program = WorkerProgram::new("python3").args(["-m", "package.template"]).template();
+    /// # let _ = program;
+    /// ```
+    #[must_use]
+    pub fn template(mut self) -> Self {
+        self.is_template = true;
         self
     }
 }

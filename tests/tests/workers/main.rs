@@ -10,6 +10,7 @@ mod observability;
 mod persistent;
 mod programs;
 mod shutdown;
+mod template;
 mod worker_info;
 
 loader_worker::init_before_main!();

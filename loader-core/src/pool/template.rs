@@ -1,0 +1,192 @@
+//! Starts workers from templates ([`loader_ipc::template`]). The templates belong to this process, not to a
+//! loader: all loaders that name the same program and arguments share one, and it stays until this process
+//! ends.
+
+use std::{
+    collections::BTreeMap,
+    env,
+    ffi::{OsStr, OsString},
+    io,
+    os::fd::OwnedFd,
+    path::PathBuf,
+    process,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use loader_ipc::{
+    cpu_set::CpuSet,
+    process::WorkerProcess,
+    template::{TemplateError, TemplateProcess},
+};
+use nix::sys::signal::Signal;
+
+use super::{
+    WorkerStartError,
+    program::{StartProcess, launchers_variables},
+};
+
+/// Maximum time in which a template loads its libraries.
+const LOAD_DEADLINE: Duration = Duration::from_secs(30);
+/// Maximum time for an answer of a template that has loaded its libraries.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
+/// Maximum time to reap a template after SIGKILL.
+const REAP_DEADLINE: Duration = Duration::from_secs(2);
+
+/// A program that serves as a template.
+#[derive(Debug)]
+pub(super) struct Template {
+    key: Key,
+    /// [`LOAD_DEADLINE`] and [`ANSWER_DEADLINE`], except in tests.
+    deadlines: (Duration, Duration),
+}
+
+/// Path and arguments of a program.
+type Key = (PathBuf, Vec<OsString>);
+
+/// The templates of this process.
+#[derive(Debug)]
+struct Templates {
+    running: BTreeMap<Key, Arc<Running>>,
+    /// Templates that another environment has replaced. They end after their last worker.
+    replaced: Vec<Arc<WorkerProcess>>,
+}
+
+#[derive(Debug)]
+struct Running {
+    template: TemplateProcess,
+    started: Instant,
+    /// True once it has answered a request, and so has loaded its libraries.
+    has_answered: AtomicBool,
+    /// The environment of this process when it started the template.
+    environment: BTreeMap<OsString, OsString>,
+    /// This process. A forked child of it has a copy of this value, and must start a template of its own.
+    owner: u32,
+}
+
+static TEMPLATES: Mutex<Templates> = Mutex::new(Templates { running: BTreeMap::new(), replaced: Vec::new() });
+
+fn templates() -> MutexGuard<'static, Templates> {
+    TEMPLATES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Template {
+    pub(super) fn new(path: PathBuf, args: Vec<OsString>) -> Self {
+        Self { key: (path, args), deadlines: (LOAD_DEADLINE, ANSWER_DEADLINE) }
+    }
+
+    /// Returns the running template; starts one if there is none, if it has ended, or if the environment has
+    /// changed.
+    fn running(&self) -> io::Result<Arc<Running>> {
+        let environment = env::vars_os().collect();
+        let mut templates = templates();
+        templates.replaced.retain(|process| process.try_reap().is_none());
+        if let Some(running) = templates.running.get(&self.key)
+            && running.owner == process::id()
+            && running.environment == environment
+            && running.template.process().try_reap().is_none()
+        {
+            return Ok(Arc::clone(running));
+        }
+        let (path, args) = &self.key;
+        let template = TemplateProcess::spawn(path, args, launchers_variables())?;
+        let (started, has_answered) = (Instant::now(), AtomicBool::new(false));
+        let running = Running { template, started, has_answered, environment, owner: process::id() };
+        let running = Arc::new(running);
+        if let Some(replaced) = templates.running.insert(self.key.clone(), Arc::clone(&running)) {
+            templates.replaced.push(Arc::clone(replaced.template.process()));
+        }
+        Ok(running)
+    }
+
+    /// Kills a template that has failed, so that the next start begins another one.
+    fn discard(&self, failed: &Arc<Running>) {
+        let mut templates = templates();
+        if templates.running.get(&self.key).is_some_and(|running| Arc::ptr_eq(running, failed)) {
+            templates.running.remove(&self.key);
+        }
+        drop(templates);
+        let process = failed.template.process();
+        process.signal(Signal::SIGKILL);
+        process.reap_until(Instant::now() + REAP_DEADLINE);
+    }
+}
+
+impl StartProcess for Template {
+    /// A forked worker keeps the template's arguments, so `name` is not used.
+    fn start(
+        &self,
+        _name: &OsStr,
+        cpus: Option<&CpuSet>,
+        lifeline: OwnedFd,
+        output: OwnedFd,
+    ) -> Result<WorkerProcess, WorkerStartError> {
+        let program = || self.describe();
+        let not_spawned = |source| WorkerStartError::NotSpawned { program: program(), source };
+        let running = self.running().map_err(not_spawned)?;
+        let (load, answer) = self.deadlines;
+        // Relaxed, here and below: the flag guards no other data. With an old value, the deadline is later.
+        let loaded_by = match running.has_answered.load(Ordering::Relaxed) {
+            true => Instant::now(),
+            false => Instant::now().max(running.started + load),
+        };
+        match running.template.start(cpus, lifeline, output, loaded_by + answer) {
+            Ok(process) => {
+                running.has_answered.store(true, Ordering::Relaxed);
+                Ok(process)
+            }
+            Err(TemplateError::Refused(source)) => Err(not_spawned(source)),
+            Err(source) => {
+                self.discard(&running);
+                Err(WorkerStartError::TemplateFailed { program: program(), source })
+            }
+        }
+    }
+
+    fn describe(&self) -> String {
+        self.key.0.display().to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use loader_ipc::{frame::ExitStatus, lifeline::Lifeline};
+
+    use super::*;
+
+    /// Asks a shell that runs `script` instead of a template for a worker, until 200 ms are over.
+    fn ask(script: &str) -> TemplateError {
+        let short = Duration::from_millis(200);
+        let key = ("/bin/sh".into(), vec!["-c".into(), script.into()]);
+        let template = Template { key, deadlines: (short, short) };
+        let (_lifeline, theirs) = Lifeline::pair().unwrap();
+        let (_reader, output) = io::pipe().unwrap();
+        let error = template.start(OsStr::new("worker"), None, theirs, output.into()).unwrap_err();
+        assert!(!templates().running.contains_key(&template.key), "the template is discarded");
+        let WorkerStartError::TemplateFailed { program, source } = error else { panic!("{error:?}") };
+        assert_eq!(program, "/bin/sh");
+        source
+    }
+
+    #[test]
+    fn a_program_that_is_no_template_is_an_error_at_once() {
+        for (script, status) in [
+            ("exit 7", ExitStatus::Code(7)),
+            ("kill -9 $$", ExitStatus::Signal { signal: 9, core_dumped: false }),
+        ] {
+            let error = ask(script);
+            assert!(matches!(error, TemplateError::Ended(ended) if ended == status), "{error:?}");
+        }
+        let error = ask("exec <&-; exec sleep 60");
+        assert!(matches!(error, TemplateError::InvalidAnswer(_)), "{error:?}");
+    }
+
+    #[test]
+    fn a_template_that_hangs_is_killed_at_the_deadline() {
+        let error = ask("exec sleep 60");
+        assert!(matches!(error, TemplateError::NoAnswer), "{error:?}");
+    }
+}

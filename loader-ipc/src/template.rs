@@ -1,0 +1,214 @@
+//! Worker processes from a template: a process that has loaded an interpreter and its libraries, and that
+//! forks a worker for each request of main. Main's side is [`TemplateProcess`]; the template's side is in
+//! `loader-worker`.
+//!
+//! ```text
+//! main                                                   template
+//!   Request (its standard input; 4 descriptors) ------->   forks; the child takes the descriptors
+//!   <----------------- TemplateReport::Started (report socket, with the child's pidfd)
+//!   <----------------- TemplateReport::Ended (report socket), when the template has reaped the child
+//! ```
+//!
+//! Each request brings a socket of its own for the reports about one worker. So the threads of main that start
+//! workers do not wait for each other's answers, nothing maps pids to workers, and the end of the template is
+//! the end of each such socket.
+//!
+//! A worker is the template's child. Main watches and signals it through the pidfd, which the template opens
+//! before it can reap the child, so that the pid cannot be that of another process. The exit status comes from
+//! the template, because the kernel gives it to the parent only.
+//!
+//! Alternatives considered:
+//! - The template double-forks and main is the subreaper (`PR_SET_CHILD_SUBREAPER`), so that main reaps the
+//!   workers. Rejected because the setting holds for the whole process: main would also become the parent of
+//!   orphans that other parts of the host have started, and would have to reap them.
+//! - `clone3` with `CLONE_PARENT`, so that a worker is main's child. Rejected because a direct system call runs
+//!   neither glibc's fork handlers nor those of Python and NumPy, which leaves their locks as they were in the
+//!   template.
+//! - A template for each loader, which ends with it. Rejected because the start of a template takes as long as
+//!   that of a worker without one, and programs make a loader per dataset or per epoch.
+//! - The exit status by `PIDFD_GET_INFO`. Rejected because it needs Linux 6.15.
+
+use std::{
+    ffi::{OsStr, OsString},
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    fcntl::{OFlag, open},
+    sys::stat::Mode,
+};
+use rustix::event::{PollFd, PollFlags};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    cpu_set::CpuSet,
+    frame::ExitStatus,
+    lifeline::{Lifeline, LifelineError, poll_until},
+    process::WorkerProcess,
+};
+
+/// Maximum time from the end of a template's sockets to the end of its process.
+const END_DEADLINE: Duration = Duration::from_secs(1);
+
+/// Main's request for one worker. Its four descriptors are the worker's lifeline, its output, the socket for
+/// the reports about it, and main's working directory.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Request {
+    /// The CPUs to which the worker is bound; `None` if main's mask cannot be read.
+    pub cpus: Option<CpuSet>,
+}
+
+/// What a template tells main about one worker.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum TemplateReport {
+    /// The template has forked the worker (one descriptor: the worker's pidfd).
+    Started {
+        /// The worker's process id.
+        pid: u32,
+    },
+    /// The template could not fork.
+    NotStarted {
+        /// The number of the operating system's error, if it has one.
+        errno: Option<i32>,
+        /// The error as text.
+        text: String,
+    },
+    /// The worker has ended, and the template has reaped it.
+    Ended {
+        /// How it ended.
+        status: ExitStatus,
+        /// The processor time of all of its threads.
+        cpu_time: Duration,
+    },
+}
+
+/// Why a template did not start a worker.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TemplateError {
+    /// The operating system refused to start the worker, or refused a descriptor that it needs.
+    #[error(transparent)]
+    Refused(#[from] io::Error),
+    /// The template ended before it answered.
+    #[error("it {was}{0} before it answered", was = was(*.0))]
+    Ended(ExitStatus),
+    /// The template did not answer in time.
+    #[error("it did not answer in time")]
+    NoAnswer,
+    /// The template answered with something else than the loader's protocol.
+    #[error("its answer is invalid ({0}); does the program serve the requests of a template?")]
+    InvalidAnswer(String),
+}
+
+/// A running template.
+#[derive(Debug)]
+pub struct TemplateProcess {
+    process: Arc<WorkerProcess>,
+    /// The template's standard input. Once it is closed, the template ends after its last worker.
+    requests: Lifeline,
+}
+
+impl TemplateProcess {
+    /// Starts the template `program` with `args`. It inherits all environment variables except `removed`, and
+    /// the affinity mask of this thread. It prints to this process's standard error.
+    ///
+    /// # Errors
+    /// If the program cannot be started. `Unsupported` if the system provides no pidfds: main could neither
+    /// notice the end of a process that is not its child nor signal it safely. A program that serves as a
+    /// template cannot be started as a worker instead, because it waits for requests.
+    pub fn spawn(
+        program: &Path,
+        args: &[OsString],
+        removed: impl IntoIterator<Item = OsString>,
+    ) -> io::Result<Self> {
+        let (requests, theirs) = Lifeline::pair()?;
+        let output = io::stderr().as_fd().try_clone_to_owned()?;
+        let name = OsStr::new("loader-template");
+        let process = WorkerProcess::spawn(program, args, None, removed, name, theirs, output)?;
+        if process.pidfd().is_none() {
+            // The template ends, because its standard input is closed.
+            let problem = "a template needs pidfds (Linux 5.3), which this system does not provide; name a worker \
+                           program without `template()`";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, problem));
+        }
+        Ok(Self { process: Arc::new(process), requests })
+    }
+
+    /// The template's own process.
+    pub fn process(&self) -> &Arc<WorkerProcess> {
+        &self.process
+    }
+
+    /// Asks the template for a worker with `lifeline` as its standard input and `output` as its standard
+    /// output and error. It is bound to `cpus`, or to the CPUs of this thread. Waits for the answer until
+    /// `deadline`.
+    ///
+    /// # Errors
+    /// [`TemplateError`]. The template may have forked a worker nevertheless, so the caller must drop its end
+    /// of the lifeline, which ends that worker.
+    pub fn start(
+        &self,
+        cpus: Option<&CpuSet>,
+        lifeline: OwnedFd,
+        output: OwnedFd,
+        deadline: Instant,
+    ) -> Result<WorkerProcess, TemplateError> {
+        let (report, theirs) = Lifeline::pair()?;
+        let folder = open(".", OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
+            .map_err(io::Error::from)?;
+        let cpus = cpus.cloned().or_else(|| CpuSet::of_this_thread().ok());
+        let fds = [lifeline.as_fd(), output.as_fd(), theirs.as_fd(), folder.as_fd()];
+        let sent = self.requests.send(&Request { cpus }, &fds, deadline);
+        // The report socket ends with the template only if this process has closed its copy of that end.
+        drop((lifeline, output, theirs));
+        let answer = sent.and_then(|()| self.receive(&report, deadline));
+        match answer {
+            Ok((TemplateReport::Started { pid }, Some(pidfd))) => {
+                Ok(WorkerProcess::of_template(pid, pidfd, report))
+            }
+            Ok((TemplateReport::NotStarted { errno: Some(errno), .. }, None)) => {
+                Err(io::Error::from_raw_os_error(errno).into())
+            }
+            Ok((TemplateReport::NotStarted { errno: None, text }, None)) => {
+                Err(io::Error::other(text).into())
+            }
+            Ok((report, _)) => Err(TemplateError::InvalidAnswer(format!("{report:?}"))),
+            Err(LifelineError::TimedOut) => {
+                Err(self.process.try_reap().map_or(TemplateError::NoAnswer, TemplateError::Ended))
+            }
+            Err(LifelineError::Closed) => Err(self.end_after_close()),
+            Err(LifelineError::Io(error)) => Err(error.into()),
+            Err(error) => Err(TemplateError::InvalidAnswer(error.to_string())),
+        }
+    }
+
+    /// Waits for a report until `deadline`, or until the template has ended. A child that the template has
+    /// just forked may hold the socket open for a moment longer.
+    fn receive(
+        &self,
+        report: &Lifeline,
+        deadline: Instant,
+    ) -> Result<(TemplateReport, Option<OwnedFd>), LifelineError> {
+        let mut fds = vec![PollFd::from_borrowed_fd(report.as_fd(), PollFlags::IN)];
+        fds.extend(self.process.pidfd().map(|pidfd| PollFd::from_borrowed_fd(pidfd, PollFlags::IN)));
+        poll_until(&mut fds, deadline)?;
+        report.receive_with_one(Instant::now())
+    }
+
+    /// Returns the error for a template that has closed its sockets.
+    fn end_after_close(&self) -> TemplateError {
+        match self.process.reap_until(Instant::now() + END_DEADLINE) {
+            Some(status) => TemplateError::Ended(status),
+            None => TemplateError::InvalidAnswer("it dropped the request".to_owned()),
+        }
+    }
+}
+
+/// Returns the verb that the text of a status needs.
+fn was(status: ExitStatus) -> &'static str {
+    if matches!(status, ExitStatus::Signal { .. }) { "was " } else { "" }
+}

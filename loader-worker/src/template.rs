@@ -1,0 +1,231 @@
+//! The template's side of [`loader_ipc::template`]: takes main's requests, reports what became of them, and
+//! reaps the workers. The program itself forks, so that the fork handlers of its interpreter run.
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::OnceLock,
+    time::{Duration, Instant},
+};
+
+use loader_ipc::{
+    cpu_set::CpuSet,
+    lifeline::{Lifeline, LifelineError, poll_until},
+    process::{WorkerProcess, is_worker, take_lifeline_from_stdin},
+    template::{Request, TemplateReport},
+};
+use nix::{
+    sys::prctl::set_name,
+    unistd::{dup2_stderr, dup2_stdin, dup2_stdout, fchdir, getppid},
+};
+use rustix::{
+    event::{PollFd, PollFlags},
+    process::{PidfdFlags, pidfd_open},
+};
+
+use crate::bootstrap::leave_host;
+
+/// Maximum time between two looks at everything that the template waits for.
+const SLOW_POLL: Duration = Duration::from_secs(60);
+/// Maximum time for room in the socket that takes a report to main.
+const REPORT_DEADLINE: Duration = Duration::from_secs(1);
+
+/// Main's pidfd, in a worker that a template has forked. The template opened it, as main's child.
+static MAIN: OnceLock<OwnedFd> = OnceLock::new();
+
+/// Returns main's pidfd in a worker that a template has forked, and `None` in any other process.
+pub(crate) fn main_pidfd() -> Option<&'static OwnedFd> {
+    MAIN.get()
+}
+
+/// A process that main has started as a template
+/// ([`WorkerProgram::template`](loader_core::WorkerProgram::template)): it loads an interpreter and its
+/// libraries once, and forks a worker for each of main's requests.
+///
+/// The template must not use what a fork does not copy, such as threads and a GPU. This type starts no thread.
+/// Ctrl-C does not end the template.
+///
+/// # Examples
+/// The program calls `fork` itself, so that the fork handlers of its interpreter run:
+/// ```no_run
+/// use std::process::ExitCode;
+///
+/// use loader_worker::{Registry, Template};
+/// use nix::unistd::{ForkResult, fork};
+///
+/// fn main() -> std::io::Result<ExitCode> {
+///     let mut template = Template::from_stdin()?;
+///     // ... load libraries
+///     while let Some(request) = template.next_request()? {
+///         // SAFETY: this process has one thread.
+///         match unsafe { fork() } {
+///             Ok(ForkResult::Child) => {
+///                 template.become_worker(request)?;
+///                 return Ok(Registry::new().serve());
+///             }
+///             Ok(ForkResult::Parent { child }) => template.started(request, child.as_raw() as u32),
+///             Err(errno) => template.not_started(request, &errno.into()),
+///         }
+///     }
+///     Ok(ExitCode::SUCCESS)
+/// }
+/// ```
+#[derive(Debug)]
+pub struct Template {
+    /// `None` once main has closed its end.
+    requests: Option<Lifeline>,
+    main: OwnedFd,
+    children: Vec<Child>,
+}
+
+/// A worker that has not ended.
+#[derive(Debug)]
+struct Child {
+    process: WorkerProcess,
+    report: Lifeline,
+}
+
+/// Main's request for one worker, from [`Template::next_request`].
+#[derive(Debug)]
+pub struct StartRequest {
+    cpus: Option<CpuSet>,
+    lifeline: OwnedFd,
+    output: OwnedFd,
+    report: Lifeline,
+    folder: OwnedFd,
+}
+
+impl Template {
+    /// Makes this process a template. Call it before the program loads its libraries: it closes the
+    /// descriptors that this process has inherited from main by accident, and it protects the process from
+    /// Ctrl-C, for which an interpreter must have no handler of its own.
+    ///
+    /// # Errors
+    /// If no loader has started this process, if main has ended, or if the system provides no pidfds.
+    pub fn from_stdin() -> io::Result<Self> {
+        if !is_worker() {
+            let problem = "this program is a template of a data loader, and only a loader can start it: name it as \
+                           `worker_program`, with `WorkerProgram::template()`";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
+        }
+        leave_host()?;
+        let requests = Some(take_lifeline_from_stdin()?);
+        // The name in process lists. A failure does no harm.
+        let _ = set_name(c"loader-template");
+        let parent = getppid();
+        let pid = rustix::process::Pid::from_raw(parent.as_raw());
+        let main = pidfd_open(pid.ok_or(io::ErrorKind::NotFound)?, PidfdFlags::empty())?;
+        // If the parent is still the same, the pidfd is that process's.
+        if getppid() != parent {
+            return Err(io::Error::new(io::ErrorKind::BrokenPipe, "the main process has ended"));
+        }
+        Ok(Self { requests, main, children: Vec::new() })
+    }
+
+    /// Waits for main's next request, without limit. Returns `None` if main has ended, or if main needs no
+    /// further worker and all workers have ended: the program should then exit. Reaps workers that have
+    /// ended, and reports their exit statuses to main.
+    ///
+    /// # Errors
+    /// If main has sent something else than a request. The program should exit; main starts another one.
+    pub fn next_request(&mut self) -> io::Result<Option<StartRequest>> {
+        loop {
+            self.children.retain(|child| !child.report_end());
+            if is_readable(&self.main)? {
+                return Ok(None);
+            }
+            match self.requests.as_ref().map(|requests| requests.receive(Instant::now())) {
+                Some(Ok((Request { cpus }, fds))) => return StartRequest::new(cpus, fds).map(Some),
+                Some(Err(LifelineError::TimedOut)) => {}
+                Some(Err(LifelineError::Closed)) => {
+                    self.requests = None;
+                    continue;
+                }
+                Some(Err(error)) => return Err(io::Error::other(error)),
+                None if self.children.is_empty() => return Ok(None),
+                None => {}
+            }
+            self.wait()?;
+        }
+    }
+
+    /// Waits for a request, the end of main, or the end of a worker.
+    fn wait(&self) -> io::Result<()> {
+        let mut fds = vec![PollFd::new(&self.main, PollFlags::IN)];
+        let requests = self.requests.iter().map(AsFd::as_fd);
+        let ends = self.children.iter().filter_map(|child| child.process.end_fd());
+        fds.extend(requests.chain(ends).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        poll_until(&mut fds, Instant::now() + SLOW_POLL).map(drop)
+    }
+
+    /// Reports that this process has forked the child `pid` for `request`. Call it before anything else that
+    /// could reap the child. If the system refuses the child's pidfd, kills the child, and reports that.
+    pub fn started(&mut self, request: StartRequest, pid: u32) {
+        let StartRequest { report, .. } = request;
+        let process = match WorkerProcess::forked(pid) {
+            Ok(process) => process,
+            Err(error) => return refuse(&report, &error),
+        };
+        let pidfd: Vec<_> = process.pidfd().into_iter().collect();
+        // If main has given up, it has closed its end of the worker's lifeline too, which ends the worker.
+        drop(report.send(&TemplateReport::Started { pid }, &pidfd, Instant::now() + REPORT_DEADLINE));
+        self.children.push(Child { process, report });
+    }
+
+    /// Reports that this process could not fork for `request`.
+    pub fn not_started(&mut self, request: StartRequest, error: &io::Error) {
+        refuse(&request.report, error);
+    }
+
+    /// Makes this process, a forked child of the template, the worker of `request`. Its standard streams,
+    /// working directory and CPUs become those of the request, and what belongs to the template is closed.
+    /// [`Registry::serve`](crate::Registry::serve) must follow.
+    ///
+    /// # Errors
+    /// If the system refuses, for example because the worker may use none of its CPUs. The process must print
+    /// the error to standard error and exit.
+    pub fn become_worker(self, request: StartRequest) -> io::Result<()> {
+        let StartRequest { cpus, lifeline, output, folder, report } = request;
+        let Self { main, requests, children } = self;
+        drop((requests, children, report));
+        dup2_stdout(&output)?;
+        dup2_stderr(&output)?;
+        dup2_stdin(&lifeline)?;
+        fchdir(&folder)?;
+        if let Some(cpus) = cpus {
+            cpus.bind_this_thread()?;
+        }
+        MAIN.set(main).map_err(|_| io::Error::other("this process is a worker already"))
+    }
+}
+
+impl StartRequest {
+    fn new(cpus: Option<CpuSet>, fds: Vec<OwnedFd>) -> io::Result<Self> {
+        let count = fds.len();
+        let fds = <[OwnedFd; 4]>::try_from(fds);
+        let [lifeline, output, report, folder] = fds.map_err(|_| {
+            io::Error::new(io::ErrorKind::InvalidData, format!("a request with {count} descriptors"))
+        })?;
+        Ok(Self { cpus, lifeline, output, report: Lifeline::from_socket(report), folder })
+    }
+}
+
+impl Child {
+    /// Reaps the worker if it has ended, and tells main how. True if it has ended.
+    fn report_end(&self) -> bool {
+        let Some(status) = self.process.try_reap() else { return false };
+        let ended = TemplateReport::Ended { status, cpu_time: self.process.cpu_time() };
+        // The socket has room for this second message. If main has closed it, main needs no status.
+        drop(self.report.send(&ended, &[], Instant::now()));
+        true
+    }
+}
+
+fn refuse(report: &Lifeline, error: &io::Error) {
+    let refused = TemplateReport::NotStarted { errno: error.raw_os_error(), text: error.to_string() };
+    drop(report.send(&refused, &[], Instant::now() + REPORT_DEADLINE));
+}
+
+fn is_readable(fd: &OwnedFd) -> io::Result<bool> {
+    poll_until(&mut [PollFd::new(fd, PollFlags::IN)], Instant::now())
+}
