@@ -2,7 +2,7 @@
 //!
 //! The package's Python code has PyTorch's interface: arguments, samplers, collation, pickling. This module
 //! has what the engine needs of it: a dataset whose samples are Python objects, an order that a Python
-//! iterator gives, batches whose arrays are in shared memory, and the entry of worker processes.
+//! iterator gives, batches whose arrays are in shared memory, and the entries of workers and of their template.
 
 mod batch;
 mod dataset;
@@ -22,6 +22,6 @@ mod _native {
         engine::Engine,
         iterator::BatchIterator,
         memory::{Memory, allocate},
-        worker::serve,
+        worker::{Template, serve},
     };
 }

@@ -1,7 +1,9 @@
-//! The entry of worker processes.
+//! The entries of worker processes, and of the template that forks them.
 
-use loader_worker::Registry;
-use pyo3::prelude::*;
+use std::io;
+
+use loader_worker::{Registry, StartRequest};
+use pyo3::{exceptions::PyRuntimeError, prelude::*};
 
 /// Serves as a worker until main does not need it any more. Returns the exit code for the process.
 ///
@@ -9,4 +11,64 @@ use pyo3::prelude::*;
 #[pyfunction]
 pub(crate) fn serve(py: Python<'_>) -> i32 {
     py.detach(|| Registry::new().serve_code())
+}
+
+/// A process that forks workers. Make it before the interpreter loads large libraries.
+///
+/// For each request, call `next_request`, then `os.fork`, then `become_worker` in the child, and `started` or
+/// `not_started` in the template.
+#[pyclass(module = "loader._native")]
+#[derive(Debug)]
+pub(crate) struct Template {
+    /// `None` in a worker.
+    template: Option<loader_worker::Template>,
+    request: Option<StartRequest>,
+}
+
+#[pymethods]
+impl Template {
+    #[new]
+    fn new() -> PyResult<Self> {
+        Ok(Self { template: Some(loader_worker::Template::from_stdin()?), request: None })
+    }
+
+    /// Waits for main's next request. False if no request will come: the process should exit.
+    fn next_request(&mut self, py: Python<'_>) -> PyResult<bool> {
+        let Self { template, request } = self;
+        let template = template.as_mut().ok_or_else(out_of_turn)?;
+        *request = py.detach(|| template.next_request())?;
+        Ok(request.is_some())
+    }
+
+    /// Reports that this process has forked the child `pid` for the request.
+    fn started(&mut self, pid: u32) -> PyResult<()> {
+        let (template, request) = self.turn()?;
+        template.started(request, pid);
+        Ok(())
+    }
+
+    /// Reports that the system refused to fork, with the error number `errno`.
+    fn not_started(&mut self, errno: i32) -> PyResult<()> {
+        let (template, request) = self.turn()?;
+        template.not_started(request, &io::Error::from_raw_os_error(errno));
+        Ok(())
+    }
+
+    /// Makes this process, a forked child, the worker of the request. `serve` must follow.
+    fn become_worker(&mut self) -> PyResult<()> {
+        let request = self.request.take().ok_or_else(out_of_turn)?;
+        let template = self.template.take().ok_or_else(out_of_turn)?;
+        Ok(template.become_worker(request)?)
+    }
+}
+
+impl Template {
+    fn turn(&mut self) -> PyResult<(&mut loader_worker::Template, StartRequest)> {
+        let request = self.request.take().ok_or_else(out_of_turn)?;
+        Ok((self.template.as_mut().ok_or_else(out_of_turn)?, request))
+    }
+}
+
+fn out_of_turn() -> PyErr {
+    PyRuntimeError::new_err("there is no request of main, or this process is a worker already")
 }

@@ -1,0 +1,64 @@
+"""The Python side of the template: a process that has imported large libraries, and forks workers."""
+
+import gc
+import importlib
+import os
+import signal
+import sys
+import warnings
+from typing import NoReturn
+
+from . import _native
+
+
+def main(*modules: str) -> NoReturn:
+    """Imports those of ``modules`` that are installed, and forks a worker for each request of main.
+
+    The template must stay idle: it calls no function that starts threads or uses a GPU, because a fork copies neither.
+    """
+    # Python's own handler would raise `KeyboardInterrupt`. The template installs a handler that does nothing.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    template = _native.Template()
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception:
+            pass  # A worker that needs the module raises the error.
+    from . import _collate, _fetch, _keys, _pickling, _worker  # noqa: F401  workers need them
+
+    # What is imported stays: collections in workers neither visit it nor copy its memory.
+    gc.collect()
+    gc.freeze()
+    # Libraries that start threads when they are imported have fork handlers of their own.
+    warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
+    while template.next_request():
+        # A worker would print again what is left in the buffers.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            template.not_started(error.errno)
+            continue
+        if pid == 0:
+            _run_worker(template)
+        template.started(pid)
+    # No code of the user has run here, so nothing needs to be finished.
+    os._exit(0)
+
+
+def _run_worker(template: "_native.Template") -> NoReturn:
+    """The life of a forked worker. It never returns to the template's loop."""
+    from . import _worker
+
+    try:
+        template.become_worker()
+        if numpy := sys.modules.get("numpy"):
+            # All workers would have the state of the template. Python's own generators are seeded by `os.fork`.
+            numpy.random.seed()
+        _worker.main()
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stderr.flush()
+        os._exit(1)
