@@ -67,6 +67,8 @@ struct Parts {
     options: String,
     program: PathBuf,
     arguments: Vec<String>,
+    /// True if the program is a template that forks workers.
+    is_template: bool,
 }
 
 #[pymethods]
@@ -82,6 +84,7 @@ impl Engine {
         let options: LoaderOptions = serde_json::from_str(&parts.options)
             .map_err(|error| PyValueError::new_err(format!("invalid options: {error}")))?;
         let program = WorkerProgram::new(parts.program).args(parts.arguments);
+        let program = if parts.is_template { program.template() } else { program };
         if let Some(opened) = opened {
             dataset::note_opened(number, opened);
         }

@@ -4,6 +4,7 @@ import atexit
 import functools
 import inspect
 import json
+import multiprocessing
 import os
 import sys
 import weakref
@@ -21,6 +22,9 @@ from torch.utils.data.dataloader import (
 )
 
 from . import _collate, _fetch, _info, _keys, _native, _pickling, _seeds
+
+#: What the template of workers imports if main has imported it.
+_LARGE_LIBRARIES = ("numpy", "torch", "torchvision")
 
 #: Version of the format of states.
 _STATE_VERSION = 1
@@ -232,6 +236,7 @@ class _Iterator(_BaseDataLoaderIter):
         is_map = self._dataset_kind == _DatasetKind.Map
         is_local = self._num_workers == 0
         keys = _keys.KeyList() if is_local else _keys.KeyFile()
+        is_template = _start_method(loader) != "spawn"
         self._order = _keys.Order(self._index_sampler, self._auto_collation, keys) if is_map else None
         self._engine = _native.Engine(
             _Parts(
@@ -244,7 +249,8 @@ class _Iterator(_BaseDataLoaderIter):
                 seed_samples=loader.seed_samples,
                 options=json.dumps(loader._engine_options(self._pin_memory) | {"seed": self._base_seed}),
                 program=os.fsdecode(spawn.get_executable()),
-                arguments=_worker_arguments(),
+                arguments=_template_arguments() if is_template else _worker_arguments(),
+                is_template=is_template,
             )
         )
 
@@ -366,12 +372,26 @@ class _Parts:
         self.__dict__.update(parts)
 
 
+def _start_method(loader: DataLoader) -> str | None:
+    context = loader.multiprocessing_context
+    return multiprocessing.get_start_method(allow_none=True) if context is None else context.get_start_method()
+
+
 def _worker_arguments() -> list[str]:
-    """Returns the interpreter's arguments for a worker. `-P` keeps the working directory out of the way: it may have a
-    module with the name of this package."""
+    """Returns the interpreter's arguments for a worker that is started afresh."""
+    return _arguments("from loader._worker import main; main()")
+
+
+def _template_arguments() -> list[str]:
+    """Returns the interpreter's arguments for the template, which imports the large libraries that main has imported."""
+    names = ", ".join(repr(name) for name in _LARGE_LIBRARIES if name in sys.modules)
+    return _arguments(f"from loader._template import main; main({names})")
+
+
+def _arguments(code: str) -> list[str]:
+    # `-P` keeps the working directory out of the way: it may have a module with the name of this package.
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    code = f"import sys; sys.path.insert(0, {folder!r}); from loader._worker import main; main()"
-    return [*util._args_from_interpreter_flags(), "-P", "-c", code]
+    return [*util._args_from_interpreter_flags(), "-P", "-c", f"import sys; sys.path.insert(0, {folder!r}); {code}"]
 
 
 def _fingerprint(dataset: Any) -> str:
