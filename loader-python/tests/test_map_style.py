@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 
 from loader import DataLoader
 
-WORKERS = pytest.mark.parametrize("num_workers", [0, 1, 2])
+WORKERS = pytest.mark.parametrize("num_workers", [0, 2])
 
 
 class Many(Rows):
@@ -56,7 +56,6 @@ def test_more_workers_than_batches_and_no_batch_at_all(num_workers):
 def test_tensor_datasets(num_workers):
     dataset = TensorDataset(torch.randn(50, 3, 5), torch.arange(50))
     both(dataset, num_workers, batch_size=8)
-    both(dataset, num_workers, batch_size=None)
 
 
 @WORKERS
@@ -113,7 +112,6 @@ def test_several_iterators_of_one_loader_are_independent(num_workers):
     same(next(one), next(two))
     next(one)
     same(list(one), list(two)[1:])
-    assert [(left[0, 0].item(), right[0, 0].item()) for left in loader for right in loader][:4] == [(0, 0), (0, 2), (0, 4), (2, 0)]
 
 
 @WORKERS
@@ -130,10 +128,9 @@ def test_large_and_small_batches_in_turn(num_workers):
     sizes = [1, 2_000_000, 3, 500_000, 0, 4_000_000, 1]
     dataset = Items([torch.full((size,), float(number)) for number, size in enumerate(sizes)])
     both(dataset, num_workers, batch_size=1)
-    both(dataset, num_workers, batch_size=None)
 
 
-@pytest.mark.parametrize("prefetch_factor", [1, 3, 10])
+@pytest.mark.parametrize("prefetch_factor", [1, 10])
 def test_any_prefetch_factor(prefetch_factor):
     loader = DataLoader(Rows(40), batch_size=3, num_workers=2, prefetch_factor=prefetch_factor)
     assert torch.cat(list(loader))[:, 0].tolist() == list(range(40))
