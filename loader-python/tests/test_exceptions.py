@@ -1,0 +1,247 @@
+"""Exceptions of the user's code: their class, their text and the worker's traceback reach main at the place of their batch."""
+
+import pytest
+import torch
+import torch.utils.data
+from datasets import Items, Rows, Stream
+from torch.utils.data import IterableDataset
+
+from loader import DataLoader
+
+WORKERS = pytest.mark.parametrize("num_workers", [0, 1])
+
+
+class Custom(Exception):
+    """An exception of the user's own."""
+
+
+class ManyArguments(Exception):
+    def __init__(self, first, second):
+        super().__init__(f"{first} and {second}")
+
+
+class ByName(Exception):
+    message = "a message"
+
+    def __init__(self, *, message):
+        super().__init__(message)
+
+
+class Failing(Rows):
+    """Raises for odd indices."""
+
+    def __init__(self, length, exception):
+        super().__init__(length)
+        self.exception = exception
+
+    def __getitem__(self, index):
+        if index % 2:
+            failing_line_of_the_dataset(self.exception)
+        return super().__getitem__(index)
+
+
+def failing_line_of_the_dataset(exception):
+    raise exception
+
+
+class FailingIter(IterableDataset):
+    def __iter__(self):
+        raise Custom("cannot begin")
+
+
+class FailingLater(IterableDataset):
+    def __iter__(self):
+        yield 1
+        yield 2
+        raise Custom("cannot go on")
+
+
+def outcomes(loader):
+    """Returns what each `next` gives: the first number of the batch, or the exception."""
+    iterator, found = iter(loader), []
+    while True:
+        try:
+            found.append(next(iterator)[0, 0].item())
+        except StopIteration:
+            return found
+        except Exception as error:
+            found.append(error)
+
+
+@WORKERS
+@pytest.mark.parametrize("exception", [Custom("a reason"), ValueError("a\nb"), NotImplementedError(), OSError(2, "gone")], ids=repr)
+def test_an_exception_keeps_its_class_and_its_place(num_workers, exception):
+    found = outcomes(DataLoader(Failing(4, exception), num_workers=num_workers))
+    assert [item if isinstance(item, int) else type(item) for item in found] == [0, type(exception), 2, type(exception)]
+    for line in str(exception).splitlines():
+        assert line in str(found[1])
+
+
+def test_the_text_of_a_worker_s_exception_is_pytorch_s():
+    def text(kind):
+        return str(outcomes(kind(Failing(2, Custom("a reason")), num_workers=1))[1])
+
+    ours, theirs = text(DataLoader).splitlines(), text(torch.utils.data.DataLoader).splitlines()
+    assert ours[:2] == theirs[:2] == ["Caught Custom in DataLoader worker process 0.", "Original Traceback (most recent call last):"]
+    assert ours[-1] == theirs[-1] == "test_exceptions.Custom: a reason"
+    assert any("failing_line_of_the_dataset" in line for line in ours)
+    assert any("failing_line_of_the_dataset" in line for line in theirs)
+
+
+def test_without_workers_it_is_the_exception_itself():
+    exception = Custom("a reason")
+    found = outcomes(DataLoader(Failing(2, exception)))
+    assert found[1] is exception
+    assert "failing_line_of_the_dataset" in [entry.name for entry in traceback_of(found[1])]
+
+
+def traceback_of(exception):
+    import traceback
+
+    return traceback.extract_tb(exception.__traceback__)
+
+
+@pytest.mark.parametrize(
+    "exception, kind",
+    [(KeyError("a key"), KeyError), (ManyArguments(1, 2), RuntimeError), (ByName(message="text"), ByName)],
+    ids=lambda value: repr(value) if isinstance(value, Exception) else "",
+)
+def test_classes_that_take_other_arguments_are_raised_as_by_pytorch(exception, kind):
+    (error,) = [each for each in outcomes(DataLoader(Failing(2, exception), num_workers=1)) if isinstance(each, Exception)]
+    assert type(error) is kind
+    assert f"Caught {type(exception).__name__} in DataLoader worker process 0.\nOriginal Traceback" in str(error)
+
+
+class Local(Rows):
+    """Raises an exception whose class main cannot find."""
+
+    def __getitem__(self, index):
+        class Unknown(Exception):
+            pass
+
+        raise Unknown("nobody knows")
+
+
+def test_a_class_that_main_cannot_find_becomes_a_runtime_error():
+    (error,) = outcomes(DataLoader(Local(1), num_workers=1))
+    assert type(error) is RuntimeError
+    assert "Caught Unknown" in str(error) or "Unknown: nobody knows" in str(error)
+
+
+@WORKERS
+@pytest.mark.parametrize("batch_size", [2, None])
+def test_an_exception_of_iter_is_raised(num_workers, batch_size):
+    with pytest.raises(Custom, match="cannot begin"):
+        list(DataLoader(FailingIter(), num_workers=num_workers, batch_size=batch_size))
+
+
+@WORKERS
+def test_an_exception_of_a_stream_comes_after_the_samples_before_it(num_workers):
+    iterator = iter(DataLoader(FailingLater(), num_workers=num_workers))
+    assert [next(iterator).item(), next(iterator).item()] == [1, 2]
+    with pytest.raises(Custom, match="cannot go on"):
+        next(iterator)
+
+
+def fail_to_collate(samples):
+    raise Custom(f"cannot collate {len(samples)}")
+
+
+@WORKERS
+@pytest.mark.parametrize("dataset", [Rows(4), Stream((4,))], ids=["map-style", "iterable"])
+def test_exceptions_of_collate_fn(num_workers, dataset):
+    with pytest.raises(Custom, match="cannot collate 2"):
+        list(DataLoader(dataset, num_workers=num_workers, batch_size=2, collate_fn=fail_to_collate))
+
+
+def fail_to_begin(worker):
+    raise Custom(f"worker {worker} cannot begin")
+
+
+@pytest.mark.parametrize("dataset", [Rows(4), Stream((4,))], ids=["map-style", "iterable"])
+def test_exceptions_of_worker_init_fn(dataset):
+    with pytest.raises(Custom, match="worker 0 cannot begin"):
+        list(DataLoader(dataset, num_workers=1, worker_init_fn=fail_to_begin))
+
+
+class Unpicklable:
+    def __reduce__(self):
+        raise Custom("this stays here")
+
+
+def unpicklable(_):
+    return Unpicklable()
+
+
+def test_a_batch_that_cannot_be_pickled_is_an_exception_at_its_place():
+    with pytest.raises(Custom, match="this stays here"):
+        list(DataLoader(Rows(2), num_workers=1, collate_fn=unpicklable))
+    with pytest.raises(TypeError, match="generator"):
+        list(DataLoader(Rows(2), num_workers=1, collate_fn=iterate))
+
+
+def iterate(samples):
+    return (sample for sample in samples)
+
+
+class Unreadable:
+    """Can be pickled, but not be read."""
+
+    def __reduce__(self):
+        return fail_to_begin, ("0, again",)
+
+
+def unreadable(_):
+    return Unreadable()
+
+
+def test_a_batch_that_main_cannot_read_is_an_exception_in_main():
+    iterator = iter(DataLoader(Rows(2), num_workers=1, collate_fn=unreadable))
+    for _ in range(2):
+        with pytest.raises(Custom, match="worker 0, again cannot begin"):
+            next(iterator)
+
+
+def test_batches_after_an_exception_are_complete_with_many_workers():
+    found = outcomes(DataLoader(Failing(41, Custom("x")), batch_size=1, num_workers=2, shuffle=False))
+    assert [item for item in found if isinstance(item, int)] == list(range(0, 41, 2))
+    assert sum(isinstance(item, Custom) for item in found) == 20
+
+
+def test_a_stop_iteration_of_a_dataset_is_no_silent_end():
+    """PyTorch ends the loop as if the epoch were complete."""
+    with pytest.raises((RuntimeError, StopIteration)) as error:
+        iterator = iter(DataLoader(Failing(2, StopIteration("early")), num_workers=1))
+        next(iterator), next(iterator)
+    assert error.type is RuntimeError or "early" in str(error.value)
+
+
+class Leaves(Rows):
+    def __getitem__(self, index):
+        raise SystemExit(3)
+
+
+def test_a_worker_that_ends_itself_is_reported():
+    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid\(s\) \d+\) exited unexpectedly"):
+        list(DataLoader(Leaves(2), num_workers=1, max_worker_deaths=1))
+
+
+@WORKERS
+def test_an_exception_with_a_very_long_text_arrives(num_workers):
+    (error,) = [each for each in outcomes(DataLoader(Failing(2, Custom("x" * 1_000_000 + " end")), num_workers=num_workers)) if not isinstance(each, int)]
+    assert type(error) is Custom
+    assert str(error).rstrip().endswith("end")
+
+
+def test_chained_exceptions_keep_their_causes():
+    (error,) = [each for each in outcomes(DataLoader(Chained([0]), num_workers=1)) if not isinstance(each, int)]
+    assert "ZeroDivisionError" in str(error)
+    assert "direct cause" in str(error)
+
+
+class Chained(Items):
+    def __getitem__(self, index):
+        try:
+            return 1 / 0
+        except ZeroDivisionError as error:
+            raise Custom("because") from error
