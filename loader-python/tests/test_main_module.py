@@ -1,0 +1,120 @@
+"""Datasets that the user's script itself defines, however the script is run."""
+
+import os
+
+import processes
+import pytest
+
+FOLDER = os.path.dirname(__file__)
+
+SCRIPT = """
+import torch
+from loader import DataLoader
+
+class Mine(torch.utils.data.Dataset):
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return index * FACTOR
+
+FACTOR = 3
+
+def collate(samples):
+    return torch.tensor(samples) + 1
+
+"""
+GUARDED = """
+if __name__ == "__main__":
+    print([batch.tolist() for batch in DataLoader(Mine(), batch_size=3, num_workers=2, collate_fn=collate)])
+"""
+TOP_LEVEL = """
+print([batch.tolist() for batch in DataLoader(Mine(), batch_size=3, num_workers=2, collate_fn=collate)])
+"""
+RESULT = "[[1, 4, 7], [10, 13, 16]]"
+
+
+@pytest.fixture
+def without_cloudpickle(tmp_path):
+    """Environment variables with which cloudpickle cannot be imported."""
+    folder = tmp_path / "without"
+    folder.mkdir()
+    (folder / "cloudpickle.py").write_text("raise ImportError('cloudpickle is not installed, says this test')\n")
+    return {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
+
+
+def test_a_script_with_cloudpickle_needs_no_guard(tmp_path):
+    pytest.importorskip("cloudpickle", reason="SKIPPED: cloudpickle is not installed")
+    path = tmp_path / "train.py"
+    for part in (GUARDED, TOP_LEVEL):
+        path.write_text(SCRIPT + part)
+        assert processes.run(path).splitlines()[-1] == RESULT
+
+
+def test_a_guarded_script_without_cloudpickle(tmp_path, without_cloudpickle):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT + GUARDED)
+    assert processes.run(path, **without_cloudpickle).splitlines()[-1] == RESULT
+
+
+def test_an_unguarded_script_without_cloudpickle_says_what_to_do(tmp_path, without_cloudpickle):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT + TOP_LEVEL)
+    status, _, err = processes.Script(path, **without_cloudpickle).end()
+    assert status == 1
+    assert 'if __name__ == "__main__":' in err
+    assert "cloudpickle" in err
+
+
+def test_a_module_run_with_m(tmp_path, without_cloudpickle):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("")
+    (tmp_path / "package" / "train.py").write_text(SCRIPT + GUARDED)
+    for environment in ({}, without_cloudpickle):
+        paths = os.pathsep.join([str(tmp_path), environment.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))])
+        assert processes.run("-m", "package.train", **environment | {"PYTHONPATH": paths}).splitlines()[-1] == RESULT
+
+
+@pytest.mark.parametrize("how", ["-c", "stdin", "interactive"])
+def test_code_without_a_file_with_cloudpickle(how):
+    pytest.importorskip("cloudpickle", reason="SKIPPED: cloudpickle is not installed")
+    arguments, text = arguments_of(how)
+    assert RESULT in processes.run(*arguments, text=text)
+
+
+@pytest.mark.parametrize("how", ["-c", "stdin", "interactive"])
+def test_code_without_a_file_and_without_cloudpickle_says_what_to_do(how, without_cloudpickle):
+    arguments, text = arguments_of(how)
+    status, _, err = processes.Script(*arguments, text=text, **without_cloudpickle).end()
+    # An interactive session goes on after an exception.
+    assert status == (0 if how == "interactive" else 1)
+    assert "interactive session, which no worker can import; install cloudpickle" in " ".join(err.split())
+
+
+def arguments_of(how):
+    if how == "-c":
+        return ["-c", SCRIPT + TOP_LEVEL], None
+    return ["-i", "-q"] if how == "interactive" else ["-"], SCRIPT + TOP_LEVEL
+
+
+def test_a_script_may_have_any_name_and_be_run_from_anywhere(tmp_path):
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    (folder / "helper_of_script.py").write_text("def triple(x):\n    return 3 * x\n")
+    path = folder / "my script.with-dots.py"
+    path.write_text(SCRIPT.replace("index * FACTOR", "__import__('helper_of_script').triple(index)") + GUARDED)
+    assert processes.run(path).splitlines()[-1] == RESULT
+
+
+def test_a_folder_with_a_module_of_the_package_s_name_disturbs_no_worker(tmp_path, monkeypatch):
+    (tmp_path / "loader.py").write_text("raise RuntimeError('the wrong module')\n")
+    (tmp_path / "torch.py").write_text("raise RuntimeError('the wrong module')\n")
+    monkeypatch.chdir(tmp_path)
+    code = f"import sys; sys.path.remove(''); sys.path.insert(0, {FOLDER!r})\nfrom datasets import Rows\nfrom loader import DataLoader\nassert len(list(DataLoader(Rows(2), num_workers=1))) == 2"
+    processes.run("-c", code)
+
+
+def test_output_of_workers_reaches_main_s_outputs(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT.replace("return index * FACTOR", "print('sample', index); return index * FACTOR") + GUARDED)
+    assert sorted(line for line in processes.run(path).splitlines() if line.startswith("sample")) == [f"sample {i}" for i in range(6)]
