@@ -9,7 +9,7 @@ import os
 import sys
 import weakref
 from multiprocessing import spawn, util
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.utils.data
@@ -49,7 +49,10 @@ _ENGINE_OPTIONS = (
 )
 
 
-class DataLoader(torch.utils.data.DataLoader):
+_Batch = TypeVar("_Batch", covariant=True)
+
+
+class DataLoader(torch.utils.data.DataLoader[_Batch]):
     """Loads batches of a dataset, as ``torch.utils.data.DataLoader`` does, with worker processes that may die at any time.
 
     The arguments up to ``in_order`` are PyTorch's, with the same defaults, checks, warnings and exceptions. The order of the
