@@ -236,6 +236,8 @@ class _Iterator(_BaseDataLoaderIter):
     def _make_engine(self, loader: DataLoader) -> None:
         if self._num_workers == 0 and self._timeout != 0:
             raise AssertionError("a loader without workers has no timeout: num_workers=0 needs timeout=0")
+        if self._num_workers > 0 and loader.prefetch_factor == 0:
+            raise AssertionError("prefetch_factor must be at least 1")
         is_map = self._dataset_kind == _DatasetKind.Map
         is_local = self._num_workers == 0
         keys = _keys.KeyList() if is_local else _keys.KeyFile()
