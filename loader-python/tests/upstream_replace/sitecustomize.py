@@ -24,6 +24,9 @@ def accepting_all_arguments(loader: type) -> type:
         def __init__(self, *args, snapshot_every_n_steps=1, **kwargs):
             super().__init__(*args, **kwargs)
 
+        def __class_getitem__(cls, item):
+            return loader[item]
+
     return Accepting
 
 
@@ -34,7 +37,7 @@ class Finder:
         self.executed: set[str] = set()
 
     def find_spec(self, name, path=None, target=None):
-        if name not in PLACES and name != PACKAGE:
+        if name not in PLACES and name not in ("torch", PACKAGE):
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
@@ -49,6 +52,8 @@ class Finder:
         return spec
 
     def replace(self) -> None:
+        if "torch" not in self.executed:
+            return  # It imports `torch.utils.data` when most of it is not there yet.
         if PACKAGE not in sys.modules:
             importlib.import_module(PACKAGE)  # Calls `replace` at its end.
         if PACKAGE not in self.executed:
