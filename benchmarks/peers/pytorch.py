@@ -60,6 +60,9 @@ class PyTorch(Peer):
             **prefetch,
         )
 
+    def workers(self, iterator):
+        return [worker.pid for worker in getattr(iterator, "_workers", [])]
+
     def sample_of(self, array):
         return torch.from_numpy(array)
 

@@ -348,10 +348,14 @@ class Peer:
     def line(self, options, **figures):
         print(json.dumps({"loader": self.name, "options": vars(options), **figures}), flush=True)
 
+    def workers(self, iterator):
+        """Returns the process ids of the iterator's workers."""
+        return children()
+
     def end(self, held):
         """Drops the iterator in the list `held`, which has the only reference to it. Returns the milliseconds until its
         workers have ended."""
-        workers = children()
+        workers = self.workers(held[0])
         called = time.perf_counter()
         self.close(held[0])
         held.clear()

@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import sys
+import time
 import weakref
 from multiprocessing import spawn, util
 from typing import Any, TypeVar
@@ -322,6 +323,11 @@ class _Iterator(_BaseDataLoaderIter):
             "global_generators": None if is_over else self._began_with[1],
         }
 
+    @property
+    def _workers(self) -> list["_Worker"]:
+        """The workers, as programs that use PyTorch's private list expect them."""
+        return [_Worker(pid) for pid in self._batches.worker_pids()]
+
     def report(self) -> str | None:
         """Returns the report of the epoch so far: figures, and what the bottleneck is."""
         return self._batches.report()
@@ -330,6 +336,25 @@ class _Iterator(_BaseDataLoaderIter):
         batches = getattr(self, "_batches", None)
         if batches is not None:
             batches.close()
+
+
+class _Worker:
+    """A worker process, with the methods of ``multiprocessing.Process`` that ask about it."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def is_alive(self) -> bool:
+        try:
+            with open(f"/proc/{self.pid}/stat") as stat:
+                return stat.read().rpartition(")")[2].split()[0] != "Z"
+        except OSError:
+            return False
+
+    def join(self, timeout: float | None = None) -> None:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self.is_alive() and (deadline is None or time.monotonic() < deadline):
+            time.sleep(0.005)
 
 
 class _Resume:
