@@ -22,6 +22,6 @@ mod _native {
         engine::Engine,
         iterator::BatchIterator,
         memory::{Memory, allocate},
-        worker::{Template, serve},
+        worker::{Template, serve, start_template},
     };
 }

@@ -1,7 +1,8 @@
 //! The entries of worker processes, and of the template that forks them.
 
-use std::io;
+use std::{io, path::PathBuf};
 
+use loader_core::WorkerProgram;
 use loader_worker::{Registry, StartRequest};
 use pyo3::{exceptions::PyRuntimeError, prelude::*};
 
@@ -11,6 +12,12 @@ use pyo3::{exceptions::PyRuntimeError, prelude::*};
 #[pyfunction]
 pub(crate) fn serve(py: Python<'_>) -> i32 {
     py.detach(|| Registry::new().serve_code())
+}
+
+/// Starts the template in main, unless it runs, so that it loads its libraries meanwhile.
+#[pyfunction]
+pub(crate) fn start_template(program: PathBuf, arguments: Vec<String>) -> PyResult<()> {
+    Ok(WorkerProgram::new(program).args(arguments).template().start_template()?)
 }
 
 /// A process that forks workers. Make it before the interpreter loads large libraries.

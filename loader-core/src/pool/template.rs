@@ -78,6 +78,11 @@ impl Template {
         Self { key: (path, args), deadlines: (LOAD_DEADLINE, ANSWER_DEADLINE) }
     }
 
+    /// Starts the template if it does not run, and does not wait until it has loaded its libraries.
+    pub(super) fn start_early(path: PathBuf, args: Vec<OsString>) -> io::Result<()> {
+        Self::new(path, args).running().map(drop)
+    }
+
     /// Returns the running template; starts one if there is none, if it has ended, or if the environment has
     /// changed.
     fn running(&self) -> io::Result<Arc<Running>> {

@@ -2,8 +2,13 @@
 
 use std::{
     ffi::{OsStr, OsString},
+    io,
     path::{Path, PathBuf},
 };
+
+use loader_ipc::process;
+
+use super::template::Template;
 
 /// A program that workers run, with its arguments, for
 /// [`Builder::worker_program`](crate::Builder::worker_program). With these arguments, the program must call
@@ -60,6 +65,19 @@ impl WorkerProgram {
     pub fn template(mut self) -> Self {
         self.is_template = true;
         self
+    }
+
+    /// Starts the template now, unless it runs, so that it loads its libraries while main does other work.
+    /// Without this call, the first iterator starts the template and waits for it. Does nothing for a program that
+    /// is no template.
+    ///
+    /// # Errors
+    /// If there is no such program, or the system cannot start it.
+    pub fn start_template(&self) -> io::Result<()> {
+        match self.is_template {
+            true => Template::start_early(process::locate(&self.program)?, self.args.clone()),
+            false => Ok(()),
+        }
     }
 }
 

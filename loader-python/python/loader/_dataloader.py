@@ -149,6 +149,8 @@ class DataLoader(torch.utils.data.DataLoader[_Batch]):
         self._begun_epochs = 0
         self._resume_from: dict[str, Any] | None = None
         self._last_iterator: Any = lambda: None
+        if num_workers > 0 and not _info.is_worker and _start_method(self) != "spawn":
+            _native.start_template(_interpreter(), _template_arguments())
         arguments = locals()
         for name in _ENGINE_OPTIONS:
             setattr(self, name, arguments[name])
@@ -254,7 +256,7 @@ class _Iterator(_BaseDataLoaderIter):
                 sampler_fingerprint=type(loader._index_sampler).__qualname__,
                 seed_samples=loader.seed_samples,
                 options=json.dumps(loader._engine_options(self._pin_memory) | {"seed": self._base_seed}),
-                program=os.fsdecode(spawn.get_executable()),
+                program=_interpreter(),
                 arguments=_template_arguments() if is_template else _worker_arguments(),
                 is_template=is_template,
             )
@@ -405,6 +407,10 @@ class _Parts:
 def _start_method(loader: DataLoader) -> str | None:
     context = loader.multiprocessing_context
     return multiprocessing.get_start_method(allow_none=True) if context is None else context.get_start_method()
+
+
+def _interpreter() -> str:
+    return os.fsdecode(spawn.get_executable())
 
 
 def _worker_arguments() -> list[str]:
