@@ -1,6 +1,8 @@
 //! A worker's process from main's side: main starts it without `fork`, watches it through a pidfd, and reaps
 //! it. A [template](crate::template) may start and reap it instead.
 
+mod observed;
+
 use std::{
     ffi::{OsStr, OsString},
     fs, io,
@@ -23,7 +25,6 @@ use nix::{
         stat::{SFlag, fstat},
         wait::{Id, WaitPidFlag, WaitStatus, waitid},
     },
-    time::{clock_getcpuclockid, clock_gettime},
     unistd::Pid,
 };
 use rustix::{
@@ -38,9 +39,11 @@ use crate::{
     template::TemplateReport,
 };
 
-/// Environment variable that marks a process as a worker. Its value is the inode of the socket that is the
-/// worker's standard input. A process that merely inherits the variable (a program that a dataset starts) has
-/// another standard input, and is not taken for a worker.
+pub use observed::{Halt, cpu_time, private_memory};
+
+/// Environment variable that marks a process as a worker or a template. Its value is the inode of the socket
+/// that is the process's standard input. A process that merely inherits the variable (a program that a dataset
+/// starts) has another standard input, and is not taken for a worker.
 pub const MARKER: &str = "LOADER_WORKER_LIFELINE";
 
 /// Path of the running program, which works even after its file was replaced on disk.
@@ -253,7 +256,7 @@ impl WorkerProcess {
 
     /// Returns why the process cannot continue by itself; `None` if it can.
     pub fn halt(&self) -> Option<Halt> {
-        halt(&fs::read(format!("/proc/{}/stat", self.pid)).ok()?)
+        observed::halt(self.pid())
     }
 
     fn is_running(&self) -> bool {
@@ -284,62 +287,11 @@ fn start_without_stops(command: &mut Command) -> io::Result<Child> {
     child
 }
 
-/// Why a process cannot continue by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Halt {
-    /// A signal (SIGSTOP, or one from a terminal) stopped it.
-    Stopped {
-        /// Processor time that the process has used, in clock ticks.
-        ticks: u64,
-    },
-    /// A debugger stopped it.
-    Traced {
-        /// Processor time that the process has used, in clock ticks.
-        ticks: u64,
-    },
-    /// Its main thread has ended, and other threads keep the process alive.
-    MainThreadEnded,
-}
-
-/// Parses `/proc/PID/stat` (see proc_pid_stat(5)).
-fn halt(stat: &[u8]) -> Option<Halt> {
-    // The state follows the program's name, which may contain any character, including parentheses. User and
-    // system time are 11 and 12 words after the state.
-    let behind_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
-    let mut words = str::from_utf8(&stat[behind_name..]).ok()?.split_ascii_whitespace();
-    let state = words.next()?;
-    let mut times = words.skip(10).map(str::parse::<u64>);
-    let ticks = times.next()?.ok()? + times.next()?.ok()?;
-    match state {
-        "T" => Some(Halt::Stopped { ticks }),
-        "t" => Some(Halt::Traced { ticks }),
-        // The state is that of the main thread. A process that is ending also has it for a moment.
-        "Z" => Some(Halt::MainThreadEnded),
-        _ => None,
-    }
-}
-
-/// Returns the processor time that all threads of a process have used; `None` if there is no such process.
-pub fn cpu_time(pid: u32) -> Option<Duration> {
-    let clock = clock_getcpuclockid(Pid::from_raw(pid.cast_signed())).ok()?;
-    Some(clock_gettime(clock).ok()?.into())
-}
-
-/// Returns the private memory of a process in bytes. It includes neither shared memory, such as slots, nor
-/// code.
-pub fn private_memory(pid: u32) -> Option<u64> {
-    // The file has numbers of pages: in total (skipped), resident, and resident and shared with files or
-    // other processes.
-    let pages = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
-    let mut pages = pages.split_whitespace().skip(1).map(str::parse::<u64>);
-    let (resident, shared) = (pages.next()?.ok()?, pages.next()?.ok()?);
-    resident.saturating_sub(shared).checked_mul(rustix::param::page_size() as u64)
-}
-
 /// True once this process has taken over its lifeline. From then on its standard input is another file.
 static IS_WORKER: AtomicBool = AtomicBool::new(false);
 
-/// True if this process was started as a worker: its standard input is the socket that the environment names.
+/// True if this process was started as a worker or as a template: its standard input is the socket that the
+/// environment names. A worker that a template has forked is one too.
 pub fn is_worker() -> bool {
     // Relaxed: the flag guards no other data, and it is set before the worker runs anything else.
     if IS_WORKER.load(Ordering::Relaxed) {
@@ -399,25 +351,9 @@ mod tests {
         let started = Instant::now();
         while process.try_reap().is_none() {
             assert!(started.elapsed() < Duration::from_secs(60), "the shell does not end");
-            std::thread::sleep(Duration::from_millis(10));
+            thread::sleep(Duration::from_millis(10));
         }
         assert!(process.cpu_time() > Duration::from_millis(5), "{:?}", process.cpu_time());
         assert_eq!(cpu_time(process.pid()), None);
-    }
-
-    #[test]
-    fn a_process_that_cannot_go_on_is_recognised() {
-        let stat = |state: &str| {
-            format!(
-                "4242 (a) T (b c) {state} 1 4242 4242 0 -1 4194560 150 0 0 0 17 25 3 4 20 0 1 0 900 1000 80\n"
-            )
-        };
-        assert_eq!(halt(stat("T").as_bytes()), Some(Halt::Stopped { ticks: 42 }));
-        assert_eq!(halt(stat("t").as_bytes()), Some(Halt::Traced { ticks: 42 }));
-        assert_eq!(halt(stat("Z").as_bytes()), Some(Halt::MainThreadEnded));
-        assert_eq!(halt(stat("S").as_bytes()), None);
-        assert_eq!(halt(b"4242 (cut) T 1"), None);
-        let own = fs::read("/proc/self/stat").unwrap();
-        assert_eq!(halt(&own), None);
     }
 }

@@ -1,0 +1,86 @@
+//! What the system tells about any process: whether it can continue, its processor time, its memory.
+
+use std::{fs, time::Duration};
+
+use nix::{
+    time::{clock_getcpuclockid, clock_gettime},
+    unistd::Pid,
+};
+
+/// Why a process cannot continue by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Halt {
+    /// A signal (SIGSTOP, or one from a terminal) stopped it.
+    Stopped {
+        /// Processor time that the process has used, in clock ticks.
+        ticks: u64,
+    },
+    /// A debugger stopped it.
+    Traced {
+        /// Processor time that the process has used, in clock ticks.
+        ticks: u64,
+    },
+    /// Its main thread has ended, and other threads keep the process alive.
+    MainThreadEnded,
+}
+
+/// Returns why the process `pid` cannot continue by itself; `None` if it can, or if there is no such process.
+pub(super) fn halt(pid: u32) -> Option<Halt> {
+    parse_halt(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Parses `/proc/PID/stat` (see proc_pid_stat(5)).
+fn parse_halt(stat: &[u8]) -> Option<Halt> {
+    // The state follows the program's name, which may contain any character, including parentheses. User and
+    // system time are 11 and 12 words after the state.
+    let behind_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
+    let mut words = str::from_utf8(&stat[behind_name..]).ok()?.split_ascii_whitespace();
+    let state = words.next()?;
+    let mut times = words.skip(10).map(str::parse::<u64>);
+    let ticks = times.next()?.ok()? + times.next()?.ok()?;
+    match state {
+        "T" => Some(Halt::Stopped { ticks }),
+        "t" => Some(Halt::Traced { ticks }),
+        // The state is that of the main thread. A process that is ending also has it for a moment.
+        "Z" => Some(Halt::MainThreadEnded),
+        _ => None,
+    }
+}
+
+/// Returns the processor time that all threads of a process have used; `None` if there is no such process.
+pub fn cpu_time(pid: u32) -> Option<Duration> {
+    let clock = clock_getcpuclockid(Pid::from_raw(pid.cast_signed())).ok()?;
+    Some(clock_gettime(clock).ok()?.into())
+}
+
+/// Returns the private memory of a process in bytes. It includes neither shared memory, such as slots, nor
+/// code.
+pub fn private_memory(pid: u32) -> Option<u64> {
+    // The file has numbers of pages: in total (skipped), resident, and resident and shared with files or
+    // other processes.
+    let pages = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    let mut pages = pages.split_whitespace().skip(1).map(str::parse::<u64>);
+    let (resident, shared) = (pages.next()?.ok()?, pages.next()?.ok()?);
+    resident.saturating_sub(shared).checked_mul(rustix::param::page_size() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_cannot_go_on_is_recognised() {
+        let stat = |state: &str| {
+            format!(
+                "4242 (a) T (b c) {state} 1 4242 4242 0 -1 4194560 150 0 0 0 17 25 3 4 20 0 1 0 900 1000 80\n"
+            )
+        };
+        assert_eq!(parse_halt(stat("T").as_bytes()), Some(Halt::Stopped { ticks: 42 }));
+        assert_eq!(parse_halt(stat("t").as_bytes()), Some(Halt::Traced { ticks: 42 }));
+        assert_eq!(parse_halt(stat("Z").as_bytes()), Some(Halt::MainThreadEnded));
+        assert_eq!(parse_halt(stat("S").as_bytes()), None);
+        assert_eq!(parse_halt(b"4242 (cut) T 1"), None);
+        let own = fs::read("/proc/self/stat").unwrap();
+        assert_eq!(parse_halt(&own), None);
+    }
+}
