@@ -99,6 +99,24 @@ fn all_loaders_share_one_template() {
     });
 }
 
+#[test]
+fn threads_start_workers_from_one_template_at_the_same_time() {
+    alone(|| {
+        let expected = undisturbed();
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..5 {
+                        let loader = noise("").build().unwrap();
+                        assert_eq!(digest(loader.epoch(0).unwrap()).unwrap(), expected);
+                    }
+                });
+            }
+        });
+        assert!(children(template()).is_empty());
+    });
+}
+
 /// The program's arguments and main's environment decide; working directory and CPUs are those of the moment.
 #[test]
 fn a_worker_has_mains_surroundings() {
