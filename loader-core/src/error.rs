@@ -340,8 +340,8 @@ pub enum Error {
         waiting_for: WorkerActivity,
     },
     /// The function given to [`Iter::interrupt_when`](crate::Iter::interrupt_when) has ended the wait for a
-    /// batch. No batch is lost: call `next` again to wait again.
-    #[error("the wait for a batch was interrupted; no batch is lost, and the next call waits again")]
+    /// batch. No batch is lost: call `next` again to continue the wait.
+    #[error("the wait for a batch was interrupted; no batch is lost, and the next call continues the wait")]
     Interrupted,
     /// No batch came within `timeout`, and the awaited worker has made no progress in many such waits. The
     /// iterator ends with this error. [`Iter::state`](crate::Iter::state) still tells where to resume.

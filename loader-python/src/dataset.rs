@@ -15,6 +15,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{batch::Collated, errors, memory::Memory};
 
+/// The lowest number that stands for a key which is no plain integer; `FIRST` in `loader/_keys.py`.
+const FIRST_KEY: usize = 1 << 62;
+
 /// Number of samples that each map-style dataset announces. PyTorch's datasets need not have a length, and the
 /// sampler alone decides what is loaded.
 const ANY_LENGTH: usize = usize::MAX >> 1;
@@ -91,19 +94,25 @@ fn with_opened<T>(number: u64, call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<
 #[derive(Serialize, Deserialize)]
 pub(crate) struct MapDataset {
     pub(crate) sent: Sent,
-    /// The opened dataset's method that returns the sample of a key.
     #[serde(skip)]
-    get: Option<Py<PyAny>>,
-    #[serde(skip)]
-    has_many: bool,
+    opened: Option<Opened>,
     /// True if each sample gets seeds of its own.
     seed_samples: bool,
 }
 
 impl MapDataset {
     pub(crate) fn new(sent: Sent, seed_samples: bool) -> Self {
-        Self { sent, get: None, has_many: false, seed_samples }
+        Self { sent, opened: None, seed_samples }
     }
+}
+
+/// What a process that loads has of the dataset.
+struct Opened {
+    /// The user's object.
+    dataset: Py<PyAny>,
+    /// The method of the fetcher that returns the sample of any key, and seeds the generators before.
+    get: Py<PyAny>,
+    has_many: bool,
 }
 
 impl Dataset for MapDataset {
@@ -115,18 +124,23 @@ impl Dataset for MapDataset {
 
     fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
         self.sent.open(cx)?;
-        (self.get, self.has_many) = self.sent.with(|fetcher| {
-            let get = fetcher.getattr("get")?.unbind();
-            Ok((Some(get), fetcher.getattr("has_many")?.extract()?))
+        let opened = self.sent.with(|fetcher| {
+            let (dataset, get) = (fetcher.getattr("dataset")?.unbind(), fetcher.getattr("get")?.unbind());
+            Ok(Opened { dataset, get, has_many: fetcher.getattr("has_many")?.extract()? })
         })?;
+        self.opened = Some(opened);
         Ok(())
     }
 
     fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<PySample> {
         let seed = self.seed_samples.then(|| cx.rng().random::<u64>());
         Python::attach(|py| {
-            let Some(get) = &self.get else { anyhow::bail!("the dataset is not open") };
+            let Some(Opened { dataset, get, .. }) = &self.opened else {
+                anyhow::bail!("the dataset is not open")
+            };
             let sample = match seed {
+                // The usual case calls no Python code but the user's.
+                None if index < FIRST_KEY => dataset.bind(py).get_item(index).map(Bound::unbind),
                 None => get.call1(py, (index,)),
                 Some(seed) => get.call1(py, (index, seed)),
             };
@@ -138,7 +152,7 @@ impl Dataset for MapDataset {
     }
 
     fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<PySample>> {
-        if !self.has_many {
+        if !self.opened.as_ref().is_some_and(|opened| opened.has_many) {
             return internal::get_one_by_one(self, indices, cx);
         }
         let seed = self.seed_samples.then(|| {

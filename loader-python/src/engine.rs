@@ -12,7 +12,7 @@ use loader_core::{
     Builder, DataLoader, LoaderOptions, State, Tensor, WorkerProgram, collate::HashWith,
     function::CollateFnWith, kind::DatasetKind,
 };
-use pyo3::{exceptions::PyValueError, prelude::*};
+use pyo3::{exceptions::PyValueError, prelude::*, pybacked::PyBackedBytes};
 
 use crate::{
     batch::Collated,
@@ -54,7 +54,7 @@ impl Warnings {
 #[derive(FromPyObject)]
 struct Parts {
     /// Pickle of the dataset, for workers.
-    pickle: Option<Vec<u8>>,
+    pickle: Option<PyBackedBytes>,
     /// The opened dataset, without workers.
     opened: Option<Py<PyAny>>,
     fingerprint: String,

@@ -23,8 +23,6 @@ pub(crate) struct BatchIterator {
     number: u64,
     /// What the sampler has raised.
     raised: Raised,
-    /// What a signal handler has raised in a wait.
-    interrupted: Raised,
     warnings: Warnings,
     /// Makes an object of a pickle and its arrays.
     loads: Py<PyAny>,
@@ -37,16 +35,18 @@ impl BatchIterator {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let next = self.with(py, |iter| iter.next()).flatten();
+        let next = loop {
+            match self.with(py, |iter| iter.next()).flatten() {
+                // Signal handlers run while the iterator is not locked: they may ask for its state.
+                Some(Err(Error::Interrupted)) => py.check_signals()?,
+                next => break next,
+            }
+        };
         for warning in self.warnings.take() {
             py.import("loader._errors")?.call_method1("warn", (warning,))?;
         }
         match next {
             Some(Ok(batch)) => batch.into_object(self.loads.bind(py)),
-            Some(Err(Error::Interrupted)) => Err(self
-                .interrupted
-                .take()
-                .unwrap_or_else(|| errors::to_python(py, &Error::Interrupted, self.number))),
             Some(Err(error)) => Err(errors::to_python(py, &error, self.number)),
             None => Err(self.raised.take().unwrap_or_else(|| PyStopIteration::new_err(()))),
         }
@@ -93,13 +93,8 @@ impl BatchIterator {
         warnings: Warnings,
         loads: Py<PyAny>,
     ) -> Self {
-        let interrupted = Raised::default();
-        let noted = interrupted.clone();
-        iter.interrupt_when(SIGNAL_INTERVAL, move || {
-            let signals = Python::attach(|py| py.check_signals());
-            signals.map_err(|error| noted.set(error)).is_err()
-        });
-        Self { iter: Mutex::new(Some(iter)), number, raised, interrupted, warnings, loads }
+        iter.interrupt_when(SIGNAL_INTERVAL, || true);
+        Self { iter: Mutex::new(Some(iter)), number, raised, warnings, loads }
     }
 
     /// Calls `call` without the interpreter's lock; `None` once the iterator is closed.

@@ -25,6 +25,20 @@ pub(super) struct Wait {
     warn_at: Option<Instant>,
     move_at: Option<Instant>,
     check_at: Option<Instant>,
+    /// Since when the program does not wait, although the batch has not arrived.
+    paused_at: Option<Instant>,
+}
+
+impl Wait {
+    /// Continues a wait that was paused: the pause does not count.
+    fn go_on(&mut self, now: Instant) {
+        let Some(paused_at) = self.paused_at.take() else { return };
+        let pause = now.saturating_duration_since(paused_at);
+        let Self { since, deadline, warn_at, move_at, check_at, .. } = self;
+        for time in [since, deadline, warn_at, move_at, check_at] {
+            *time = time.and_then(|time| time.checked_add(pause));
+        }
+    }
 }
 
 /// What to do next in a wait.
@@ -40,10 +54,13 @@ pub(crate) enum Next {
 }
 
 impl Coordinator {
-    /// Begins to wait for the user's next batch.
+    /// Begins to wait for the user's next batch, or continues a wait that was paused.
     pub(crate) fn start_wait(&mut self, now: Instant) {
         self.now = now;
         self.observations.start_wait();
+        if self.wait.paused_at.is_some() {
+            return self.wait.go_on(now);
+        }
         // A time beyond what the clock can hold never comes.
         let after = |time: Option<Duration>| time.and_then(|time| now.checked_add(time));
         // A wait this short ends before its first check would be due. Main checks the workers at its start,
@@ -56,12 +73,14 @@ impl Coordinator {
             warn_at: after(self.options.warn_after),
             move_at: ends_before_check.then_some(now),
             check_at: None,
+            paused_at: None,
         };
     }
 
-    /// Ends a wait before the batch has arrived.
-    pub(crate) fn end_wait(&mut self, now: Instant) {
+    /// Pauses a wait before the batch has arrived.
+    pub(crate) fn pause_wait(&mut self, now: Instant) {
         self.observations.end_wait(now);
+        self.wait.paused_at = Some(now);
     }
 
     /// Does what is due, and returns what to do next. Kills a worker that broke the protocol.

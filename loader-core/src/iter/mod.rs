@@ -180,8 +180,9 @@ impl<B: Batch> Iter<B> {
     }
 
     /// Calls `check` each time `next` has waited for a batch for `every`. If it returns true, `next` returns
-    /// [`Error::Interrupted`]; no batch is lost, and the next call waits again. Without workers `next` does not
-    /// wait, and never calls it. A later call of this method replaces `check`.
+    /// [`Error::Interrupted`]; no batch is lost, and the next call continues the wait. The time between the two
+    /// calls does not count towards [`timeout`](crate::Builder::timeout). Without workers `next` does not wait, and
+    /// never calls `check`. A later call of this method replaces it.
     ///
     /// An interpreter uses it to look for signals, such as Ctrl-C.
     ///

@@ -244,7 +244,7 @@ impl Team {
                 Next::End => return Ok(false),
                 Next::Receive { until, then_check_exits } => {
                     if interrupt.as_mut().is_some_and(|interrupt| interrupt.is_wanted(now)) {
-                        self.coordinator.end_wait(now);
+                        self.coordinator.pause_wait(now);
                         return Err(Error::Interrupted);
                     }
                     let until = interrupt.as_ref().map_or(until, |interrupt| until.min(interrupt.due()));

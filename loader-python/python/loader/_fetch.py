@@ -27,7 +27,7 @@ class Fetcher:
         keys: _keys.KeyReader | _keys.KeyList,
         encode: Callable[[Any], tuple[bytes, list[Any]]] | None,
     ) -> None:
-        self._dataset = dataset
+        self.dataset = dataset
         self._collate_fn = collate_fn
         self._auto_collation = auto_collation
         self._keys = keys
@@ -40,21 +40,21 @@ class Fetcher:
         """Returns the sample of a key. With a seed, it is loaded with random numbers that depend on the seed alone."""
         key = number if number < _keys.FIRST else self._keys[number]
         if seed is None:
-            return self._dataset[key]
+            return self.dataset[key]
         with _seeds.seeded(seed, self.is_local):
-            return self._dataset[key]
+            return self.dataset[key]
 
     def get_many(self, numbers: list[int], seed: int | None) -> Any:
         """Returns the samples of the keys of a batch."""
         keys = [number if number < _keys.FIRST else self._keys[number] for number in numbers]
         if seed is None:
-            return self._dataset.__getitems__(keys)
+            return self.dataset.__getitems__(keys)
         with _seeds.seeded(seed, self.is_local):
-            return self._dataset.__getitems__(keys)
+            return self.dataset.__getitems__(keys)
 
     def iterate(self, snapshot: bytes | None) -> "Items":
         """Begins the samples of an iterable dataset, after a position that :meth:`Items.snapshot` has returned."""
-        return Items(self._dataset, pickle.loads(snapshot) if snapshot is not None else None)
+        return Items(self.dataset, pickle.loads(snapshot) if snapshot is not None else None)
 
     def collate(self, samples: list[Any]) -> Any:
         """Makes a batch."""

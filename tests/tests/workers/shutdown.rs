@@ -266,3 +266,25 @@ fn a_wait_for_a_batch_can_be_interrupted() {
     }
     drop_and_check(batches);
 }
+
+#[test]
+fn interruptions_do_not_extend_the_timeout() {
+    let _watchdog = Watchdog::start();
+    let (delay, timeout) = (Duration::from_secs(60), Duration::from_millis(300));
+    let builder = DataLoader::builder(Slow { count: 10, delay }).num_workers(1).timeout(timeout);
+    let mut batches = builder.build().unwrap().iter().unwrap();
+    batches.interrupt_when(Duration::from_millis(10), || true);
+    let mut interruptions = 0;
+    let (error, took) = timed(|| {
+        loop {
+            match batches.next().unwrap().unwrap_err() {
+                Error::Interrupted => interruptions += 1,
+                error => return error,
+            }
+        }
+    });
+    assert!(matches!(error, Error::TimedOut { .. }), "{error}");
+    assert!(took >= timeout && interruptions > 2, "{interruptions} interruptions in {took:?}");
+    assert_soon(took);
+    drop_and_check(batches);
+}
