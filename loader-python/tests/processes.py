@@ -13,18 +13,34 @@ from pathlib import Path
 MARK = "LOADER_TEST_SCRIPT"
 
 
-def children(of: int | None = None) -> dict[int, str]:
-    """Returns the command lines of the child processes, by process id. Ended ones that nobody has waited for count too."""
-    found = {}
+def children() -> dict[int, str]:
+    """Returns the states and command lines of all processes that this one has started, directly or through its template of
+    workers, by process id. The template itself is left out: it lives as long as this process. Ended processes that nobody has
+    waited for count."""
+    parents, commands = {}, {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
             command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if int(fields[1]) == (of or os.getpid()):
-            found[int(folder.name)] = f"{fields[0]} {command}"
+        pid = int(folder.name)
+        parents[pid], commands[pid] = int(fields[1]), f"{fields[0]} {command}"
+    found, parent = {}, os.getpid()
+    templates = {pid for pid in parents if parents[pid] == parent and "loader._template" in commands[pid]}
+    for pid in parents:
+        ancestor = parents[pid]
+        while ancestor not in (0, parent):
+            ancestor = parents.get(ancestor, 0)
+        if ancestor == parent and pid not in templates:
+            found[pid] = commands[pid]
     return found
+
+
+def workers() -> list[int]:
+    """Returns the process ids of the workers that run."""
+    running = {pid: command for pid, command in children().items() if not command.startswith("Z")}
+    return [pid for pid, command in running.items() if "loader._worker" in command or "loader._template" in command]
 
 
 def shared_memory(of: int | None = None) -> set[str]:

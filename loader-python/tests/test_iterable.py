@@ -54,6 +54,7 @@ def test_batches_come_from_the_workers_in_turn_as_in_pytorch(arguments, lengths)
     both(Stream(lengths), num_workers=2, **arguments)
 
 
+@pytest.mark.filterwarnings("ignore:.*worker processes in total:UserWarning")
 def test_three_workers_of_which_one_has_nothing_and_one_much():
     both(Stream((4, 0, 40)), num_workers=3, batch_size=3)
 

@@ -5,10 +5,10 @@ import signal
 import time
 import warnings
 
-import processes
 import pytest
 import torch
 from datasets import Draws, Rows, Slow, Stream, same
+from processes import workers
 
 from loader import DataLoader
 
@@ -35,10 +35,6 @@ class DiesOnce(Rows):
 class DiesAlways(Rows):
     def __getitem__(self, index):
         os._exit(3)
-
-
-def workers():
-    return [pid for pid, command in processes.children().items() if "loader._worker" in command and not command.startswith("Z")]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM, signal.SIGABRT], ids=lambda number: number.name)
