@@ -99,13 +99,14 @@ def loads(pickled: Any, arrays: list[Any]) -> Any:
 
 
 def _released(buffer: pickle.PickleBuffer) -> Any:
-    """Returns the memory in a slot that the buffer shows, which may then be taken, and otherwise the buffer."""
+    """Returns the memory in a slot that the buffer shows, which may then be taken, and otherwise the bytes."""
     with memoryview(buffer) as view:
         shown = view.obj
     if isinstance(shown, _native.Memory):
         buffer.release()
         return shown
-    return buffer
+    # The plain bytes, whatever type the elements have.
+    return buffer.raw()
 
 
 def _reduce(value: Any) -> Any:
