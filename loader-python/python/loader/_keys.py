@@ -6,7 +6,7 @@ workers read, and sends the place. A batch that is loaded again, because its wor
 
 import os
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 #: The lowest number that stands for a key in the file. Above it: 8 bits for the file, 38 for the offset, 16 for the position.
@@ -60,8 +60,9 @@ class KeyFile:
         self._number = (self._number + 1) % _FILES
         self._size = 0
 
-    def __del__(self) -> None:
-        os.close(self._file)
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        # The module `os` may be gone when the interpreter ends.
+        close(self._file)
 
 
 class KeyReader:
