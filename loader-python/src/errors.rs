@@ -18,6 +18,10 @@ static LOCAL: Mutex<Option<(u64, PyErr)>> = Mutex::new(None);
 /// Turns an exception of user code into an error that the engine can carry. `describe` of `loader._errors`
 /// gives the texts: the exception, its traceback, and its class, from which [`to_python`] makes it again in main.
 pub(crate) fn into_chain(py: Python<'_>, error: PyErr, number: u64) -> anyhow::Error {
+    if let Some(traceback) = error.traceback(py) {
+        // Before Python 3.12 the exception itself has none yet.
+        drop(error.value(py).setattr("__traceback__", traceback));
+    }
     let described = py
         .import("loader._errors")
         .and_then(|module| module.call_method1("describe", (error.value(py),)))
