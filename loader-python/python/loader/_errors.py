@@ -65,7 +65,8 @@ def find_class(module: str, name: str) -> type[BaseException] | None:
             found = getattr(found, part)
     except Exception:
         return None
-    return found if isinstance(found, type) and issubclass(found, BaseException) else None
+    # `SystemExit` and others that are no `Exception` concern the worker's process, not main's.
+    return found if isinstance(found, type) and issubclass(found, Exception) else None
 
 
 def warn(text: str) -> None:
