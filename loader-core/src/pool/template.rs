@@ -86,7 +86,8 @@ impl Template {
     /// Returns the running template; starts one if there is none, if it has ended, or if the environment has
     /// changed.
     fn running(&self) -> io::Result<Arc<Running>> {
-        let environment = env::vars_os().collect();
+        // pytest changes its variable for each test; a template that is started again takes seconds.
+        let environment = env::vars_os().filter(|(name, _)| name != "PYTEST_CURRENT_TEST").collect();
         let mut templates = templates();
         templates.replaced.retain(|process| process.try_reap().is_none());
         if let Some(running) = templates.running.get(&self.key)
