@@ -9,7 +9,7 @@ use std::{
 };
 
 use loader_core::{
-    Builder, DataLoader, LoaderOptions, State, Tensor, WorkerProgram, collate::HashWith,
+    Builder, DataLoader, LoaderOptions, State, Tensor, Warning, WorkerProgram, collate::HashWith,
     function::CollateFnWith, kind::DatasetKind,
 };
 use pyo3::{exceptions::PyValueError, prelude::*, pybacked::PyBackedBytes};
@@ -161,6 +161,16 @@ impl Common {
             .options(options)
             .worker_program(program)
             .on_warning(move |warning| {
+                // PyTorch's own code warns of too many workers. Its samplers need not have a length, and share the
+                // dataset among ranks.
+                if matches!(
+                    warning,
+                    Warning::MoreWorkersThanCpus { .. }
+                        | Warning::WrongBatchCount { .. }
+                        | Warning::RankIgnored { .. }
+                ) {
+                    return;
+                }
                 warnings.0.lock().unwrap_or_else(PoisonError::into_inner).push(warning.to_string());
             })
             .collate_with(number, dataset::collate)
