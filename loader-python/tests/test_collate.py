@@ -110,7 +110,9 @@ def test_every_type_is_collated_in_a_worker_as_pytorch_does():
 
 
 def test_every_type_is_converted_in_a_worker_as_pytorch_does():
-    every = {name: sample for name, sample in (SAMPLES | OTHERS).items() if name != "a read-only mapping"}
+    # PyTorch converts no arrays of these.
+    left_out = ("a read-only mapping", "a structured array", "an array of times", "a big-endian array")
+    every = {name: sample for name, sample in (SAMPLES | OTHERS).items() if name not in left_out}
     expected = {name: torch.utils.data.default_convert(sample) for name, sample in every.items()}
     loader = DataLoader(Items(list(every.values())), batch_size=None, num_workers=1)
     for (name, wanted), batch in zip(expected.items(), loader, strict=True):

@@ -17,7 +17,8 @@ def test_a_batch_that_is_late_raises_pytorch_s_exception_in_time():
     assert 1.5 < time.monotonic() - started < 6
     started = time.monotonic()
     del iterator
-    assert time.monotonic() - started < 5
+    # The worker has five seconds for its sample, and is killed then.
+    assert time.monotonic() - started < 8
 
 
 def test_the_start_of_workers_is_not_a_late_batch():
