@@ -32,8 +32,8 @@ def raised_again(text: str, place: str, worker: int | None) -> BaseException | N
     kind = find_class(module, name)
     if kind is None:
         return RuntimeError(message)
-    if not issubclass(kind, Exception) or issubclass(kind, StopIteration):
-        # In main, `SystemExit` would end the program, and `StopIteration` the epoch, without a message.
+    if issubclass(kind, StopIteration):
+        # In main it would end the epoch without a message.
         return RuntimeError(message)
     if kind is KeyError:
         return KeyError(Message(message))
