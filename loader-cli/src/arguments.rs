@@ -2,14 +2,11 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use clap::{Args, Parser, Subcommand, error::ErrorKind};
+use clap::{Args, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use loader_core::units;
+use loader_data::{DatasetConfig, PixelOption, StandardTransform, TransformOptions};
 
-use crate::{
-    dataset::{DatasetSection, Pixels, TransformName},
-    options::LoaderArguments,
-    stop::Stop,
-};
+use crate::{options::LoaderArguments, stop::Stop};
 
 /// Data loader for training loops, with worker processes
 #[derive(Debug, Parser)]
@@ -115,6 +112,26 @@ pub(crate) struct ImageArguments {
     /// Maximum size of an image file [default: 256 MiB]
     #[arg(long, value_name = "SIZE", value_parser = units::parse::<u64>)]
     max_file_bytes: Option<u64>,
+}
+
+/// [`StandardTransform`] on the command line.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum TransformName {
+    /// Random resized crop, random flip, normalisation
+    Train,
+    /// Resize, central crop, normalisation
+    Eval,
+    /// No transform; all images of a batch must have the same size
+    None,
+}
+
+/// [`PixelOption`] on the command line.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Pixels {
+    /// 32-bit floats, normalised by the transforms train and eval
+    F32,
+    /// Bytes, never normalised
+    U8,
 }
 
 #[derive(Debug, Args)]
@@ -308,18 +325,20 @@ impl ImageArguments {
     }
 
     /// Puts the options into `dataset`.
-    pub(crate) fn apply_to(&self, dataset: &mut DatasetSection) -> Result<(), Stop> {
+    pub(crate) fn apply_to(&self, dataset: &mut DatasetConfig) -> Result<(), Stop> {
         let &Self { transform, size, pixels, exif_orientation, max_file_bytes } = self;
         match dataset {
-            DatasetSection::Images(images) => {
-                images.transform = transform.or(images.transform);
+            DatasetConfig::ImageFolder(images) => {
+                if let Some(name) = transform {
+                    images.transform = Some(TransformOptions::Standard(name.into()));
+                }
                 images.size = size.or(images.size);
-                images.pixels = pixels.or(images.pixels);
+                images.pixels = pixels.map(Into::into).or(images.pixels);
                 images.exif_orientation = exif_orientation.or(images.exif_orientation);
                 images.max_file_bytes = max_file_bytes.or(images.max_file_bytes);
             }
             #[cfg(feature = "formats")]
-            DatasetSection::Records(config) => {
+            DatasetConfig::Records(config) => {
                 if !self.names().is_empty() {
                     let message = format!(
                         "--transform, --size, --pixels, --exif-orientation and --max-file-bytes are for image \
@@ -331,6 +350,25 @@ impl ImageArguments {
             }
         }
         Ok(())
+    }
+}
+
+impl From<TransformName> for StandardTransform {
+    fn from(name: TransformName) -> Self {
+        match name {
+            TransformName::Train => Self::Train,
+            TransformName::Eval => Self::Eval,
+            TransformName::None => Self::None,
+        }
+    }
+}
+
+impl From<Pixels> for PixelOption {
+    fn from(pixels: Pixels) -> Self {
+        match pixels {
+            Pixels::F32 => Self::F32,
+            Pixels::U8 => Self::U8,
+        }
     }
 }
 

@@ -3,15 +3,12 @@
 use std::path::PathBuf;
 
 use loader_data::{
-    CsvOptions, DataError, IndexPlace, IndexStatus, JsonLinesOptions, RecordConfig, StoredIndex, TarOptions,
-    TextLinesOptions,
+    CsvOptions, DataError, DatasetConfig, IndexPlace, IndexStatus, JsonLinesOptions, RecordConfig,
+    StoredIndex, TarOptions, TextLinesOptions,
 };
 use serde::Serialize;
 
-use crate::{
-    arguments::IndexArguments, dataset::ResolvedDataset, options::LoaderArguments, reporter::Reporter,
-    settings, stop::Stop,
-};
+use crate::{arguments::IndexArguments, options::LoaderArguments, reporter::Reporter, settings, stop::Stop};
 
 /// Runs the command. Returns the number of files whose index is not current.
 pub(crate) fn index(arguments: &IndexArguments, reporter: &Reporter) -> Result<u64, Stop> {
@@ -86,8 +83,8 @@ impl Format {
                 Err(Stop::InvalidArguments(message))
             };
             match settings::read(target, &LoaderArguments::default())?.dataset.resolved()? {
-                ResolvedDataset::Images(_) => return no_index("image-folder"),
-                ResolvedDataset::Records(config) => match *config {
+                DatasetConfig::ImageFolder(_) => return no_index("image-folder"),
+                DatasetConfig::Records(config) => match *config {
                     RecordConfig::Csv(options) | RecordConfig::CsvStream(options) => Self::Csv(options),
                     RecordConfig::JsonLines(options) | RecordConfig::JsonLinesStream(options) => {
                         Self::Json(options)

@@ -10,7 +10,6 @@
 
 mod arguments;
 mod config;
-mod dataset;
 mod doctor;
 mod events;
 #[cfg(feature = "formats")]

@@ -10,10 +10,10 @@ use loader_core::{
     collate::Batch,
     sampler::{DistributedSampler, RandomSampler, Sampler},
 };
+use loader_data::OpenDataset;
 
 use crate::{
     arguments::RunArguments,
-    dataset::Opened,
     events::Event,
     interrupt::Interrupt,
     page, replace_file,
@@ -65,10 +65,10 @@ pub(crate) fn run(
     };
     // The stock worker program, which LOADER_WORKER may name, knows the datasets by these names.
     match opened {
-        Opened::F32(images) => run.load(images, loader, "image-folder"),
-        Opened::U8(images) => run.load(images, loader, "image-folder-u8"),
+        OpenDataset::F32(images) => run.load(images, loader, "image-folder"),
+        OpenDataset::U8(images) => run.load(images, loader, "image-folder-u8"),
         #[cfg(feature = "formats")]
-        Opened::Records(records) => match *records {
+        OpenDataset::Records(records) => match *records {
             loader_data::Records::Map(records) => run.load(records, loader, "records"),
             loader_data::Records::Stream(records) => run.load_stream(records, loader, "record-stream"),
         },

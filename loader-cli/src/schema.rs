@@ -1,11 +1,9 @@
 //! The JSON Schema of configs, made from the list of options and the types of `[dataset]`.
 
 use loader_core::{LoaderOptions, OptionInfo, OptionKind};
-use loader_data::{kind_schema, schema_generator};
+use loader_data::{ImageFolderOptions, kind_schema, schema_generator};
 use schemars::JsonSchema;
 use serde_json::{Map, Value, json};
-
-use crate::dataset::{IMAGE_FOLDER, ImageSection};
 
 /// Returns the schema. Without `kind`, which another config may have, the keys of `[dataset]` must be those of one
 /// kind.
@@ -17,9 +15,9 @@ pub(crate) fn schema() -> Value {
         .map(|option| (option.name().to_owned(), schema_of(option, defaults.get(option.name()))))
         .collect();
     let mut generator = schema_generator();
-    let images = ImageSection::json_schema(&mut generator);
+    let images = ImageFolderOptions::json_schema(&mut generator);
     #[allow(unused_mut, reason = "there is one kind without the feature `formats`")]
-    let mut kinds = vec![kind_schema(IMAGE_FOLDER, images, &Map::new())];
+    let mut kinds = vec![kind_schema(ImageFolderOptions::KIND, images, &Map::new())];
     #[cfg(feature = "formats")]
     kinds.push(generator.subschema_for::<loader_data::RecordConfig>().to_value());
     json!({

@@ -6,21 +6,17 @@ use loader_core::{
     LaunchedRank, LauncherMode, LoaderOptions, RankError,
     config::{Config, LayeredOptions},
 };
+use loader_data::{DatasetConfig, ImageFolderOptions, KindOnly};
 use serde::Serialize;
 
 #[cfg(feature = "formats")]
 use crate::layout;
-use crate::{
-    arguments::RunArguments,
-    dataset::{DatasetSection, ImageSection, Kind, KindOnly, ResolvedDataset},
-    options::LoaderArguments,
-    stop::Stop,
-};
+use crate::{arguments::RunArguments, options::LoaderArguments, stop::Stop};
 
 /// The settings of a run, printed in the event `start`.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Settings {
-    pub(crate) dataset: ResolvedDataset,
+    pub(crate) dataset: DatasetConfig,
     pub(crate) loader: LoaderOptions,
     /// What the launcher says about the rank, unless the user gave it.
     #[serde(skip)]
@@ -62,7 +58,7 @@ pub(crate) fn with_rank(
 
 /// What a target names.
 pub(crate) struct Target {
-    pub(crate) dataset: DatasetSection,
+    pub(crate) dataset: DatasetConfig,
     /// The options of the loader in order of precedence.
     pub(crate) options: LayeredOptions,
     /// The config, if the target is one.
@@ -80,16 +76,16 @@ pub(crate) fn read(target: &Path, arguments: &LoaderArguments<false>) -> Result<
 /// Reads the config at `target`. If `target` is a folder, returns settings for the data files in it, or
 /// otherwise for the images in it; if it is the name of other data files, or a pattern for such names,
 /// settings for them.
-fn read_target(target: &Path) -> Result<(DatasetSection, Option<Config<KindOnly>>), Stop> {
+fn read_target(target: &Path) -> Result<(DatasetConfig, Option<Config<KindOnly>>), Stop> {
     let is_config = target.extension().is_some_and(|extension| extension == "toml");
     #[cfg(feature = "formats")]
     if !is_config && let Some(records) = layout::of_target(target)? {
-        return Ok((DatasetSection::Records(Box::new(records)), None));
+        return Ok((DatasetConfig::Records(Box::new(records)), None));
     }
     if target.is_dir() || (!is_config && !target.exists()) {
         // If the folder is missing, opening the dataset returns the error.
-        let images = ImageSection::new(target.to_owned());
-        return Ok((DatasetSection::Images(images), None));
+        let images = ImageFolderOptions::new(target);
+        return Ok((DatasetConfig::ImageFolder(images), None));
     }
     if !is_config {
         let message = format!(
@@ -103,19 +99,6 @@ fn read_target(target: &Path) -> Result<(DatasetSection, Option<Config<KindOnly>
         );
         return Err(Stop::InvalidArguments(message));
     }
-    let config = Config::load_as::<KindOnly>(target)?;
-    let dataset = match config.dataset.kind {
-        Kind::ImageFolder => {
-            let mut images = Config::load_as::<ImageSection>(target)?.dataset;
-            images.path = config.folder_of("dataset.path").join(&images.path);
-            DatasetSection::Images(images)
-        }
-        #[cfg(feature = "formats")]
-        Kind::Records => {
-            let mut records = Config::load_as::<loader_data::RecordConfig>(target)?.dataset;
-            records.relative_to_each(|key| config.folder_of(&format!("dataset.{key}")).to_owned());
-            DatasetSection::Records(Box::new(records))
-        }
-    };
+    let (dataset, config) = DatasetConfig::load(target)?;
     Ok((dataset, Some(config)))
 }

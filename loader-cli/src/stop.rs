@@ -10,7 +10,7 @@ use std::{
 use loader_core::{Error, MergeError, RankError, config::ConfigError};
 #[cfg(feature = "formats")]
 use loader_data::PackError;
-use loader_data::{ImageFolderError, TransformError};
+use loader_data::{DatasetError, ImageFolderError, TransformError};
 
 #[derive(Debug)]
 pub(crate) enum Stop {
@@ -203,7 +203,21 @@ impl From<ConfigError> for Stop {
 
 impl From<ImageFolderError> for Stop {
     fn from(error: ImageFolderError) -> Self {
-        Self::DatasetNotOpened(error)
+        match error {
+            ImageFolderError::Transform(error) => error.into(),
+            error => Self::DatasetNotOpened(error),
+        }
+    }
+}
+
+impl From<DatasetError> for Stop {
+    fn from(error: DatasetError) -> Self {
+        match error {
+            DatasetError::Images(error) => error.into(),
+            #[cfg(feature = "formats")]
+            DatasetError::Records(error) => error.into(),
+            error => Self::InvalidArguments(error.to_string()),
+        }
     }
 }
 
@@ -223,7 +237,10 @@ impl From<PackError> for Stop {
 
 impl From<TransformError> for Stop {
     fn from(error: TransformError) -> Self {
-        Self::InvalidTransform(error)
+        match error {
+            TransformError::UnusedSize => Self::InvalidArguments(error.to_string()),
+            error => Self::InvalidTransform(error),
+        }
     }
 }
 

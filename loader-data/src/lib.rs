@@ -49,6 +49,8 @@ mod cached;
 mod config;
 #[cfg(feature = "csv")]
 mod csv_files;
+#[cfg(feature = "image-folder")]
+mod dataset_config;
 #[cfg(all(feature = "records", any(feature = "audio", feature = "image-folder")))]
 mod decoded;
 #[cfg(feature = "records")]
@@ -123,6 +125,8 @@ pub use config::{
 };
 #[cfg(feature = "csv")]
 pub use csv_files::{ColumnType, Csv, CsvOptions, CsvStream};
+#[cfg(feature = "image-folder")]
+pub use dataset_config::{DatasetConfig, DatasetError, DatasetKind, KindOnly, OpenDataset};
 #[cfg(all(feature = "records", any(feature = "audio", feature = "image-folder")))]
 pub use decoded::{DecodedRecords, FieldDecoder};
 #[cfg(feature = "records")]
@@ -130,8 +134,9 @@ pub use error::{DataError, DataProblem, Position};
 
 #[cfg(feature = "image-folder")]
 pub use image_folder::{
-    Drawn, ImageError, ImageFolder, ImageFolderError, ImageProblem, MAX_FILE_BYTES, MAX_PIXELS, MAX_SIDE,
-    Pixel, Size as ImageSize, Step, Transform, TransformError, decode_mask,
+    Drawn, ImageError, ImageFolder, ImageFolderError, ImageFolderOptions, ImageProblem, MAX_FILE_BYTES,
+    MAX_PIXELS, MAX_SIDE, Pixel, PixelOption, Size as ImageSize, StandardTransform, Step, Transform,
+    TransformError, TransformOptions, decode_mask,
 };
 #[cfg(all(feature = "image-folder", feature = "records"))]
 pub use images::{ImageColumn, ImageOptions};

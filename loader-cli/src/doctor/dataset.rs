@@ -3,6 +3,7 @@
 use std::{path::PathBuf, time::Instant};
 
 use loader_core::Dataset;
+use loader_data::{DatasetConfig, OpenDataset};
 
 #[cfg(feature = "formats")]
 use super::cache;
@@ -10,12 +11,7 @@ use super::{
     report::{Check, Status},
     storage,
 };
-use crate::{
-    dataset::{Opened, ResolvedDataset},
-    interrupt::Interrupt,
-    settings::Target,
-    stop::Stop,
-};
+use crate::{interrupt::Interrupt, settings::Target, stop::Stop};
 
 pub(super) fn checks(target: Target, interrupt: Interrupt) -> Result<Vec<Check>, Stop> {
     const NAME: &str = "dataset";
@@ -25,7 +21,7 @@ pub(super) fn checks(target: Target, interrupt: Interrupt) -> Result<Vec<Check>,
         vec![Check::new(NAME, Status::Error, problem, "`loader run` cannot load it")]
     };
     let begun = Instant::now();
-    let opened = target.dataset.resolved().and_then(|dataset| Ok((dataset.open()?, dataset)));
+    let opened = open(target.dataset);
     let (opened, dataset) = match opened {
         Ok(opened) => opened,
         Err(stop) => return Ok(refused(&stop)),
@@ -41,18 +37,23 @@ pub(super) fn checks(target: Target, interrupt: Interrupt) -> Result<Vec<Check>,
         Err(stop) => checks.extend(refused(&stop)),
     }
     #[cfg(feature = "formats")] // image folders have no cache
-    if let ResolvedDataset::Records(config) = &dataset {
+    if let DatasetConfig::Records(config) = &dataset {
         checks.extend(config.cache_folders().iter().map(|folder| cache::check(folder)));
     }
     Ok(checks)
 }
 
-fn samples(opened: &Opened) -> Option<usize> {
+fn open(dataset: DatasetConfig) -> Result<(OpenDataset, DatasetConfig), Stop> {
+    let dataset = dataset.resolved()?;
+    Ok((dataset.open()?, dataset))
+}
+
+fn samples(opened: &OpenDataset) -> Option<usize> {
     match opened {
-        Opened::F32(images) => Some(images.len()),
-        Opened::U8(images) => Some(images.len()),
+        OpenDataset::F32(images) => Some(images.len()),
+        OpenDataset::U8(images) => Some(images.len()),
         #[cfg(feature = "formats")]
-        Opened::Records(records) => match &**records {
+        OpenDataset::Records(records) => match &**records {
             loader_data::Records::Map(records) => Some(records.len()),
             loader_data::Records::Stream(_) => None,
         },
@@ -60,15 +61,21 @@ fn samples(opened: &Opened) -> Option<usize> {
 }
 
 /// Lists the paths or URLs of the dataset's files.
-fn files(opened: &Opened, dataset: &ResolvedDataset) -> Result<Vec<PathBuf>, Stop> {
+fn files(opened: &OpenDataset, dataset: &DatasetConfig) -> Result<Vec<PathBuf>, Stop> {
     match (opened, dataset) {
-        (Opened::F32(images), _) => Ok((0..images.len()).filter_map(|index| images.path(index)).collect()),
-        (Opened::U8(images), _) => Ok((0..images.len()).filter_map(|index| images.path(index)).collect()),
+        (OpenDataset::F32(images), _) => {
+            Ok((0..images.len()).filter_map(|index| images.path(index)).collect())
+        }
+        (OpenDataset::U8(images), _) => {
+            Ok((0..images.len()).filter_map(|index| images.path(index)).collect())
+        }
         #[cfg(feature = "formats")]
-        (Opened::Records(_), ResolvedDataset::Records(config)) => {
+        (OpenDataset::Records(_), DatasetConfig::Records(config)) => {
             Ok(config.files()?.into_iter().map(|(path, _)| path).collect())
         }
         #[cfg(feature = "formats")]
-        (Opened::Records(_), ResolvedDataset::Images(_)) => unreachable!("an image folder has no records"),
+        (OpenDataset::Records(_), DatasetConfig::ImageFolder(_)) => {
+            unreachable!("an image folder has no records")
+        }
     }
 }

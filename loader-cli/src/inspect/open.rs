@@ -3,7 +3,9 @@
 use loader_core::{
     Builder, DataLoader, Dataset, LauncherMode, LoaderOptions, Tensor, Warning, kind::MapStyle,
 };
-use loader_data::ImageFolder;
+use loader_data::{
+    DatasetConfig, ImageFolder, ImageFolderOptions, StandardTransform, Step, Transform, TransformOptions,
+};
 
 use super::{
     report::{BadFileEntry, ClassEntry},
@@ -11,7 +13,6 @@ use super::{
 };
 use crate::{
     arguments::InspectArguments,
-    dataset::{ResolvedDataset, ResolvedImages},
     settings::{self, Target},
     stop::Stop,
 };
@@ -30,7 +31,7 @@ pub(super) struct Source {
 #[derive(Debug)]
 enum Opened {
     Images {
-        settings: ResolvedImages,
+        settings: ImageFolderOptions,
         images: ImageFolder<u8>,
     },
     #[cfg(feature = "formats")]
@@ -48,9 +49,9 @@ impl Source {
         // All of the dataset is inspected, unless the options select a share.
         options.launcher.get_or_insert(LauncherMode::Off);
         let source = match dataset.resolved()? {
-            ResolvedDataset::Images(settings) => Self::open_images(settings)?,
+            DatasetConfig::ImageFolder(settings) => Self::open_images(settings)?,
             #[cfg(feature = "formats")]
-            ResolvedDataset::Records(config) => {
+            DatasetConfig::Records(config) => {
                 let is_config = arguments.target.extension().is_some_and(|extension| extension == "toml");
                 let reads_as_run = is_config || options.shuffle == Some(true);
                 records::open(if reads_as_run { *config } else { records::in_order(*config) })?
@@ -59,7 +60,7 @@ impl Source {
         Ok((source, options))
     }
 
-    fn open_images(settings: ResolvedImages) -> Result<Self, Stop> {
+    fn open_images(settings: ImageFolderOptions) -> Result<Self, Stop> {
         let images = settings.open_untransformed()?;
         let sizes = (0..images.len()).filter_map(|index| images.path(index)?.metadata().ok());
         let file_bytes = sizes.map(|metadata| metadata.len()).sum();
@@ -115,13 +116,28 @@ impl Source {
     ) -> Result<DataLoader<Tensor<u8>>, Stop> {
         match &self.opened {
             Opened::Images { settings, .. } => {
-                let images = settings.open_thumbnails()?.map(|(image, _label), _cx| Ok(image));
+                let images = thumbnails(settings.clone()).open_u8()?.map(|(image, _label), _cx| Ok(image));
                 build(DataLoader::builder(images), options, warn)
             }
             #[cfg(feature = "formats")]
             Opened::Records { records, .. } => records::thumbnails(records, options, warn),
         }
     }
+}
+
+/// Returns the options for images that can be shown: of one size, and not normalised.
+fn thumbnails(mut settings: ImageFolderOptions) -> ImageFolderOptions {
+    settings.transform = settings.transform.map(|transform| match transform {
+        TransformOptions::Standard(StandardTransform::None) => {
+            TransformOptions::Standard(StandardTransform::Eval)
+        }
+        TransformOptions::Steps(all) => {
+            let shown = all.steps().iter().filter(|step| !matches!(step, Step::Normalise { .. }));
+            TransformOptions::Steps(shown.copied().fold(Transform::new(), Transform::step))
+        }
+        standard => standard,
+    });
+    settings
 }
 
 fn build<D: Dataset<Sample: loader_core::Sample>>(

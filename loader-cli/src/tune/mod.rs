@@ -19,6 +19,7 @@ use loader_core::{
     collate::Batch,
     config::{LayeredOptions, Origin},
 };
+use loader_data::OpenDataset;
 use serde::Serialize;
 
 use self::{
@@ -27,7 +28,6 @@ use self::{
 };
 use crate::{
     arguments::TuneArguments,
-    dataset::Opened,
     events::Event,
     interrupt::Interrupt,
     progress::Task,
@@ -75,10 +75,10 @@ pub(crate) fn tune(
     }
     let sweep = Sweep { arguments, layers, options, reporter, interrupt };
     match dataset.resolved()?.open()? {
-        Opened::F32(images) => sweep.map_style(images, "image-folder"),
-        Opened::U8(images) => sweep.map_style(images, "image-folder-u8"),
+        OpenDataset::F32(images) => sweep.map_style(images, "image-folder"),
+        OpenDataset::U8(images) => sweep.map_style(images, "image-folder-u8"),
         #[cfg(feature = "formats")]
-        Opened::Records(records) => match *records {
+        OpenDataset::Records(records) => match *records {
             loader_data::Records::Map(records) => sweep.map_style(records, "records"),
             loader_data::Records::Stream(records) => sweep.stream(records, "record-stream"),
         },

@@ -77,6 +77,9 @@ pub enum ImageFolderError {
     /// The list of files could not be put into shared memory.
     #[error("the list of files cannot be shared with workers: {0}")]
     Memory(SharedVecError),
+    /// The transform is invalid.
+    #[error(transparent)]
+    Transform(#[from] TransformError),
 }
 
 fn list(names: &[String]) -> String {
@@ -252,4 +255,10 @@ pub enum TransformError {
         "normalise needs pixels of type f32, and these are u8; leave the step out, or use `ImageFolder::open`"
     )]
     NormaliseBytes,
+    /// There is a size beside a transform that does not use it.
+    #[error(
+        "size has no effect with transform none, which does not resize images, or a list of steps, which have \
+         sizes of their own; leave out one of them"
+    )]
+    UnusedSize,
 }

@@ -7,12 +7,15 @@
 mod decode;
 mod error;
 mod folder;
+mod options;
 mod picture;
 mod scan;
 mod transform;
 
 pub use error::{ImageError, ImageFolderError, ImageProblem, TransformError};
 pub use folder::ImageFolder;
+pub(crate) use options::DEFAULT_SIZE;
+pub use options::{ImageFolderOptions, PixelOption, StandardTransform, TransformOptions};
 pub use picture::{MAX_PIXELS, MAX_SIDE, Size};
 #[cfg(feature = "tar")]
 pub(crate) use scan::EXTENSIONS;

@@ -3,10 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::{ImageColumn, column::PixelType};
-use crate::image_folder::{Step, Transform, TransformError};
-
-/// Default width and height of transformed images, in pixels.
-const DEFAULT_SIZE: u32 = 224;
+use crate::image_folder::{
+    DEFAULT_SIZE, PixelOption, StandardTransform, Transform, TransformError, TransformOptions,
+};
 
 /// How the images of a column are decoded, for example from a config file.
 ///
@@ -23,35 +22,12 @@ const DEFAULT_SIZE: u32 = 224;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct ImageOptions {
-    transform: Steps,
+    transform: TransformOptions,
     /// Width and height of the result of a standard transform.
     #[serde(skip_serializing_if = "Option::is_none")]
     size: Option<u32>,
     dtype: PixelType,
     exif_orientation: bool,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(untagged, expecting = "`transform` is `train`, `eval`, `none` or a list of steps")]
-enum Steps {
-    Standard(Standard),
-    Own(Transform),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-enum Standard {
-    Train,
-    Eval,
-    None,
-}
-
-impl Default for Steps {
-    fn default() -> Self {
-        Self::Standard(Standard::None)
-    }
 }
 
 impl ImageOptions {
@@ -60,22 +36,18 @@ impl ImageOptions {
     /// # Errors
     /// Returns [`TransformError`] if the transform or the size is invalid.
     pub fn column(&self) -> Result<ImageColumn, TransformError> {
-        let size = self.size.unwrap_or(DEFAULT_SIZE);
-        let transform = match &self.transform {
-            Steps::Standard(Standard::Train) => Transform::standard_train(size),
-            Steps::Standard(Standard::Eval) => Transform::standard_eval(size),
-            // A size alone is that of the result, too.
-            Steps::Standard(Standard::None) => match self.size {
-                Some(size) => Transform::new().resize_exact(size, size),
-                None => Transform::new(),
-            },
-            Steps::Own(transform) => {
-                return ImageColumn::new(self.turned(transform.clone()), self.dtype);
-            }
+        let pixels = match self.dtype {
+            PixelType::F32 => PixelOption::F32,
+            PixelType::U8 => PixelOption::U8,
         };
-        let is_kept = |step: &&Step| self.dtype == PixelType::F32 || !matches!(step, Step::Normalise { .. });
-        let transform =
-            transform.steps().iter().filter(is_kept).copied().fold(Transform::new(), Transform::step);
+        let transform = match (&self.transform, self.size) {
+            // A size alone is that of the result, too.
+            (TransformOptions::Standard(StandardTransform::None), Some(size)) => {
+                Transform::new().resize_exact(size, size)
+            }
+            (TransformOptions::Standard(name), size) => name.steps(size.unwrap_or(DEFAULT_SIZE), pixels),
+            (TransformOptions::Steps(steps), _) => steps.clone(),
+        };
         ImageColumn::new(self.turned(transform), self.dtype)
     }
 
