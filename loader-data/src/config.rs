@@ -410,7 +410,7 @@ pub type RecordDataset = DecodedRecords<FormatDataset>;
 pub type RecordStream = DecodedRecords<FormatStream>;
 
 /// What a [`RecordConfig`] describes.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Records {
     /// Random access.
     Map(RecordDataset),

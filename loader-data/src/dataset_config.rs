@@ -55,7 +55,7 @@ pub struct KindOnly {
 }
 
 /// An open dataset.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum OpenDataset {
     /// An image folder with pixels of type `f32`.
     F32(ImageFolder<f32>),

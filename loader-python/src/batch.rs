@@ -6,7 +6,7 @@ use loader_core::Tensor;
 use pyo3::{buffer::PyBuffer, exceptions::PyValueError, prelude::*, types::PyList};
 use serde::{Deserialize, Serialize};
 
-use crate::memory::Memory;
+use crate::{memory::Memory, objects::IntoObject};
 
 /// A batch: what the collation function returned.
 #[derive(Serialize, Deserialize)]
@@ -39,10 +39,12 @@ impl Collated {
         let arrays = buffers.into_iter().map(bytes_of).collect::<PyResult<_>>()?;
         Ok(Self::Pickled { pickle: copied(pickle)?, arrays })
     }
+}
 
-    /// Returns the Python object. Arrays of a batch from a worker are views of its slot. `loads` is called with
-    /// the pickle and the list of the arrays' memory.
-    pub(crate) fn into_object(self, loads: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+/// Arrays of a batch from a worker are views of its slot. `loads` is called with the pickle and the list of the
+/// arrays' memory.
+impl IntoObject for Collated {
+    fn into_object(self, loads: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         let py = loads.py();
         let (pickle, arrays) = match self {
             Self::Object(object) => return Ok(object),

@@ -1,6 +1,7 @@
 //! The loader of one dataset.
 
 use std::{
+    fmt,
     path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
@@ -9,8 +10,10 @@ use std::{
 };
 
 use loader_core::{
-    Builder, DataLoader, LoaderOptions, State, Tensor, Warning, WorkerProgram, collate::HashWith,
-    function::CollateFnWith, kind::DatasetKind,
+    Builder, DataLoader, Error, LoaderOptions, State, Tensor, Warning, WorkerProgram,
+    collate::{Batch, HashWith},
+    function::CollateFnWith,
+    kind::DatasetKind,
 };
 use pyo3::{exceptions::PyValueError, prelude::*, pybacked::PyBackedBytes};
 
@@ -18,7 +21,8 @@ use crate::{
     batch::Collated,
     dataset::{self, MapDataset, PySample, Sent, StreamDataset},
     errors,
-    iterator::BatchIterator,
+    iterator::{BatchIterator, Batches},
+    objects::IntoObject,
     order::{PyOrder, Raised},
 };
 
@@ -33,10 +37,33 @@ static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 #[pyclass(frozen, module = "loader._native")]
 #[derive(Debug)]
 pub(crate) struct Engine {
-    number: u64,
-    loader: DataLoader<Collated>,
+    /// Number of the dataset, if it is one of Python objects.
+    number: Option<u64>,
+    loader: Box<dyn Loader>,
     raised: Raised,
     warnings: Warnings,
+}
+
+/// A [`DataLoader`] of batches of any type.
+pub(crate) trait Loader: fmt::Debug + Send + Sync {
+    fn epoch(&self, number: u64) -> Result<Box<dyn Batches>, Error>;
+    fn resume(&self, state: &State) -> Result<Box<dyn Batches>, Error>;
+    /// Number of batches in an epoch, if it is known.
+    fn len(&self) -> Option<usize>;
+}
+
+impl<B: Batch + IntoObject> Loader for DataLoader<B> {
+    fn epoch(&self, number: u64) -> Result<Box<dyn Batches>, Error> {
+        Ok(Box::new(self.epoch(number)?))
+    }
+
+    fn resume(&self, state: &State) -> Result<Box<dyn Batches>, Error> {
+        Ok(Box::new(self.resume(state)?))
+    }
+
+    fn len(&self) -> Option<usize> {
+        self.len()
+    }
 }
 
 /// Warnings that Python has not seen yet. Any thread of the engine may add one; only the thread that iterates
@@ -45,6 +72,22 @@ pub(crate) struct Engine {
 pub(crate) struct Warnings(Arc<Mutex<Vec<String>>>);
 
 impl Warnings {
+    /// Returns the callback that notes warnings.
+    pub(crate) fn listener(self) -> impl Fn(&Warning) + Send + Sync + 'static {
+        move |warning| {
+            // PyTorch's own code warns of too many workers. Its samplers need not have a length, and share the
+            // dataset among ranks.
+            if !matches!(
+                warning,
+                Warning::MoreWorkersThanCpus { .. }
+                    | Warning::WrongBatchCount { .. }
+                    | Warning::RankIgnored { .. }
+            ) {
+                self.0.lock().unwrap_or_else(PoisonError::into_inner).push(warning.to_string());
+            }
+        }
+    }
+
     pub(crate) fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -90,7 +133,7 @@ impl Engine {
         }
         let (raised, warnings) = (Raised::default(), Warnings::default());
         let common = Common { number, options, program, warnings: warnings.clone() };
-        let loader = py.detach(|| match begin {
+        let loader: Result<DataLoader<Collated>, Error> = py.detach(|| match begin {
             Some(begin) => {
                 let order =
                     PyOrder { begin, batches, fingerprint: sampler_fingerprint, raised: raised.clone() };
@@ -100,11 +143,19 @@ impl Engine {
             }
             None => common.builder(DataLoader::stream(StreamDataset { sent }).snapshots()).build(),
         });
-        let loader = loader.map_err(|error| {
-            dataset::forget_opened(number);
-            raised.take().unwrap_or_else(|| errors::to_python(py, &error, number))
-        })?;
-        Ok(Self { number, loader, raised, warnings })
+        let number = Some(number);
+        match loader {
+            Ok(loader) => Ok(Self { number, loader: Box::new(loader), raised, warnings }),
+            Err(error) => {
+                number.map(dataset::forget_opened);
+                Err(raised.take().unwrap_or_else(|| errors::to_python(py, &error, number)))
+            }
+        }
+    }
+
+    /// Returns the number of batches in an epoch, if it is known.
+    fn batches(&self) -> Option<usize> {
+        self.loader.len()
     }
 
     /// Begins an epoch.
@@ -121,14 +172,18 @@ impl Engine {
 }
 
 impl Engine {
+    /// Makes an engine of the loader of a Rust dataset.
+    pub(crate) fn of_loader(loader: Box<dyn Loader>, raised: Raised, warnings: Warnings) -> Self {
+        Self { number: None, loader, raised, warnings }
+    }
+
     fn iterator(
         &self,
         py: Python<'_>,
         loads: Py<PyAny>,
-        start: impl FnOnce(&DataLoader<Collated>) -> Result<loader_core::Iter<Collated>, loader_core::Error>
-        + Send,
+        start: impl FnOnce(&dyn Loader) -> Result<Box<dyn Batches>, Error> + Send,
     ) -> PyResult<BatchIterator> {
-        let iter = py.detach(|| start(&self.loader));
+        let iter = py.detach(|| start(&*self.loader));
         let iter = iter.map_err(|error| {
             self.raised.take().unwrap_or_else(|| errors::to_python(py, &error, self.number))
         })?;
@@ -138,7 +193,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        dataset::forget_opened(self.number);
+        self.number.map(dataset::forget_opened);
     }
 }
 
@@ -160,19 +215,7 @@ impl Common {
         builder
             .options(options)
             .worker_program(program)
-            .on_warning(move |warning| {
-                // PyTorch's own code warns of too many workers. Its samplers need not have a length, and share the
-                // dataset among ranks.
-                if matches!(
-                    warning,
-                    Warning::MoreWorkersThanCpus { .. }
-                        | Warning::WrongBatchCount { .. }
-                        | Warning::RankIgnored { .. }
-                ) {
-                    return;
-                }
-                warnings.0.lock().unwrap_or_else(PoisonError::into_inner).push(warning.to_string());
-            })
+            .on_warning(warnings.listener())
             .collate_with(number, dataset::collate)
             .digest_with(dataset::hash_content)
             .digest(digest)

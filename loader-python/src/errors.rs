@@ -42,7 +42,8 @@ fn is_local(fetcher: &Bound<'_, PyAny>) -> bool {
 }
 
 /// Turns an error of the engine into a Python exception. An exception of user code becomes one of its own class.
-pub(crate) fn to_python(py: Python<'_>, error: &Error, number: u64) -> PyErr {
+/// `number` is that of a dataset of Python objects.
+pub(crate) fn to_python(py: Python<'_>, error: &Error, number: Option<u64>) -> PyErr {
     let (worker, failure) = match error {
         Error::InvalidOption { .. } | Error::ConflictingOptions { .. } | Error::StateMismatch { .. } => {
             return PyValueError::new_err(error.to_string());
@@ -60,6 +61,7 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error, number: u64) -> PyErr {
         }
         _ => return PyRuntimeError::new_err(error.to_string()),
     };
+    let Some(number) = number else { return PyRuntimeError::new_err(error.to_string()) };
     match (worker, take_local(number)) {
         (None, Some(raised)) => raised,
         _ => raised_again(py, failure, worker).unwrap_or_else(|| PyRuntimeError::new_err(error.to_string())),

@@ -3,14 +3,18 @@
 //! The package's Python code has PyTorch's interface: arguments, samplers, collation, pickling. This module
 //! has what the engine needs of it: a dataset whose samples are Python objects, an order that a Python
 //! iterator gives, batches whose arrays are in shared memory, and the entries of workers and of their template.
+//! `rust_dataset` has the datasets of `loader-data`, which workers load without Python code.
 
+mod array;
 mod batch;
 mod dataset;
 mod engine;
 mod errors;
 mod iterator;
 mod memory;
+mod objects;
 mod order;
+mod rust_dataset;
 mod worker;
 
 use pyo3::prelude::*;
@@ -19,9 +23,11 @@ use pyo3::prelude::*;
 mod _native {
     #[pymodule_export]
     use super::{
+        array::Array,
         engine::Engine,
         iterator::BatchIterator,
         memory::{Memory, allocate},
+        rust_dataset::RustDataset,
         worker::{Template, serve, start_template},
     };
 }

@@ -139,6 +139,16 @@ impl Columns {
     }
 }
 
+/// Returns the columns in order, with their names.
+impl IntoIterator for Columns {
+    type Item = (Arc<str>, Column);
+    type IntoIter = std::vec::IntoIter<Self::Item>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.columns.into_iter()
+    }
+}
+
 impl Index<&str> for Columns {
     type Output = Column;
 

@@ -154,6 +154,16 @@ impl<N: Into<Arc<str>>, V: Into<Value>> FromIterator<(N, V)> for Record {
     }
 }
 
+/// Returns the fields in order, with their names.
+impl IntoIterator for Record {
+    type Item = (Arc<str>, Value);
+    type IntoIter = std::vec::IntoIter<Self::Item>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.fields.into_values().into_iter()
+    }
+}
+
 impl PartialEq for Record {
     fn eq(&self, other: &Self) -> bool {
         self.fields.values() == other.fields.values()

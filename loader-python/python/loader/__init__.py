@@ -13,8 +13,42 @@ if TYPE_CHECKING:
     from ._collate import default_collate as default_collate
     from ._dataloader import DataLoader as DataLoader
     from ._info import WorkerInfo as WorkerInfo, get_worker_info as get_worker_info
+    from ._rust import (
+        Padded as Padded,
+        RustDataset as RustDataset,
+        RustLoader as RustLoader,
+        RustStream as RustStream,
+        dataset as dataset,
+        from_config as from_config,
+    )
+    from .datasets import (
+        Arrays as Arrays,
+        Arrow as Arrow,
+        ArrowStream as ArrowStream,
+        AudioFolder as AudioFolder,
+        Cached as Cached,
+        Csv as Csv,
+        CsvStream as CsvStream,
+        ImageFolder as ImageFolder,
+        ImageTable as ImageTable,
+        IndexedTar as IndexedTar,
+        JsonLines as JsonLines,
+        JsonLinesStream as JsonLinesStream,
+        Mix as Mix,
+        Parquet as Parquet,
+        ParquetStream as ParquetStream,
+        Tar as Tar,
+        Tokens as Tokens,
+    )
 
+_DATASETS = (
+    "Arrays Arrow ArrowStream AudioFolder Cached Csv CsvStream ImageFolder ImageTable IndexedTar JsonLines JsonLinesStream Mix"
+    " Parquet ParquetStream Tar Tokens"
+).split()
+_RUST = "Padded RustDataset RustLoader RustStream dataset from_config".split()
 _PLACES = {
+    **dict.fromkeys(_DATASETS, "datasets"),
+    **dict.fromkeys(_RUST, "_rust"),
     "DataLoader": "_dataloader",
     "WorkerInfo": "_info",
     "default_collate": "_collate",

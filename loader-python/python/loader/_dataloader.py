@@ -1,6 +1,5 @@
 """The loader with PyTorch's interface."""
 
-import atexit
 import functools
 import inspect
 import json
@@ -22,7 +21,7 @@ from torch.utils.data.dataloader import (
     _sharding_worker_init_fn,
 )
 
-from . import _collate, _fetch, _info, _keys, _native, _pickling, _seeds
+from . import _collate, _exit, _fetch, _info, _keys, _native, _pickling, _rust, _seeds
 
 #: What the template of workers imports if main has imported it.
 _LARGE_LIBRARIES = ("numpy", "torch", "torchvision")
@@ -49,6 +48,15 @@ _ENGINE_OPTIONS = (
     "worker_memory_limit",
 )
 
+
+#: What a loader has without `collate_fn`. The workers of a Rust dataset do the same.
+_DEFAULT_COLLATION = (
+    torch.utils.data.default_collate,
+    torch.utils.data.default_convert,
+    torch.utils.data._utils.collate.default_collate,
+    torch.utils.data._utils.collate.default_convert,
+    _collate.default_collate,
+)
 
 _Batch = TypeVar("_Batch", covariant=True)
 
@@ -241,12 +249,37 @@ class _Iterator(_BaseDataLoaderIter):
             raise AssertionError("a loader without workers has no timeout: num_workers=0 needs timeout=0")
         if self._num_workers > 0 and loader.prefetch_factor == 0:
             raise AssertionError("prefetch_factor must be at least 1")
+        rust = _rust.base_of(loader.dataset)
+        self._order: _keys.Order | _rust.IndexOrder | None = None
+        self._engine = self._python_engine(loader) if rust is None else self._rust_engine(loader, *rust)
+        self._loads = _collate.loads if rust is None else rust[0].convert
+
+    def _rust_engine(
+        self, loader: DataLoader, dataset: _rust.RustDataset | _rust.RustStream, subsets: list[Any]
+    ) -> _native.Engine:
+        """Makes the engine of a dataset that workers load without Python code."""
+        _rust.check(loader, loader.collate_fn in _DEFAULT_COLLATION)
+        if self._dataset_kind == _DatasetKind.Map:
+            self._order = _rust.IndexOrder(self._index_sampler, self._auto_collation, len(dataset), subsets)
+        options = loader._engine_options(self._pin_memory) | {"seed": self._base_seed}
+        # Samples draw from generators of their own, so batches may move between workers.
+        options.pop("move_tasks", None)
+        return _rust.engine(
+            dataset,
+            json.dumps(options),
+            is_unbatched=not self._auto_collation,
+            begin=self._order.begin if self._order else None,
+            batches=_length(loader._index_sampler) if self._order else 0,
+            sampler=type(loader._index_sampler).__qualname__,
+        )
+
+    def _python_engine(self, loader: DataLoader) -> _native.Engine:
         is_map = self._dataset_kind == _DatasetKind.Map
         is_local = self._num_workers == 0
         keys = _keys.KeyList() if is_local else _keys.KeyFile()
         is_template = _start_method(loader) != "spawn"
         self._order = _keys.Order(self._index_sampler, self._auto_collation, keys) if is_map else None
-        self._engine = _native.Engine(
+        return _native.Engine(
             _Parts(
                 pickle=None if is_local else self._pickle(loader, keys.path),
                 opened=self._opened(keys) if is_local else None,
@@ -284,15 +317,15 @@ class _Iterator(_BaseDataLoaderIter):
         if self._order is not None:
             self._order.set_begun(self._sampler_iter)
         if resume.state is not None:
-            batches = self._engine.resume(resume.state, _collate.loads)
+            batches = self._engine.resume(resume.state, self._loads)
             self._num_yielded = resume.returned
         else:
-            batches = self._engine.iterate(loader._begun_epochs, _collate.loads)
+            batches = self._engine.iterate(loader._begun_epochs, self._loads)
             loader._begun_epochs += 1
         self._is_over = False
         self._generators = loader._generators()
         loader._last_iterator = weakref.ref(self)
-        _open_iterators.add(batches)
+        _exit.close_at_exit(batches)
         return batches
 
     def _reset(self, loader: DataLoader, first_iter: bool = False) -> None:
@@ -444,13 +477,3 @@ def _length(value: Any) -> int:
 
 def _as_json(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
-
-
-#: Iterators that have not been closed. Those that are left when the interpreter ends are closed while it can still run code.
-_open_iterators: "weakref.WeakSet[_native.BatchIterator]" = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    for batches in list(_open_iterators):
-        batches.close()

@@ -1,0 +1,19 @@
+"""Closes the iterators that are left when the interpreter ends, while it can still run code."""
+
+import atexit
+import weakref
+
+from . import _native
+
+_open: "weakref.WeakSet[_native.BatchIterator]" = weakref.WeakSet()
+
+
+def close_at_exit(batches: _native.BatchIterator) -> None:
+    """Notes an iterator to be closed at the end of the interpreter."""
+    _open.add(batches)
+
+
+@atexit.register
+def _close_all() -> None:
+    for batches in list(_open):
+        batches.close()

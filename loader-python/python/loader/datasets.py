@@ -1,0 +1,347 @@
+"""The formats of files that Rust workers read. Each class describes a dataset; docs/data.md of the project has the formats, and
+the meaning of each option.
+
+``path`` is a file, a folder, a pattern such as ``"train-*.parquet"``, or a list of them. With the wheels that read from servers
+it may be a URL. Sizes are numbers of bytes or texts such as ``"64 MiB"``.
+"""
+
+import functools
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict, Unpack
+
+from ._rust import Output, RustDataset, RustStream
+from .transforms import Transform, steps_of
+
+Path = str | os.PathLike[str]
+Paths = Path | Sequence[Path]
+Size = int | str
+IndexPlace = Literal["cache", "beside", "none"] | Mapping[Literal["folder"], Path]
+
+
+class SourceKeys(TypedDict, total=False):
+    """Options of all formats of records."""
+
+    #: How columns of encoded images are decoded, by name: ``{"image": {"transform": "train", "size": 224}}``.
+    images: Mapping[str, Mapping[str, Any]]
+    #: How columns of encoded audio are decoded, by name: ``{"audio": {"sample_rate": 16000}}``.
+    audio: Mapping[str, Mapping[str, Any]]
+    #: How files are read from servers.
+    store: Mapping[str, Any]
+
+
+class FieldKeys(SourceKeys, total=False):
+    """Options of the fields of records."""
+
+    #: The fields, in the order that the batches have. All fields by default.
+    fields: Sequence[str]
+    #: Dtypes to which the numbers of fields are converted: ``{"label": "int64"}``.
+    dtypes: Mapping[str, str]
+    #: Numbers with which sequences are padded to the longest of a batch: ``{"tokens": 0}``.
+    pad: Mapping[str, float]
+
+
+class ArrowKeys(FieldKeys, total=False):
+    cache_bytes: Size
+    max_batch_bytes: Size
+
+
+class CsvKeys(FieldKeys, total=False):
+    delimiter: str
+    index: IndexPlace
+    max_line_bytes: Size
+    missing: Sequence[str]
+    names: Sequence[str]
+    quotes: bool
+    types: Mapping[str, str]
+
+
+class JsonLinesKeys(FieldKeys, total=False):
+    block_bytes: Size
+    index: IndexPlace
+    max_line_bytes: Size
+
+
+class ParquetKeys(FieldKeys, total=False):
+    cache_bytes: Size
+    block_bytes: Size
+    shuffle_blocks: int
+
+
+class TarKeys(FieldKeys, total=False):
+    allow_missing_end: bool
+    decode: bool
+    index: IndexPlace
+    max_sample_bytes: Size
+    rename: Mapping[str, Sequence[str]]
+    shuffle_files: bool
+
+
+class TokensKeys(SourceKeys, total=False):
+    documents: bool
+    dtype: str
+    end_of_document: int
+    format: Literal["raw", "megatron"]
+    header_bytes: Size
+    max_tokens: int
+    pad: int
+    sample_dtype: str
+    stride: int
+    vocabulary: int
+
+
+class ArraysKeys(FieldKeys, total=False):
+    files: Mapping[str, Path]
+    format: str
+
+
+class AudioFolderKeys(TypedDict, total=False):
+    crop: Any
+    max_sample_bytes: Size
+    mono: bool
+    store: Mapping[str, Any]
+
+
+class ImageTableKeys(FieldKeys, total=False):
+    max_file_bytes: Size
+
+
+class ImageFolder(RustDataset):
+    """Images in one sub-folder per class, as ``torchvision.datasets.ImageFolder``. A sample is the image, a tensor of shape
+    ``[3, height, width]``, and the number of its class.
+
+    Args:
+        root: The folder with one sub-folder per class.
+        transform: A transform or a list of them, of :mod:`loader.transforms` or of torchvision, or ``"train"`` or ``"eval"``
+            with ``size``. By default images keep their size.
+        size: Width and height of the images that ``"train"`` and ``"eval"`` make, 224 by default.
+        exif_orientation: True to turn images upright, as the orientation in their EXIF data says.
+        max_file_bytes: Maximum size of an image file, 256 MiB by default.
+        output: What tensors are: ``"torch"``, ``"numpy"`` or ``"dlpack"``.
+
+    Example:
+        >>> from loader import ImageFolder
+        >>> from loader.transforms import Normalize, RandomHorizontalFlip, RandomResizedCrop
+        >>> flip = RandomHorizontalFlip()
+        >>> train = ImageFolder("train", [RandomResizedCrop(224), flip, Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])])
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        transform: Transform | Sequence[Any] | Any | None = None,
+        *,
+        size: int | None = None,
+        exif_orientation: bool = False,
+        max_file_bytes: Size | None = None,
+        output: Output | None = None,
+    ) -> None:
+        keys: dict[str, Any] = {"kind": "image-folder", "path": root, "exif_orientation": exif_orientation}
+        if isinstance(transform, str):
+            keys["transform"] = transform
+        else:
+            keys["transform"], keys["pixels"] = steps_of(transform if transform is not None else [])
+        for name, value in (("size", size), ("max_file_bytes", max_file_bytes)):
+            if value is not None:
+                keys[name] = value
+        super().__init__(keys, output)
+
+    @functools.cached_property
+    def classes(self) -> list[str]:
+        """The names of the classes, in order."""
+        return self._native.classes()
+
+    @functools.cached_property
+    def class_to_idx(self) -> dict[str, int]:
+        """The number of each class."""
+        return {name: number for number, name in enumerate(self.classes)}
+
+    @functools.cached_property
+    def samples(self) -> list[tuple[str, int]]:
+        """The path and the class of each image."""
+        return [(os.fspath(path), label) for path, label in self._native.files()]
+
+    @property
+    def imgs(self) -> list[tuple[str, int]]:
+        """The same as :attr:`samples`."""
+        return self.samples
+
+    @functools.cached_property
+    def targets(self) -> list[int]:
+        """The class of each image."""
+        return [label for _, label in self.samples]
+
+
+class Parquet(RustDataset):
+    """Rows of Parquet files, at any index. A batch is a dict of columns."""
+
+    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[ParquetKeys]) -> None:
+        super().__init__({"kind": "parquet", "path": path, **keys}, output)
+
+
+class ParquetStream(RustStream):
+    """Rows of Parquet files, in order, or shuffled in blocks (``shuffle_blocks``)."""
+
+    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[ParquetKeys]) -> None:
+        super().__init__({"kind": "parquet-stream", "path": path, **keys}, output)
+
+
+class Arrow(RustDataset):
+    """Rows of Arrow IPC files and of folders that Hugging Face's ``save_to_disk`` has written, at any index."""
+
+    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[ArrowKeys]) -> None:
+        super().__init__({"kind": "arrow", "path": path, **keys}, output)
+
+
+class ArrowStream(RustStream):
+    """Rows of Arrow IPC files, in order."""
+
+    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[ArrowKeys]) -> None:
+        super().__init__({"kind": "arrow-stream", "path": path, **keys}, output)
+
+
+class Csv(RustDataset):
+    """Rows of CSV and TSV files, at any index."""
+
+    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[CsvKeys]) -> None:
+        super().__init__({"kind": "csv", "path": path, **keys}, output)
+
+
+class CsvStream(RustStream):
+    """Rows of CSV and TSV files, in order; the files may be compressed."""
+
+    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[CsvKeys]) -> None:
+        super().__init__({"kind": "csv-stream", "path": path, **keys}, output)
+
+
+class JsonLines(RustDataset):
+    """Files with one JSON object per line, at any index."""
+
+    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[JsonLinesKeys]) -> None:
+        super().__init__({"kind": "json-lines", "path": path, **keys}, output)
+
+
+class JsonLinesStream(RustStream):
+    """Files with one JSON object per line, in order; the files may be compressed."""
+
+    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[JsonLinesKeys]) -> None:
+        super().__init__({"kind": "json-lines-stream", "path": path, **keys}, output)
+
+
+class Tar(RustStream):
+    """Samples of tar archives in WebDataset's layout, in order; the archives may be compressed."""
+
+    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[TarKeys]) -> None:
+        super().__init__({"kind": "tar", "path": path, **keys}, output)
+
+
+class IndexedTar(RustDataset):
+    """Samples of uncompressed tar archives in WebDataset's layout, at any index."""
+
+    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[TarKeys]) -> None:
+        super().__init__({"kind": "indexed-tar", "path": path, **keys}, output)
+
+
+class Tokens(RustDataset):
+    """Windows of ``window`` tokens, or documents, of token files: raw integers, or Megatron's pairs of files."""
+
+    def __init__(
+        self, path: Paths, window: int | None = None, *, output: Output | None = None, **keys: Unpack[TokensKeys]
+    ) -> None:
+        given: dict[str, Any] = {"kind": "tokens", "path": path, **keys}
+        if window is not None:
+            given["window"] = window
+        super().__init__(given, output)
+
+
+class Arrays(RustDataset):
+    """Rows of arrays: NumPy's ``.npy`` and ``.npz``, safetensors, IDX (MNIST) and CIFAR's binary files. ``files`` has a file
+    for each field."""
+
+    def __init__(self, path: Paths | None = None, *, output: Output | None = None, **keys: Unpack[ArraysKeys]) -> None:
+        super().__init__({"kind": "arrays", **({} if path is None else {"path": path}), **keys}, output)
+
+
+class ImageTable(RustDataset):
+    """Images that the rows of a table name, in the layout of Hugging Face's ``imagefolder`` with ``metadata.csv``."""
+
+    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[ImageTableKeys]) -> None:
+        super().__init__({"kind": "image-table", "path": path, **keys}, output)
+
+
+class AudioFolder(RustDataset):
+    """WAV, FLAC, MP3 and Ogg Vorbis files in one sub-folder per class, at the sample rate ``sample_rate``."""
+
+    def __init__(
+        self, path: Path, sample_rate: int, *, output: Output | None = None, **keys: Unpack[AudioFolderKeys]
+    ) -> None:
+        super().__init__({"kind": "audio-folder", "path": path, "sample_rate": sample_rate, **keys}, output)
+
+
+class Mix(RustStream):
+    """Datasets of records that are mixed by weight.
+
+    Args:
+        parts: Pairs of a dataset and its weight.
+        shuffle: True to shuffle the parts that are read by index.
+        rule: How the next part is chosen, ``"even"`` or ``"random"``.
+        exhausted: What happens when a part has no more samples: ``"stop"``, ``"skip"`` or ``"repeat"``.
+        num_samples: Number of samples in an epoch.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[tuple[RustDataset | RustStream, float]],
+        *,
+        shuffle: bool = False,
+        rule: str | None = None,
+        exhausted: str | None = None,
+        num_samples: int | None = None,
+        output: Output | None = None,
+    ) -> None:
+        described = [
+            {**part.keys, "weight": weight, "shuffle": shuffle and isinstance(part, RustDataset)} for part, weight in parts
+        ]
+        options = {"rule": rule, "exhausted": exhausted, "num_samples": num_samples}
+        given = {name: value for name, value in options.items() if value is not None}
+        super().__init__({"kind": "mix", "parts": described, **given}, output)
+
+
+class Cached(RustDataset):
+    """Samples of a dataset of records, kept in files under ``folder`` after they were loaded once."""
+
+    def __init__(
+        self,
+        dataset: RustDataset,
+        folder: Path,
+        *,
+        version: str = "",
+        max_bytes: Size | None = None,
+        output: Output | None = None,
+    ) -> None:
+        keys: dict[str, Any] = {"kind": "cached", "dataset": dataset.keys, "folder": folder, "version": version}
+        if max_bytes is not None:
+            keys["max_bytes"] = max_bytes
+        super().__init__(keys, output)
+
+
+#: The classes by the names of their kinds.
+CLASSES: dict[str, type[RustDataset] | type[RustStream]] = {
+    "image-folder": ImageFolder,
+    "parquet": Parquet,
+    "parquet-stream": ParquetStream,
+    "arrow": Arrow,
+    "arrow-stream": ArrowStream,
+    "csv": Csv,
+    "csv-stream": CsvStream,
+    "json-lines": JsonLines,
+    "json-lines-stream": JsonLinesStream,
+    "tar": Tar,
+    "indexed-tar": IndexedTar,
+    "tokens": Tokens,
+    "arrays": Arrays,
+    "image-table": ImageTable,
+    "audio-folder": AudioFolder,
+    "mix": Mix,
+    "cached": Cached,
+}

@@ -1,0 +1,275 @@
+//! Datasets of `loader-data`: their samples are made without Python code, in main and in workers.
+//!
+//! Workers run a bare interpreter that loads this extension module and nothing else, so that main sends the
+//! addresses of functions, as for datasets of Python objects.
+//!
+//! Alternative considered: the ready-made program `loader-worker` in the wheel. It starts faster and needs less
+//! memory (docs/python.md has the figures), but maturin packs no second program beside an extension module, the
+//! wheel would have all decoders twice, and each composition of a dataset would need a name in its registry.
+
+use std::{path::PathBuf, sync::OnceLock};
+
+use loader_core::{
+    DataLoader, Dataset, Error, IterableDataset, LoaderOptions, SampleContext, SnapshotDataset,
+    WorkerProgram,
+    collate::{Batch, Sample},
+};
+use loader_data::{
+    DataError, DataProblem, DatasetConfig, DatasetError, ImageFolderError, OpenDataset, Records,
+};
+use pyo3::{
+    exceptions::{PyFileNotFoundError, PyRuntimeError, PyTypeError, PyValueError},
+    prelude::*,
+};
+
+use crate::{
+    engine::{Engine, Loader, Warnings},
+    errors,
+    iterator::Made,
+    objects::{IntoObject, single},
+    order::{PyOrder, Raised},
+};
+
+/// A dataset of `loader-data`, which is open in this process. It is made of JSON with the keys of the section
+/// `[dataset]` of a config file.
+#[pyclass(frozen, module = "loader._native")]
+#[derive(Debug)]
+pub(crate) struct RustDataset {
+    config: DatasetConfig,
+    opened: OpenDataset,
+    /// A copy that is set up for loading in this process.
+    ready: OnceLock<OpenDataset>,
+}
+
+/// What a loader is made from, beside the dataset.
+#[derive(FromPyObject)]
+struct Parts {
+    /// The object with the method `begin`. `None` for a stream, and if the options determine the order.
+    begin: Option<Py<PyAny>>,
+    /// Number of batches in an epoch, if there is `begin`.
+    batches: usize,
+    sampler_fingerprint: String,
+    /// JSON with the names of the section `[loader]` of a config file.
+    options: String,
+    /// True if each batch is one sample.
+    is_unbatched: bool,
+    program: PathBuf,
+    arguments: Vec<String>,
+}
+
+#[pymethods]
+impl RustDataset {
+    #[new]
+    fn new(py: Python<'_>, keys: &str) -> PyResult<Self> {
+        let invalid = |error: serde_json::Error| PyValueError::new_err(format!("invalid dataset: {error}"));
+        let keys = serde_json::from_str(keys).map_err(invalid)?;
+        Self::open(py, DatasetConfig::from_json(keys).map_err(invalid)?)
+    }
+
+    /// Reads a config file. Returns the dataset, and the options of the loader as JSON. Environment variables
+    /// override the options.
+    #[staticmethod]
+    fn load(py: Python<'_>, path: PathBuf) -> PyResult<(Self, String)> {
+        let invalid = |error: &dyn std::fmt::Display| PyValueError::new_err(error.to_string());
+        let (dataset, config) = DatasetConfig::load(path).map_err(|error| invalid(&error))?;
+        let options = LoaderOptions::from_env().map_err(|error| invalid(&error))?.over(config.loader);
+        let options = serde_json::to_string(&options).map_err(|error| invalid(&error))?;
+        Ok((Self::open(py, dataset)?, options))
+    }
+
+    /// The names of all kinds.
+    #[classattr]
+    fn kinds() -> Vec<&'static str> {
+        DatasetConfig::KINDS.to_vec()
+    }
+
+    /// The keys, as JSON, with the defaults filled in.
+    fn keys(&self) -> String {
+        serde_json::to_string(&self.config).expect("a config has text keys only")
+    }
+
+    /// True if the samples are read in order.
+    #[getter]
+    fn is_stream(&self) -> bool {
+        matches!(&self.opened, OpenDataset::Records(records) if matches!(**records, Records::Stream(_)))
+    }
+
+    /// Number of samples, if it is known.
+    #[getter]
+    fn samples(&self) -> Option<usize> {
+        match &self.opened {
+            OpenDataset::F32(images) => Some(images.len()),
+            OpenDataset::U8(images) => Some(images.len()),
+            OpenDataset::Records(records) => match &**records {
+                Records::Map(records) => Some(records.len()),
+                Records::Stream(records) => IterableDataset::len(records),
+            },
+        }
+    }
+
+    /// The names of the classes of an image folder.
+    fn classes(&self) -> PyResult<Vec<String>> {
+        match &self.opened {
+            OpenDataset::F32(images) => Ok(images.classes().to_vec()),
+            OpenDataset::U8(images) => Ok(images.classes().to_vec()),
+            OpenDataset::Records(_) => Err(PyTypeError::new_err("only an image folder has classes")),
+        }
+    }
+
+    /// The path and the label of each sample of an image folder.
+    fn files(&self) -> PyResult<Vec<(PathBuf, u32)>> {
+        match &self.opened {
+            OpenDataset::F32(images) => {
+                Ok((0..).map_while(|index| images.path(index).zip(images.label(index))).collect())
+            }
+            OpenDataset::U8(images) => {
+                Ok((0..).map_while(|index| images.path(index).zip(images.label(index))).collect())
+            }
+            OpenDataset::Records(_) => {
+                Err(PyTypeError::new_err("only an image folder has a file per sample"))
+            }
+        }
+    }
+
+    /// Loads one sample in this process. `seed` determines its random numbers.
+    fn get(
+        &self,
+        py: Python<'_>,
+        index: usize,
+        seed: u64,
+        convert: &Bound<'_, PyAny>,
+    ) -> PyResult<Py<PyAny>> {
+        let sample = py.detach(|| self.sample(index, seed));
+        sample.map_err(|error| PyRuntimeError::new_err(format!("{error:#}")))?.into_object(convert)
+    }
+
+    /// Makes a loader of this dataset.
+    fn engine(&self, py: Python<'_>, parts: Parts) -> PyResult<Engine> {
+        let (raised, warnings) = (Raised::default(), Warnings::default());
+        let loader = Building { parts, raised: raised.clone(), warnings: warnings.clone() };
+        let loader = loader.options().and_then(|options| Ok(py.detach(|| self.build(loader, options))));
+        match loader? {
+            Ok(loader) => Ok(Engine::of_loader(loader, raised, warnings)),
+            Err(error) => Err(raised.take().unwrap_or_else(|| errors::to_python(py, &error, None))),
+        }
+    }
+}
+
+impl RustDataset {
+    fn open(py: Python<'_>, config: DatasetConfig) -> PyResult<Self> {
+        let config = config.resolved().map_err(|error| PyValueError::new_err(error.to_string()))?;
+        match py.detach(|| config.open()) {
+            Ok(opened) => Ok(Self { config, opened, ready: OnceLock::new() }),
+            Err(error) => Err(not_opened(&error)),
+        }
+    }
+
+    fn sample(&self, index: usize, seed: u64) -> anyhow::Result<Box<dyn Made>> {
+        let mut cx = SampleContext::new(seed);
+        if self.ready.get().is_none() {
+            let mut copy = self.opened.clone();
+            match &mut copy {
+                OpenDataset::F32(images) => images.setup(&mut cx)?,
+                OpenDataset::U8(images) => images.setup(&mut cx)?,
+                OpenDataset::Records(records) => match &mut **records {
+                    Records::Map(records) => Dataset::setup(records, &mut cx)?,
+                    Records::Stream(_) => anyhow::bail!("a stream has no samples by index; iterate over it"),
+                },
+            }
+            // Another thread may have been first.
+            drop(self.ready.set(copy));
+        }
+        cx.set_index(index);
+        Ok(match self.ready.get() {
+            Some(OpenDataset::F32(images)) => Box::new(images.get(index, &mut cx)?),
+            Some(OpenDataset::U8(images)) => Box::new(images.get(index, &mut cx)?),
+            Some(OpenDataset::Records(records)) => match &**records {
+                Records::Map(records) => Box::new(records.get(index, &mut cx)?),
+                Records::Stream(_) => unreachable!("it was refused above"),
+            },
+            None => unreachable!("it was just set up"),
+        })
+    }
+
+    fn build(&self, loader: Building, options: LoaderOptions) -> Result<Box<dyn Loader>, Error> {
+        match &self.opened {
+            OpenDataset::F32(images) => loader.map_style(images.clone(), options),
+            OpenDataset::U8(images) => loader.map_style(images.clone(), options),
+            OpenDataset::Records(records) => match &**records {
+                Records::Map(records) => loader.map_style(records.clone(), options),
+                Records::Stream(records) => loader.stream(records.clone(), options),
+            },
+        }
+    }
+}
+
+/// A loader that is being built.
+struct Building {
+    parts: Parts,
+    raised: Raised,
+    warnings: Warnings,
+}
+
+impl Building {
+    fn options(&self) -> PyResult<LoaderOptions> {
+        serde_json::from_str(&self.parts.options)
+            .map_err(|error| PyValueError::new_err(format!("invalid options: {error}")))
+    }
+
+    fn map_style<D>(self, dataset: D, options: LoaderOptions) -> Result<Box<dyn Loader>, Error>
+    where
+        D: Dataset<Sample: Sample<Batch: IntoObject> + Batch + IntoObject>,
+    {
+        let Self { parts, raised, warnings } = self;
+        let program = WorkerProgram::new(parts.program).args(parts.arguments);
+        let mut builder = DataLoader::builder(dataset)
+            .options(options)
+            .worker_program(program)
+            .on_warning(warnings.listener());
+        if let Some(begin) = parts.begin {
+            let (batches, fingerprint) = (parts.batches, parts.sampler_fingerprint);
+            builder = builder.batch_sampler(PyOrder { begin, batches, fingerprint, raised });
+        }
+        Ok(match parts.is_unbatched {
+            true => Box::new(builder.collate(single::<D::Sample>).build()?),
+            false => Box::new(builder.build()?),
+        })
+    }
+
+    fn stream<D>(self, dataset: D, options: LoaderOptions) -> Result<Box<dyn Loader>, Error>
+    where
+        D: SnapshotDataset<Sample: Sample<Batch: IntoObject> + Batch + IntoObject>,
+    {
+        let Self { parts, warnings, .. } = self;
+        let program = WorkerProgram::new(parts.program).args(parts.arguments);
+        let builder = DataLoader::stream(dataset)
+            .snapshots()
+            .options(options)
+            .worker_program(program)
+            .on_warning(warnings.listener());
+        Ok(match parts.is_unbatched {
+            true => Box::new(builder.collate(single::<D::Sample>).build()?),
+            false => Box::new(builder.build()?),
+        })
+    }
+}
+
+/// Turns the error into the exception that torchvision raises, or `ValueError`.
+fn not_opened(error: &DatasetError) -> PyErr {
+    let is_missing = matches!(
+        error,
+        DatasetError::Images(
+            ImageFolderError::NotFound { .. }
+                | ImageFolderError::NoClasses { .. }
+                | ImageFolderError::EmptyClasses { .. }
+                | ImageFolderError::ImagesWithoutClass { .. }
+        ) | DatasetError::Records(DataError {
+            problem: DataProblem::NotFound | DataProblem::NoFiles { .. },
+            ..
+        })
+    );
+    match is_missing {
+        true => PyFileNotFoundError::new_err(error.to_string()),
+        false => PyValueError::new_err(error.to_string()),
+    }
+}
