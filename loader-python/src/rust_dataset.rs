@@ -83,8 +83,17 @@ impl RustDataset {
         DatasetConfig::KINDS.to_vec()
     }
 
-    /// The keys, as JSON, with the defaults filled in.
+    /// The keys, as JSON, with the defaults filled in. Another dataset can be made of them.
     fn keys(&self) -> String {
+        let keys = match &self.config {
+            DatasetConfig::ImageFolder(options) => serde_json::to_string(options),
+            DatasetConfig::Records(config) => serde_json::to_string(config),
+        };
+        keys.expect("a config has text keys only")
+    }
+
+    /// The keys, as JSON, without the credentials in URLs.
+    fn shown_keys(&self) -> String {
         serde_json::to_string(&self.config).expect("a config has text keys only")
     }
 

@@ -59,7 +59,8 @@ class _Described:
         return _reopened, (type(self), self._native.keys(), self._output)
 
     def __repr__(self) -> str:
-        keys = ", ".join(f"{name}={value!r}" for name, value in self.keys.items() if value not in (None, {}, []))
+        shown = json.loads(self._native.shown_keys())
+        keys = ", ".join(f"{name}={value!r}" for name, value in shown.items() if value not in (None, {}, []))
         return f"{type(self).__name__}({keys})"
 
 
