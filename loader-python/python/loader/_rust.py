@@ -258,7 +258,7 @@ def worker_arguments() -> list[str]:
     """Returns the arguments of the interpreter for a worker. It imports the extension module and nothing else: no ``site``,
     no variables of the environment, no other module of this package."""
     folder = os.path.dirname(os.path.abspath(_native.__file__))
-    code = f"import sys; sys.path[:0] = [{folder!r}]; import _native, os; os._exit(_native.serve())"
+    code = f"import os, sys; sys.path.append({folder!r}); import _native; os._exit(_native.serve())"
     return ["-I", "-S", "-c", code]
 
 

@@ -1,0 +1,443 @@
+"""Rust datasets: workers load them without Python code."""
+
+import csv
+import gc
+import io
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import processes
+import pytest
+import torch
+import torch.utils.data
+import torchvision
+from datasets import same
+from PIL import Image
+from torchvision.transforms import v2
+
+import loader
+from loader import DataLoader, transforms
+from loader.datasets import CLASSES
+
+TOP = Path(__file__).resolve().parents[2]
+TRAIN = [
+    transforms.RandomResizedCrop(24),
+    transforms.RandomHorizontalFlip(),
+    transforms.Normalize([0.5, 0.4, 0.3], [0.2, 0.3, 0.4]),
+]
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory) -> Path:
+    """A folder with 13 images of three classes. PNG, so that each library decodes the same pixels."""
+    root = tmp_path_factory.mktemp("photos")
+    random = np.random.default_rng(7)
+    for number in range(13):
+        pixels = random.integers(0, 256, (40 + number, 60 - number, 3), dtype=np.uint8)
+        folder = root / ("cat", "dog", "eel")[number % 3]
+        folder.mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(folder / f"{number:02}.png")
+    return root
+
+
+def of_epoch(dataset, num_workers, **arguments):
+    arguments = {"batch_size": 4, "generator": torch.Generator().manual_seed(3), **arguments}
+    return list(DataLoader(dataset, num_workers=num_workers, **arguments))
+
+
+def is_in_slot(tensor) -> bool:
+    ranges = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:" in line]
+    return any(int(start, 16) <= tensor.data_ptr() < int(end, 16) for start, end in ranges)
+
+
+def test_an_image_folder_lists_what_torchvision_lists(photos):
+    ours, theirs = loader.ImageFolder(photos), torchvision.datasets.ImageFolder(photos)
+    assert len(ours) == len(theirs) == 13
+    assert ours.classes == theirs.classes == ["cat", "dog", "eel"]
+    assert ours.class_to_idx == theirs.class_to_idx
+    assert ours.samples == ours.imgs == theirs.samples
+    assert ours.targets == theirs.targets
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [v2.CenterCrop(32)],
+        [v2.CenterCrop((50, 20)), v2.RandomHorizontalFlip(1.0)],
+        [v2.CenterCrop(32), v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5] * 3, [0.25] * 3)],
+    ],
+    ids=["crop", "flip", "normalize"],
+)
+def test_batches_equal_torchvisions(photos, steps, num_workers):
+    transform = v2.Compose(steps if len(steps) == 4 else [*steps, torchvision.transforms.ToTensor()])
+    theirs = torch.utils.data.DataLoader(torchvision.datasets.ImageFolder(photos, transform), batch_size=4)
+    batches = of_epoch(loader.ImageFolder(photos, transform), num_workers)
+    for (images, labels), (expected, expected_labels) in zip(batches, theirs, strict=True):
+        torch.testing.assert_close(images, expected, rtol=0, atol=1e-6)
+        same(labels, expected_labels)
+
+
+def test_resized_pixels_are_those_of_pillow(photos):
+    steps = [v2.Resize((31, 17)), v2.PILToTensor()]
+    theirs = torchvision.datasets.ImageFolder(photos, v2.Compose(steps))
+    ours = loader.ImageFolder(photos, steps)
+    for (image, label), (expected, expected_label) in zip(ours, theirs, strict=True):
+        assert (image.dtype, label) == (torch.uint8, expected_label)
+        # Rounding in fixed point may differ by one.
+        assert (image.int() - expected.int()).abs().max() <= 1
+
+
+def test_batches_are_the_same_for_any_number_of_workers(photos):
+    dataset = loader.ImageFolder(photos, TRAIN)
+    expected = of_epoch(dataset, 0, shuffle=True)
+    for num_workers in (1, 2):
+        same(of_epoch(dataset, num_workers, shuffle=True), expected)
+    images, labels = expected[0]
+    assert (images.shape, images.dtype, labels.dtype) == ((4, 3, 24, 24), torch.float32, torch.int64)
+    # Another epoch, or another seed, has other random numbers.
+    again = list(DataLoader(dataset, batch_size=13, generator=torch.Generator().manual_seed(4)))
+    assert not torch.equal(again[0][0], torch.cat([images for images, _ in of_epoch(dataset, 0)]))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_order_is_that_of_pytorchs_sampler(photos, num_workers):
+    dataset = loader.ImageFolder(photos, TRAIN)
+
+    def order(of, loader_class, **arguments):
+        generator = torch.Generator().manual_seed(11)
+        return [loader_class(of, batch_size=3, shuffle=True, generator=generator, **arguments) for _ in range(1)][0]
+
+    theirs = order(torch.arange(13), torch.utils.data.DataLoader, num_workers=0)
+    ours = order(dataset, DataLoader, num_workers=num_workers)
+    for _ in range(2):
+        indices = [batch.tolist() for batch in theirs]
+        assert [labels.tolist() for _, labels in ours] == [[dataset.targets[i] for i in batch] for batch in indices]
+
+
+def test_samplers_and_subsets(photos):
+    dataset = loader.ImageFolder(photos, TRAIN)
+    inner = torch.utils.data.Subset(dataset, [12, 3, 5, 7])
+    outer = torch.utils.data.Subset(inner, torch.tensor([3, 0]))
+    for num_workers in (0, 1):
+        (_, labels), = of_epoch(outer, num_workers)
+        assert labels.tolist() == [dataset.targets[7], dataset.targets[12]]
+        batches = of_epoch(dataset, num_workers, batch_size=1, batch_sampler=[[np.int64(4), -1], [0]])
+        assert [labels.tolist() for _, labels in batches] == [[dataset.targets[4], dataset.targets[12]], [0]]
+    with pytest.raises(IndexError, match="index 13 is out of range: the dataset has 13 samples"):
+        of_epoch(dataset, 1, batch_size=1, batch_sampler=[[13]])
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_without_automatic_batching(photos, num_workers):
+    dataset = loader.ImageFolder(photos, [transforms.CenterCrop(8)])
+    samples = of_epoch(dataset, num_workers, batch_size=None)
+    assert len(samples) == 13
+    for (image, label), (expected, expected_label) in zip(samples, dataset, strict=True):
+        same((image, label), (expected, expected_label))
+    with pytest.raises(IndexError):
+        dataset[13]
+
+
+def test_workers_run_no_python_libraries(photos):
+    batches = iter(DataLoader(loader.ImageFolder(photos, TRAIN), batch_size=1, num_workers=2))
+    next(batches)
+    found = {pid: command for pid, command in processes.children().items() if "_native" in command}
+    assert len(found) == 2
+    for pid, command in found.items():
+        assert " -I -S " in command
+        mapped = Path(f"/proc/{pid}/maps").read_text()
+        assert "_native" in mapped and "torch" not in mapped and "numpy" not in mapped
+    del batches
+
+
+def test_killed_workers_change_nothing(photos):
+    dataset = loader.ImageFolder(photos, TRAIN)
+    sampler = [index % 13 for index in range(130)]
+    expected = of_epoch(dataset, 0, sampler=sampler)
+    batches, killed = [], 0
+    for batch in DataLoader(dataset, 4, sampler=sampler, num_workers=2, generator=torch.Generator().manual_seed(3)):
+        batches.append(batch)
+        if len(batches) in (3, 11):
+            for pid, command in processes.children().items():
+                if " -I -S " in command and not command.startswith("Z"):
+                    os.kill(pid, signal.SIGKILL)
+                    killed += 1
+    assert killed >= 2
+    same(batches, expected)
+
+
+def test_tensors_are_views_that_outlive_the_loader(photos):
+    dataset = loader.ImageFolder(photos, [transforms.CenterCrop(32)])
+    expected = [dataset[index][0] for index in range(4)]
+    images = next(iter(DataLoader(dataset, batch_size=4, num_workers=1)))[0]
+    row = images[2]
+    del images, dataset
+    gc.collect()
+    assert torch.equal(row, expected[2])
+    row += 1  # They can be written to.
+    assert torch.equal(row, expected[2] + 1)
+    assert is_in_slot(row)
+
+
+def test_batches_are_not_copied(photos):
+    batches = iter(DataLoader(loader.ImageFolder(photos, [transforms.CenterCrop(64)], output="dlpack"), 4, num_workers=1))
+    array, _ = next(batches)
+    tensor, other = torch.from_dlpack(array), torch.from_numpy(np.asarray(array))
+    assert tensor.data_ptr() == other.data_ptr()
+    assert is_in_slot(tensor)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_numpy_and_dlpack(photos, num_workers):
+    steps = [transforms.CenterCrop(16)]
+    expected = of_epoch(loader.ImageFolder(photos, steps), num_workers)
+    arrays = of_epoch(loader.ImageFolder(photos, steps, output="numpy"), num_workers)
+    exported = of_epoch(loader.ImageFolder(photos, steps, output="dlpack"), num_workers)
+    for torch_batch, numpy_batch, dlpack_batch in zip(expected, arrays, exported, strict=True):
+        for tensor, array, export in zip(torch_batch, numpy_batch, dlpack_batch, strict=True):
+            same(torch.from_numpy(array), tensor)
+            assert (export.dtype, export.shape) == (str(array.dtype), array.shape)
+            for imported in (np.from_dlpack(export), np.asarray(memoryview(export))):
+                same(imported, array)
+            # A consumer that knows no versions of DLPack.
+            same(torch.utils.dlpack.from_dlpack(export.__dlpack__()), tensor)
+    with pytest.raises(ValueError, match="'torch', 'numpy' or 'dlpack'"):
+        loader.ImageFolder(photos, output="jax")
+
+
+def test_pickles_and_descriptions(photos):
+    dataset = loader.ImageFolder(photos, TRAIN)
+    again = pickle.loads(pickle.dumps(dataset))
+    assert type(again) is loader.ImageFolder and again.keys == dataset.keys
+    assert repr(again) == repr(dataset) and "random_resized_crop" in repr(dataset)
+    generic = loader.dataset("image-folder", path=photos, transform=dataset.keys["transform"])
+    assert type(generic) is loader.ImageFolder and generic.keys == dataset.keys
+    # PyTorch's own loader can read it too.
+    same(list(torch.utils.data.DataLoader(loader.ImageFolder(photos, [transforms.CenterCrop(8)]), 4)),
+         of_epoch(loader.ImageFolder(photos, [transforms.CenterCrop(8)]), 0))
+
+
+def test_persistent_workers_and_states(photos):
+    dataset = loader.ImageFolder(photos, TRAIN)
+
+    def make():
+        generator = torch.Generator().manual_seed(5)
+        return DataLoader(dataset, 3, shuffle=True, num_workers=2, generator=generator, persistent_workers=True)
+
+    epochs = [[*batches] for batches in [make()] for batches in (batches, batches)]
+    assert not torch.equal(epochs[0][0][0], epochs[1][0][0])
+    first = make()
+    batches = iter(first)
+    begun = [next(batches), next(batches)]
+    state = first.state_dict()
+    resumed = make()
+    resumed.load_state_dict(state)
+    same(begun + list(resumed), epochs[0])
+    del batches
+
+
+def test_transforms_that_do_not_exist_are_refused(photos):
+    known = "there are CenterCrop, Compose, ConvertImageDtype, Normalize, PILToTensor, RandomHorizontalFlip"
+    for unknown in (v2.ColorJitter(0.5), [v2.Resize(8), v2.RandomRotation(3)], lambda image: image):
+        with pytest.raises(TypeError, match=known):
+            loader.ImageFolder(photos, unknown)
+    with pytest.raises(ValueError, match="interpolation"):
+        loader.ImageFolder(photos, v2.Resize(8, interpolation=v2.InterpolationMode.NEAREST))
+    with pytest.raises(ValueError, match="a size of 0 pixels is out of range"):
+        loader.ImageFolder(photos, transforms.Resize(0))
+    with pytest.raises(ValueError, match="normalise must be the last step"):
+        loader.ImageFolder(photos, [TRAIN[2], TRAIN[0]])
+
+
+def test_python_code_for_workers_is_refused(photos):
+    dataset = loader.ImageFolder(photos, TRAIN)
+    for argument in ("collate_fn", "worker_init_fn"):
+        with pytest.raises(ValueError, match=f"{argument} is Python code"):
+            iter(DataLoader(dataset, **{argument: print}))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_errors_name_the_file(photos, tmp_path, num_workers):
+    for problem in (FileNotFoundError, ValueError):
+        folder = tmp_path / problem.__name__
+        if problem is ValueError:
+            folder.write_text("no folder")
+        with pytest.raises(problem, match=str(folder)):
+            loader.ImageFolder(folder)
+    folder = tmp_path / "broken" / "class"
+    folder.mkdir(parents=True)
+    (folder / "bad.png").write_bytes(b"no image")
+    with pytest.raises(RuntimeError, match="bad.png"):
+        of_epoch(loader.ImageFolder(folder.parent), num_workers)
+    with pytest.raises(RuntimeError, match="bad.png"):
+        loader.ImageFolder(folder.parent)[0]
+    lines = tmp_path / "rows.jsonl"
+    lines.write_text('{"a": 1}\n{"a": \n')
+    with pytest.raises(RuntimeError, match="rows.jsonl.*line 2"):
+        of_epoch(loader.JsonLines(lines), num_workers)
+    same(of_epoch(loader.JsonLines(lines), num_workers, on_bad_sample="skip"), [{"a": torch.tensor([1])}])
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_json_lines(tmp_path, num_workers):
+    rows = [{"text": f"row {i}", "label": i, "x": [i, 0.5], "more": {"ok": i % 2 == 0}, "tags": ["a", i]} for i in range(5)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    dataset = loader.JsonLines(tmp_path / "rows.jsonl", dtypes={"label": "int16"})
+    first, second = of_epoch(dataset, num_workers, batch_size=3)
+    assert list(first) == ["text", "label", "x", "more", "tags"]
+    assert first["text"] == ["row 0", "row 1", "row 2"]
+    same(second["label"], torch.tensor([3, 4], dtype=torch.int16))
+    same(first["x"], torch.tensor([[0, 0.5], [1, 0.5], [2, 0.5]], dtype=torch.float64))
+    same(second["more"], {"ok": torch.tensor([False, True])})
+    assert first["tags"] == [["a", 0], ["a", 1], ["a", 2]]
+    assert dataset[4]["label"] == 4 and dataset[-1]["text"] == "row 4" and dataset[0]["more"] == {"ok": True}
+
+    stream = loader.JsonLinesStream(tmp_path / "rows.jsonl")
+    assert sorted(text for batch in of_epoch(stream, num_workers) for text in batch["text"]) == [row["text"] for row in rows]
+    assert [sample["label"] for sample in stream] == [0, 1, 2, 3, 4]
+    assert [sample["label"] for sample in of_epoch(stream, 0, batch_size=None)] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_csv(tmp_path, num_workers):
+    with open(tmp_path / "rows.csv", "w", newline="") as file:
+        csv.writer(file).writerows([["name", "n"], ["a", 1], ["b", 2], ["c", 3]])
+    first, second = of_epoch(loader.Csv(tmp_path / "rows.csv", types={"n": "int64"}), num_workers, batch_size=2)
+    assert first["name"] == ["a", "b"]
+    same(second["n"], torch.tensor([3]))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_tar(tmp_path, num_workers):
+    with tarfile.open(tmp_path / "train.tar", "w") as archive:
+        for number in range(4):
+            image = io.BytesIO()
+            Image.fromarray(np.full((6, 5, 3), number, dtype=np.uint8)).save(image, "png")
+            for name, content in (("png", image.getvalue()), ("cls", str(number).encode()), ("bin", bytes([number] * number))):
+                member = tarfile.TarInfo(f"{number}.{name}")
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+    dataset = loader.Tar(tmp_path / "train.tar", images={"png": {"dtype": "uint8"}})
+    first, second = of_epoch(dataset, num_workers, batch_size=2)
+    same(second["png"], torch.tensor([2, 3], dtype=torch.uint8)[:, None, None, None].expand(2, 3, 6, 5).contiguous())
+    same(first["cls"], torch.tensor([0, 1]))
+    assert second["bin"] == [b"\2\2", b"\3\3\3"]
+    with pytest.raises(TypeError):
+        len(dataset)
+    indexed = loader.IndexedTar(tmp_path / "train.tar", fields=["cls"], index="none")
+    assert len(indexed) == 4 and indexed[2]["cls"] == 2
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_tokens_and_arrays(tmp_path, num_workers):
+    np.arange(41, dtype=np.uint16).tofile(tmp_path / "tokens.bin")
+    dataset = loader.Tokens(tmp_path / "tokens.bin", 11, dtype="uint16")
+    batches = of_epoch(dataset, num_workers, batch_size=2)
+    same(batches[1]["tokens"], torch.stack([torch.arange(20, 31), torch.arange(30, 41)]))
+    np.savez(tmp_path / "rows.npz", x=np.arange(6, dtype=np.float16).reshape(3, 2), y=np.arange(3, dtype=np.uint32))
+    (batch,) = of_epoch(loader.Arrays(tmp_path / "rows.npz"), num_workers)
+    same(batch["x"], torch.arange(6, dtype=torch.float16).reshape(3, 2))
+    same(batch["y"], torch.arange(3, dtype=torch.int64).to(torch.uint32))
+    assert torch.equal(batch["y"].to(torch.int64), torch.arange(3))
+
+
+def test_padded_sequences_and_bfloat16(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"t": [1, 2, 3], "b": 0.5}\n{"t": [4], "b": 3}\n')
+    dataset = loader.JsonLines(tmp_path / "rows.jsonl", pad={"t": -1}, dtypes={"b": "bfloat16"})
+    (batch,) = of_epoch(dataset, 1)
+    same(batch["t"], loader.Padded(torch.tensor([[1, 2, 3], [4, -1, -1]]), torch.tensor([3, 1])))
+    same(batch["b"], torch.tensor([0.5, 3], dtype=torch.bfloat16))
+    (exported,) = of_epoch(loader.JsonLines(tmp_path / "rows.jsonl", dtypes={"b": "bfloat16"}, fields=["b"], output="dlpack"), 1)
+    same(torch.from_dlpack(exported["b"]), batch["b"])
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_parquet(num_workers):
+    files = TOP / "loader-data/tests/formats/fixtures/parquet"
+    dataset = loader.Parquet(files / "train-*.parquet", fields=["label", "x"])
+    stream = loader.ParquetStream(files / "train-*.parquet", fields=["label", "x"])
+    batches = of_epoch(dataset, num_workers, batch_size=8)
+    assert sum(len(batch["label"]) for batch in batches) == len(dataset) == len(stream)
+    same(of_epoch(stream, num_workers, batch_size=8), batches)
+    same(dataset[9]["x"], batches[1]["x"][1])
+
+
+def test_mixed_and_cached(tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.jsonl").write_text("".join(f'{{"from": "{name}", "n": {n}}}\n' for n in range(4)))
+    parts = [loader.JsonLines(tmp_path / f"{name}.jsonl", index="none") for name in "ab"]
+    (batch,) = of_epoch(loader.Mix([(parts[0], 0.5), (parts[1], 0.5)], num_samples=6), 1, batch_size=6)
+    assert sorted(set(batch["from"])) == ["a", "b"] and len(batch["from"]) == 6
+    cached = loader.Cached(parts[0], tmp_path / "cache")
+    for num_workers in (1, 0):
+        same(of_epoch(cached, num_workers), of_epoch(parts[0], num_workers))
+
+
+def test_a_loader_without_pytorch(photos):
+    """NumPy only: the process imports no torch."""
+    script = f"""
+import sys, loader
+from loader import transforms
+dataset = loader.ImageFolder({str(photos)!r}, [transforms.CenterCrop(8)], output="numpy")
+batches = loader.RustLoader(dataset, batch_size=4, shuffle=True, seed=3, num_workers=1)
+assert len(batches) == 4
+found = [(images.shape, labels.tolist()) for images, labels in batches]
+assert [shape for shape, _ in found] == [(4, 3, 8, 8)] * 3 + [(1, 3, 8, 8)]
+again = loader.RustLoader(dataset, batch_size=4, shuffle=True, seed=3)
+rows = iter(again)
+next(rows)
+state = again.state_dict()
+again.load_state_dict(state)
+assert [labels.tolist() for _, labels in again] == [labels for _, labels in found[1:]]
+assert again.state_dict()["epoch"] == 1
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_a_config_gives_the_samples_of_the_command(photos, tmp_path):
+    (tmp_path / "run.toml").write_text(
+        f"[dataset]\nkind = 'image-folder'\npath = '{photos}'\nsize = 16\n"
+        "[loader]\nbatch_size = 5\nshuffle = true\nseed = 9\nnum_workers = 2\ndigest = true\n"
+    )
+    from_config = loader.from_config(tmp_path / "run.toml")
+    orders = [[labels.tolist() for _, labels in from_config] for _ in range(2)]
+    assert orders[0] != orders[1] and sorted(sum(orders[0], [])) == sorted(from_config.dataset.targets)
+    programs = [Path(folder) / "debug/loader" for folder in (os.environ.get("CARGO_TARGET_DIR", ""), TOP / "target")]
+    program = next((program for program in programs if program.exists()), None)
+    if program is None:
+        pytest.skip("SKIPPED: the command `loader` is not built, so its digest is not compared")
+    command = [program, "run", tmp_path / "run.toml", "--epochs", "2", "--json"]
+    events = [json.loads(line) for line in subprocess.run(command, check=True, capture_output=True).stdout.splitlines()]
+    theirs = [event["sample_digest"] for event in events if event["event"] == "epoch"]
+    assert from_config.state_dict()["digest_before"]["sum"] == theirs[-1]
+
+
+@pytest.mark.parametrize("kind", sorted(CLASSES))
+def test_constructors_have_the_keys_of_their_kinds(kind):
+    schema = json.loads((TOP / "docs/loader.schema.json").read_text())
+    kinds = {of["properties"]["kind"]["const"]: of["properties"] for of in schema["definitions"]["Dataset"]["anyOf"]}
+    assert set(CLASSES) == {*kinds, "image-folder"} == set(loader._native.RustDataset.kinds)
+    if kind in ("image-folder", "mix", "cached"):
+        return
+    constructor = CLASSES[kind].__init__.__annotations__
+    (unpacked,) = [hint.__args__[0] for name, hint in constructor.items() if name == "keys"]
+    own = {name for name in constructor if name not in ("keys", "output", "return")}
+    assert {*unpacked.__annotations__, *own, "kind"} == set(kinds[kind])
+
+
+def test_keys_are_checked(tmp_path):
+    with pytest.raises(ValueError, match="unknown field `batch`, expected one of `path`"):
+        loader.Parquet(tmp_path, batch=3)
+    with pytest.raises(ValueError, match="unknown variant `parket`, expected one of `image-folder`"):
+        loader.dataset("parket", path=tmp_path)
+    with pytest.raises(FileNotFoundError, match="rows.csv"):
+        loader.Csv(tmp_path / "rows.csv")
