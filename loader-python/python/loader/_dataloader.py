@@ -157,7 +157,8 @@ class DataLoader(torch.utils.data.DataLoader[_Batch]):
         self._begun_epochs = 0
         self._resume_from: dict[str, Any] | None = None
         self._last_iterator: Any = lambda: None
-        if num_workers > 0 and not _info.is_worker and _start_method(self) != "spawn":
+        is_python = _rust.base_of(dataset) is None
+        if num_workers > 0 and is_python and not _info.is_worker and _start_method(self) != "spawn":
             _native.start_template(_interpreter(), _template_arguments())
         arguments = locals()
         for name in _ENGINE_OPTIONS:
