@@ -39,7 +39,8 @@ static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 pub(crate) struct Engine {
     /// Number of the dataset, if it is one of Python objects.
     number: Option<u64>,
-    loader: Box<dyn Loader>,
+    /// `None` while it is dropped.
+    loader: Option<Box<dyn Loader>>,
     raised: Raised,
     warnings: Warnings,
 }
@@ -145,7 +146,7 @@ impl Engine {
         });
         let number = Some(number);
         match loader {
-            Ok(loader) => Ok(Self { number, loader: Box::new(loader), raised, warnings }),
+            Ok(loader) => Ok(Self { number, loader: Some(Box::new(loader)), raised, warnings }),
             Err(error) => {
                 number.map(dataset::forget_opened);
                 Err(raised.take().unwrap_or_else(|| errors::to_python(py, &error, number)))
@@ -155,7 +156,7 @@ impl Engine {
 
     /// Returns the number of batches in an epoch, if it is known.
     fn batches(&self) -> Option<usize> {
-        self.loader.len()
+        self.loader.as_ref()?.len()
     }
 
     /// Begins an epoch.
@@ -174,7 +175,7 @@ impl Engine {
 impl Engine {
     /// Makes an engine of the loader of a Rust dataset.
     pub(crate) fn of_loader(loader: Box<dyn Loader>, raised: Raised, warnings: Warnings) -> Self {
-        Self { number: None, loader, raised, warnings }
+        Self { number: None, loader: Some(loader), raised, warnings }
     }
 
     fn iterator(
@@ -183,7 +184,8 @@ impl Engine {
         loads: Py<PyAny>,
         start: impl FnOnce(&dyn Loader) -> Result<Box<dyn Batches>, Error> + Send,
     ) -> PyResult<BatchIterator> {
-        let iter = py.detach(|| start(&*self.loader));
+        let iter =
+            py.detach(|| start(self.loader.as_deref().expect("it is only taken when the engine is dropped")));
         let iter = iter.map_err(|error| {
             self.raised.take().unwrap_or_else(|| errors::to_python(py, &error, self.number))
         })?;
@@ -194,6 +196,9 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.number.map(dataset::forget_opened);
+        let loader = self.loader.take();
+        // Persistent workers that are idle end with the loader, which takes some time.
+        let _: Option<()> = Python::try_attach(|py| py.detach(|| drop(loader)));
     }
 }
 
