@@ -148,7 +148,7 @@ impl Engine {
         match loader {
             Ok(loader) => Ok(Self { number, loader: Some(Box::new(loader)), raised, warnings }),
             Err(error) => {
-                number.map(dataset::forget_opened);
+                forget(number);
                 Err(raised.take().unwrap_or_else(|| errors::to_python(py, &error, number)))
             }
         }
@@ -195,10 +195,16 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.number.map(dataset::forget_opened);
+        forget(self.number);
         let loader = self.loader.take();
         // Persistent workers that are idle end with the loader, which takes some time.
         let _: Option<()> = Python::try_attach(|py| py.detach(|| drop(loader)));
+    }
+}
+
+fn forget(number: Option<u64>) {
+    if let Some(number) = number {
+        dataset::forget_opened(number);
     }
 }
 

@@ -156,7 +156,7 @@ impl RustDataset {
     fn engine(&self, py: Python<'_>, parts: Parts) -> PyResult<Engine> {
         let (raised, warnings) = (Raised::default(), Warnings::default());
         let loader = Building { parts, raised: raised.clone(), warnings: warnings.clone() };
-        let loader = loader.options().and_then(|options| Ok(py.detach(|| self.build(loader, options))));
+        let loader = loader.options().map(|options| py.detach(|| self.build(loader, options)));
         match loader? {
             Ok(loader) => Ok(Engine::of_loader(loader, raised, warnings)),
             Err(error) => Err(raised.take().unwrap_or_else(|| errors::to_python(py, &error, None))),
