@@ -92,7 +92,7 @@ def same(left, right) -> None:
     assert type(left) is type(right), f"{type(left)} and {type(right)}"
     if isinstance(left, torch.Tensor):
         assert (left.dtype, left.shape, left.layout) == (right.dtype, right.shape, right.layout)
-        assert torch.equal(left, right) or torch.allclose(left.to_dense(), right.to_dense(), equal_nan=True)
+        assert torch.equal(left.to_dense(), right.to_dense())
     elif isinstance(left, np.ndarray):
         assert left.dtype == right.dtype
         np.testing.assert_array_equal(left, right)
