@@ -334,6 +334,9 @@ class _Iterator(_BaseDataLoaderIter):
         resume = _Resume(loader)
         self._began_with = resume.generators()
         super()._reset(loader, first_iter)
+        if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
+            # PyTorch has given it the seed of this epoch. Workers get it with the dataset, so they cannot stay.
+            self._make_engine(loader)
         self._batches = self._start(loader, resume)
 
     def _next_data(self) -> Any:
