@@ -324,6 +324,7 @@ class _Iterator(_BaseDataLoaderIter):
             batches = self._engine.iterate(loader._begun_epochs, self._loads)
             loader._begun_epochs += 1
         self._is_over = False
+        self._last_pids: list[int] = []
         self._generators = loader._generators()
         loader._last_iterator = weakref.ref(self)
         _exit.close_at_exit(batches)
@@ -341,7 +342,10 @@ class _Iterator(_BaseDataLoaderIter):
 
     def _next_data(self) -> Any:
         try:
-            return next(self._batches)
+            batch = next(self._batches)
+            if not self._last_pids:
+                self._last_pids = self._batches.worker_pids()
+            return batch
         except StopIteration:
             self._is_over = True
             raise
@@ -364,8 +368,13 @@ class _Iterator(_BaseDataLoaderIter):
 
     @property
     def _workers(self) -> list["_Worker"]:
-        """The workers, as programs that use PyTorch's private list expect them."""
-        return [_Worker(pid) for pid in self._batches.worker_pids()]
+        """The workers, as programs that use PyTorch's private list expect them; at the end of an epoch those that were there."""
+        self._last_pids = self._batches.worker_pids() or self._last_pids
+        return [_Worker(pid) for pid in self._last_pids]
+
+    def _shutdown_workers(self) -> None:
+        """Ends the workers, for programs that call PyTorch's private method."""
+        self._batches.close()
 
     def report(self) -> str | None:
         """Returns the report of the epoch so far: figures, and what the bottleneck is."""
