@@ -94,7 +94,10 @@ def test_code_without_a_file_and_without_cloudpickle_says_what_to_do(how, withou
 def arguments_of(how):
     if how == "-c":
         return ["-c", SCRIPT + TOP_LEVEL], None
-    return ["-i", "-q"] if how == "interactive" else ["-"], SCRIPT + TOP_LEVEL
+    if how == "stdin":
+        return ["-"], SCRIPT + TOP_LEVEL
+    # As one types it: an empty line ends a class or a function.
+    return ["-i", "-q"], (SCRIPT + TOP_LEVEL).replace("\n\n    def", "\n    def")
 
 
 def test_a_script_may_have_any_name_and_be_run_from_anywhere(tmp_path):
@@ -114,7 +117,10 @@ def test_a_folder_with_a_module_of_the_package_s_name_disturbs_no_worker(tmp_pat
     processes.run("-c", code)
 
 
-def test_output_of_workers_reaches_main_s_outputs(tmp_path):
+def test_output_of_workers_reaches_main_s_standard_error_with_the_worker_s_number(tmp_path):
     path = tmp_path / "train.py"
     path.write_text(SCRIPT.replace("return index * FACTOR", "print('sample', index); return index * FACTOR") + GUARDED)
-    assert sorted(line for line in processes.run(path).splitlines() if line.startswith("sample")) == [f"sample {i}" for i in range(6)]
+    status, out, err = processes.Script(path).end()
+    assert (status, out.splitlines()[-1]) == (0, RESULT)
+    # Three samples make a batch, which one of two workers loads.
+    assert sorted(err.splitlines()) == [f"[worker {index // 3}] sample {index}" for index in range(6)]
