@@ -1,7 +1,7 @@
-"""Batches: how samples are stacked, and how a batch travels from a worker to main.
+"""How a batch travels from a worker to main.
 
-In a worker, the default collation stacks tensors directly into the slot of shared memory that main reads. Everything else
-is pickled, and the bytes of arrays are copied into the slot once.
+A batch is pickled, and the bytes of its arrays are copied into the slot of shared memory that main reads. What the default
+collation has stacked in the slot is there already. `_collate_torch` has the default collation.
 """
 
 import io
@@ -10,64 +10,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch.utils.data._utils import collate as _torch
-
 from . import _native
 
-#: The memory of tensors that the batch in work has in its slot, by address.
-_in_slot: dict[int, Any] = {}
+#: The memory of arrays that the batch in work has in its slot, by address.
+in_slot: dict[int, _native.Memory] = {}
 
-_torch_tensors = _torch.default_collate_fn_map[torch.Tensor]
-
-
-def default_collate(batch: list[Any]) -> Any:
-    """Collates as ``torch.utils.data.default_collate``."""
-    return _torch.default_collate(batch)
-
-
-def in_worker(collate_fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Returns the function that a worker calls in place of ``collate_fn``."""
-    return _collate_into_slot if collate_fn in (default_collate, _torch.default_collate) else collate_fn
-
-
-def prepare_worker() -> None:
-    """Keeps PyTorch from allocating shared memory of its own, which it does in a worker, when user code calls
-    ``torch.utils.data.default_collate``. The batch is copied into the slot."""
-    _torch.default_collate_fn_map[torch.Tensor] = _stack
-
-
-def _collate_into_slot(batch: list[Any]) -> Any:
-    # The user may have added types to the map.
-    functions = {**_torch.default_collate_fn_map, torch.Tensor: _stack_into_slot}
-    return _torch.collate(batch, collate_fn_map=functions)
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    return (
-        type(tensor) is torch.Tensor
-        and tensor.device.type == "cpu"
-        and tensor.layout is torch.strided
-        and not (tensor.requires_grad or tensor.is_nested or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
-    )
-
-
-def _stack(batch: list[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
-    if not _is_plain(batch[0]):
-        return _torch_tensors(batch, collate_fn_map=collate_fn_map)
-    return torch.stack(batch, 0)
-
-
-def _stack_into_slot(batch: list[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
-    first = batch[0]
-    size = len(batch) * first.numel() * first.element_size()
-    if size == 0 or not _is_plain(first):
-        return _stack(batch, collate_fn_map=collate_fn_map)
-    memory = _native.allocate(size)
-    out = torch.frombuffer(memory, dtype=first.dtype).view(len(batch), *first.shape)
-    torch.stack(batch, 0, out=out)
-    _in_slot[out.data_ptr()] = memory
-    return out
+#: What pickles a value of a type, so that its bytes do not become part of the pickle. Returns what ``__reduce__`` returns.
+reducers: dict[type, Callable[[Any], Any]] = {}
 
 
 def encode(batch: Any) -> tuple[bytes, list[Any]]:
@@ -84,7 +33,7 @@ def encode(batch: Any) -> tuple[bytes, list[Any]]:
             _cloud_pickler()(file, protocol=5, buffer_callback=buffers.append).dump(batch)
         return file.getvalue(), [_released(buffer) for buffer in buffers]
     finally:
-        _in_slot.clear()
+        in_slot.clear()
 
 
 def content(sample: Any) -> list[Any]:
@@ -110,18 +59,8 @@ def _released(buffer: pickle.PickleBuffer) -> Any:
 
 
 def _reduce(value: Any) -> Any:
-    if type(value) is not torch.Tensor or not _is_plain(value):
-        return NotImplemented
-    memory = _in_slot.get(value.data_ptr())
-    if memory is None or not value.is_contiguous() or len(memory) != value.numel() * value.element_size():
-        memory = value.contiguous().reshape(-1).view(torch.uint8).numpy()
-    return _tensor, (pickle.PickleBuffer(memory), value.dtype, tuple(value.shape))
-
-
-def _tensor(memory: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    if len(memory) == 0:
-        return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(memory, dtype=dtype).view(shape)
+    reducer = reducers.get(type(value))
+    return NotImplemented if reducer is None else reducer(value)
 
 
 class _Pickler(pickle.Pickler):

@@ -34,11 +34,11 @@ def open_dataset(memory: Any, worker: int) -> Any:
     if worker_init_fn is not None:
         worker_init_fn(worker)
 
-    from . import _collate, _fetch
+    from . import _collate, _collate_torch, _fetch
 
-    _collate.prepare_worker()
+    _collate_torch.prepare_worker()
     keys = _keys.KeyReader(settings["keys"])
-    collate_fn = _collate.in_worker(collate_fn)
+    collate_fn = _collate_torch.in_worker(collate_fn)
     return _fetch.Fetcher(dataset, collate_fn, settings["auto_collation"], keys, _collate.encode)
 
 
