@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ._collate_torch import default_collate as default_collate
+    from ._base import default_collate as default_collate
     from ._dataloader import DataLoader as DataLoader
     from ._info import WorkerInfo as WorkerInfo, get_worker_info as get_worker_info
     from ._rust import (
@@ -51,7 +51,7 @@ _PLACES = {
     **dict.fromkeys(_RUST, "_rust"),
     "DataLoader": "_dataloader",
     "WorkerInfo": "_info",
-    "default_collate": "_collate_torch",
+    "default_collate": "_base",
     "get_worker_info": "_info",
 }
 

@@ -1,7 +1,7 @@
 """How a batch travels from a worker to main.
 
 A batch is pickled, and the bytes of its arrays are copied into the slot of shared memory that main reads. What the default
-collation has stacked in the slot is there already. `_collate_torch` has the default collation.
+collation has stacked in the slot is there already. `_collate_torch` and `_collate_numpy` have the default collations.
 """
 
 import io

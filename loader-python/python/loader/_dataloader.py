@@ -11,17 +11,8 @@ import weakref
 from multiprocessing import spawn, util
 from typing import Any, TypeVar
 
-import torch
-import torch.utils.data
-from torch.utils.data.dataloader import (
-    IterDataPipe,
-    MapDataPipe,
-    _BaseDataLoaderIter,
-    _DatasetKind,
-    _sharding_worker_init_fn,
-)
-
-from . import _collate, _exit, _fetch, _info, _keys, _native, _pickling, _rust, _seeds
+from . import _base, _collate, _exit, _fetch, _info, _keys, _native, _pickling, _rust, _seeds
+from ._base import _BaseDataLoaderIter, _DatasetKind
 
 #: What the template of workers imports if main has imported it.
 _LARGE_LIBRARIES = ("numpy", "torch", "torchvision")
@@ -49,19 +40,10 @@ _ENGINE_OPTIONS = (
 )
 
 
-#: What a loader has without `collate_fn`. The workers of a Rust dataset do the same.
-_DEFAULT_COLLATION = (
-    torch.utils.data.default_collate,
-    torch.utils.data.default_convert,
-    torch.utils.data._utils.collate.default_collate,
-    torch.utils.data._utils.collate.default_convert,
-    _collate.default_collate,
-)
-
 _Batch = TypeVar("_Batch", covariant=True)
 
 
-class DataLoader(torch.utils.data.DataLoader[_Batch]):
+class DataLoader(_base.DataLoader[_Batch]):
     """Loads batches of a dataset, as ``torch.utils.data.DataLoader`` does, with worker processes that may die at any time.
 
     The arguments up to ``in_order`` are PyTorch's, with the same defaults, checks, warnings and exceptions. The order of the
@@ -204,11 +186,11 @@ class DataLoader(torch.utils.data.DataLoader[_Batch]):
         # Persistent workers belong to the epoch before.
         self._iterator = None
 
-    def _generators(self) -> list[torch.Generator]:
+    def _generators(self) -> list[_base.Generator]:
         """Returns the generators that determine the order of an epoch."""
         owners = (self, self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None))
         found = (getattr(owner, "generator", None) for owner in owners)
-        return list({id(generator): generator for generator in found if isinstance(generator, torch.Generator)}.values())
+        return list({id(generator): generator for generator in found if isinstance(generator, _base.Generator)}.values())
 
     def _engine_options(self, pin_memory: bool) -> dict[str, Any]:
         options: dict[str, Any] = {"num_workers": self.num_workers, "pin_memory": pin_memory, "in_order": self.in_order}
@@ -259,7 +241,7 @@ class _Iterator(_BaseDataLoaderIter):
         self, loader: DataLoader, dataset: _rust.RustDataset | _rust.RustStream, subsets: list[Any]
     ) -> _native.Engine:
         """Makes the engine of a dataset that workers load without Python code."""
-        _rust.check(loader, loader.collate_fn in _DEFAULT_COLLATION)
+        _rust.check(loader, loader.collate_fn in _base.default_collations)
         if self._dataset_kind == _DatasetKind.Map:
             self._order = _rust.IndexOrder(self._index_sampler, self._auto_collation, len(dataset), subsets)
         options = loader._engine_options(self._pin_memory) | {"seed": self._base_seed}
@@ -287,7 +269,7 @@ class _Iterator(_BaseDataLoaderIter):
                 fingerprint=_fingerprint(loader.dataset),
                 begin=self._order.begin if self._order else None,
                 batches=_length(loader._index_sampler) if is_map else 0,
-                sampler_fingerprint=type(loader._index_sampler).__qualname__,
+                sampler_fingerprint=_name(loader._index_sampler),
                 seed_samples=loader.seed_samples,
                 options=json.dumps(loader._engine_options(self._pin_memory) | {"seed": self._base_seed}),
                 program=_interpreter(),
@@ -297,20 +279,20 @@ class _Iterator(_BaseDataLoaderIter):
         )
 
     def _opened(self, keys: _keys.KeyList) -> _fetch.Fetcher:
-        if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
-            torch.utils.data.graph_settings.apply_sharding(self._dataset, self._world_size, self._rank)
+        if isinstance(self._dataset, _base.data_pipes):
+            _base.apply_sharding(self._dataset, self._world_size, self._rank)
         return _fetch.Fetcher(self._dataset, self._collate_fn, self._auto_collation, keys, None)
 
     def _pickle(self, loader: DataLoader, keys: str) -> bytes:
         worker_init_fn = loader.worker_init_fn
-        if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
-            worker_init_fn = functools.partial(_sharding_worker_init_fn, worker_init_fn, self._world_size, self._rank)
+        if isinstance(self._dataset, _base.data_pipes):
+            worker_init_fn = functools.partial(_base.sharding_worker_init_fn, worker_init_fn, self._world_size, self._rank)
         settings = {
             "base_seed": self._base_seed,
             "num_workers": self._num_workers,
             "auto_collation": self._auto_collation,
             "keys": keys,
-            "torch": "torch" in sys.modules,
+            "torch": _base.has_torch,
         }
         return _pickling.dumps((self._dataset, self._collate_fn, worker_init_fn), settings)
 
@@ -335,7 +317,7 @@ class _Iterator(_BaseDataLoaderIter):
         resume = _Resume(loader)
         self._began_with = resume.generators()
         super()._reset(loader, first_iter)
-        if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
+        if isinstance(self._dataset, _base.data_pipes):
             # PyTorch has given it the seed of this epoch. Workers get it with the dataset, so they cannot stay.
             self._make_engine(loader)
         self._batches = self._start(loader, resume)
@@ -362,7 +344,7 @@ class _Iterator(_BaseDataLoaderIter):
             "returned": self._num_yielded,
             "is_over": is_over,
             # At the end of an epoch the next one begins with the generators as they are now.
-            "generators": [generator.get_state() for generator in self._generators] if is_over else self._began_with[0],
+            "generators": [_base.generator_state(generator) for generator in self._generators] if is_over else self._began_with[0],
             "global_generators": None if is_over else self._began_with[1],
         }
 
@@ -413,7 +395,7 @@ class _Resume:
         state, loader._resume_from = loader._resume_from, None
         position = (state or {}).get("position") or {"is_over": True, "generators": None}
         self._generators = loader._generators()
-        self._begun: list[torch.Tensor] | None = position["generators"]
+        self._begun: list[Any] | None = position["generators"]
         if self._begun is not None and len(self._generators) != len(self._begun):
             raise ValueError("the state does not fit the loader: its samplers have other generators")
         is_over = position["is_over"]
@@ -424,13 +406,13 @@ class _Resume:
         self.base_seed: int = 0 if is_over else position["base_seed"]
         self.returned: int = 0 if is_over else position["returned"]
 
-    def generators(self) -> tuple[list[torch.Tensor], dict[str, Any]]:
+    def generators(self) -> tuple[list[Any], dict[str, Any]]:
         """Returns the states of the loader's generators and of the global ones, as they are now."""
-        return [generator.get_state() for generator in self._generators], _seeds.capture()
+        return [_base.generator_state(generator) for generator in self._generators], _seeds.capture()
 
     def _set_generators(self) -> None:
         for generator, begun in zip(self._generators, self._begun or []):
-            generator.set_state(begun)
+            _base.set_generator_state(generator, begun)
 
     def __enter__(self) -> None:
         if self._begun_global is not None:
@@ -466,7 +448,7 @@ def _worker_arguments() -> list[str]:
 
 def _template_arguments() -> list[str]:
     """Returns the interpreter's arguments for the template, which imports the large libraries that main has imported."""
-    names = ", ".join(repr(name) for name in _LARGE_LIBRARIES if name in sys.modules)
+    names = ", ".join(repr(name) for name in _LARGE_LIBRARIES if sys.modules.get(name))
     return _arguments(f"from loader._template import main; main({names})")
 
 
@@ -477,7 +459,11 @@ def _arguments(code: str) -> list[str]:
 
 
 def _fingerprint(dataset: Any) -> str:
-    return f"{type(dataset).__module__}.{type(dataset).__qualname__} of {_length(dataset)}"
+    return f"{_name(dataset)} of {_length(dataset)}"
+
+
+def _name(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def _length(value: Any) -> int:

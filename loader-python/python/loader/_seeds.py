@@ -10,11 +10,11 @@ from typing import Any
 def capture() -> dict[str, Any]:
     """Returns the state of each generator that is imported."""
     state: dict[str, Any] = {"random": random.getstate()}
-    if "torch" in sys.modules:
+    if sys.modules.get("torch"):
         import torch
 
         state["torch"] = torch.get_rng_state()
-    if "numpy" in sys.modules:
+    if sys.modules.get("numpy"):
         import numpy
 
         state["numpy"] = numpy.random.get_state()
@@ -37,11 +37,11 @@ def restore(state: dict[str, Any]) -> None:
 def seed(value: int) -> None:
     """Seeds each generator that is imported with a number of 64 bits."""
     random.seed(value)
-    if "torch" in sys.modules:
+    if sys.modules.get("torch"):
         import torch
 
         torch.manual_seed(value)
-    if "numpy" in sys.modules:
+    if sys.modules.get("numpy"):
         import numpy
 
         numpy.random.seed([value & 0xFFFF_FFFF, value >> 32])

@@ -28,17 +28,21 @@ def open_dataset(memory: Any, worker: int) -> Any:
     if settings["torch"]:
         import torch
 
+        from . import _collate_torch as collation
+
         torch.set_num_threads(1)
+    else:
+        from . import _collate_numpy as collation
     seed_everything(base_seed, worker)
     _info.set_worker_info(_info.WorkerInfo(worker, num_workers, base_seed + worker, dataset))
     if worker_init_fn is not None:
         worker_init_fn(worker)
 
-    from . import _collate, _collate_torch, _fetch
+    from . import _collate, _fetch
 
-    _collate_torch.prepare_worker()
+    collation.prepare_worker()
     keys = _keys.KeyReader(settings["keys"])
-    collate_fn = _collate_torch.in_worker(collate_fn)
+    collate_fn = collation.in_worker(collate_fn)
     return _fetch.Fetcher(dataset, collate_fn, settings["auto_collation"], keys, _collate.encode)
 
 
@@ -46,12 +50,13 @@ def seed_everything(base_seed: int, worker: int) -> None:
     """Seeds Python, PyTorch and NumPy as PyTorch does in its workers, those of them that are imported."""
     seed = base_seed + worker
     random.seed(seed)
-    if "torch" in sys.modules:
+    if sys.modules.get("torch"):
         import torch
-        from torch.utils.data._utils.worker import _generate_state
 
         torch.manual_seed(seed)
-        if "numpy" in sys.modules:
-            import numpy
+    if sys.modules.get("numpy"):
+        import numpy
 
-            numpy.random.seed(_generate_state(base_seed, worker))
+        # PyTorch computes the same numbers: its `_generate_state` is this class of NumPy, written in Python.
+        state = numpy.random.SeedSequence([worker, base_seed & 0xFFFF_FFFF, base_seed >> 32, 0])
+        numpy.random.seed(state.generate_state(4))

@@ -1,0 +1,49 @@
+"""What the loader is built on: PyTorch's classes if PyTorch is installed, and otherwise those of `_standalone`.
+
+Workers do not import this module. Main tells them which one it is.
+"""
+
+from typing import Any
+
+try:
+    import torch
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    from numpy.random import Generator
+
+    from ._collate_numpy import default_collate, default_convert
+    from ._standalone import DataLoader, _BaseDataLoaderIter, _DatasetKind
+
+    has_torch = False
+    default_collations: tuple[Any, ...] = (default_collate, default_convert)
+    data_pipes: tuple[type, ...] = ()
+
+    def generator_state(generator: Generator) -> Any:
+        return generator.bit_generator.state
+
+    def set_generator_state(generator: Generator, state: Any) -> None:
+        generator.bit_generator.state = state
+
+else:
+    from torch import Generator
+    from torch.utils.data import DataLoader, _utils
+    from torch.utils.data.dataloader import (
+        IterDataPipe,
+        MapDataPipe,
+        _BaseDataLoaderIter,
+        _DatasetKind,
+        _sharding_worker_init_fn as sharding_worker_init_fn,
+    )
+    from torch.utils.data.graph_settings import apply_sharding
+
+    from ._collate_torch import default_collate
+
+    has_torch = True
+    # What a loader has without `collate_fn`.
+    default_collations = (default_collate, _utils.collate.default_collate, _utils.collate.default_convert)
+    data_pipes = (IterDataPipe, MapDataPipe)
+    generator_state = torch.Generator.get_state
+    set_generator_state = torch.Generator.set_state
+
+__all__ = ["DataLoader", "Generator", "default_collate"]
