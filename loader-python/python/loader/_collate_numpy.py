@@ -101,7 +101,7 @@ def _numbers(batch: Sequence[Any]) -> numpy.ndarray:
     # `array` raises TypeError for what is not a number, and OverflowError for integers of more than 64 bits.
     if all(isinstance(value, (bool, numpy.bool_)) for value in batch):
         return numpy.array(batch, dtype=bool)
-    kind = "d" if any(isinstance(value, (float, numpy.floating)) for value in batch) else "q"
+    kind = "d" if any(isinstance(value, (float, numpy.floating)) for value in batch) else "l"
     return numpy.array(array.array(kind, batch))
 
 
@@ -119,7 +119,9 @@ def _stack(batch: list[numpy.ndarray], out: numpy.ndarray | None = None) -> nump
 def _stack_into_slot(batch: list[numpy.ndarray]) -> numpy.ndarray:
     first = batch[0]
     size = len(batch) * first.nbytes
-    if size == 0 or first.dtype.hasobject or any(value.dtype != first.dtype for value in batch):
+    # NumPy makes a common dtype of different ones, and the machine's byte order of another one.
+    is_plain = first.dtype.isnative and not first.dtype.hasobject and all(value.dtype == first.dtype for value in batch)
+    if size == 0 or not is_plain:
         return _stack(batch)
     memory = _native.allocate(size)
     out = _stack(batch, numpy.frombuffer(memory, first.dtype).reshape(len(batch), *first.shape))
