@@ -70,6 +70,8 @@ class PyTorch(Peer):
         return batch.numpy()
 
     def images(self, options, count):
+        if options.pipeline == "rust":
+            return rust_images(options.folder, count)
         return ImageFiles(options.folder, count, PIPELINES[options.pipeline]())
 
 
@@ -118,6 +120,16 @@ def torchvision():
         ]
     )
     return lambda path: transform(decode_image(path, mode=ImageReadMode.RGB))
+
+
+def rust_images(folder, count):
+    """Returns the dataset of this loader's Python package, whose workers run no Python code. The files are repeated as in
+    `ImageFiles`."""
+    from loader import ImageFolder
+    from loader.transforms import Normalize, RandomHorizontalFlip, RandomResizedCrop
+
+    images = ImageFolder(folder, [RandomResizedCrop(IMAGE[1:]), RandomHorizontalFlip(), Normalize(MEAN, STD)])
+    return Subset(images, [index % len(images) for index in range(count)])
 
 
 PIPELINES = {"pillow": pillow, "torchvision": torchvision}

@@ -332,7 +332,7 @@ class Peer:
         parser.add_argument("--whole-batches", action="store_true")
         parser.add_argument("--streaming", action="store_true")
         parser.add_argument("--package", choices=["torch", "loader"], default="torch", help="the package whose DataLoader loads")
-        parser.add_argument("--pipeline", choices=["pillow", "torchvision"], default="torchvision")
+        parser.add_argument("--pipeline", choices=["pillow", "rust", "torchvision"], default="torchvision")
         options = parser.parse_args()
         for workload, needed in (("tokens", "file"), ("images", "folder"), *((name, "file") for name in COLUMNS)):
             if options.workload == workload and getattr(options, needed) is None:

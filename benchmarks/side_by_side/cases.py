@@ -15,7 +15,7 @@ FILES = {
     "tar": ("samples.tar", 80),
     "tokens": ("tokens.u16", 1000),
 }
-IMAGE_SIDES = (OURS, "torchvision", "pillow", "grain", "tf.data", "spdl", "dataloader-rs")
+IMAGE_SIDES = (OURS, "python-rust", "torchvision", "pillow", "grain", "tf.data", "spdl", "dataloader-rs")
 PARQUET_SIDES = (OURS, STANDARD, "pytorch-batches", "hf")
 JSON_SIDES = (OURS, STANDARD, "hf")
 BURN_SIDES = (OURS, "burn")
@@ -205,7 +205,7 @@ def images() -> Iterator[Case]:
         row = Row(title, "", rate, more_is_better=True, overview=overview, plot=plot)
         processor = Row(f"processor time per image, {count(workers)}", "ms", lambda line: line["cpu_ms_per_image"])
         options = ["--workers", str(workers), "--folder", ".data/images", "--batches", "20", "--epochs", "1"]
-        sides = (OURS, "torchvision", "pillow") if workers == 0 else IMAGE_SIDES
+        sides = (OURS, "python-rust", "torchvision", "pillow") if workers == 0 else IMAGE_SIDES
         yield Case("images", options, [row, processor], sides=sides, needs="images")
 
 

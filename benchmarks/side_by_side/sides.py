@@ -72,6 +72,15 @@ PYTHON_PEERS = [
         general=False,
     ),
     PythonPeer(
+        "python-rust",
+        "this loader from Python",
+        "peers/pytorch.py",
+        ["loader", "torch"],
+        ["torch"],
+        ["--package", "loader", "--pipeline", "rust"],
+        general=False,
+    ),
+    PythonPeer(
         "pytorch-batches",
         "PyTorch, whole batches",
         "peers/pytorch.py",

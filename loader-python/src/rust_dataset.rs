@@ -234,7 +234,7 @@ impl Building {
         let mut builder = DataLoader::builder(dataset)
             .options(options)
             .worker_program(program)
-            .on_warning(warnings.listener());
+            .on_warning(warnings.listener(parts.begin.is_some()));
         if let Some(begin) = parts.begin {
             let (batches, fingerprint) = (parts.batches, parts.sampler_fingerprint);
             builder = builder.batch_sampler(PyOrder { begin, batches, fingerprint, raised });
@@ -255,7 +255,7 @@ impl Building {
             .snapshots()
             .options(options)
             .worker_program(program)
-            .on_warning(warnings.listener());
+            .on_warning(warnings.listener(false));
         Ok(match parts.is_unbatched {
             true => Box::new(builder.collate(single::<D::Sample>).build()?),
             false => Box::new(builder.build()?),

@@ -40,6 +40,8 @@ _ENGINE_OPTIONS = (
 )
 
 
+_rust.register_stream()
+
 _Batch = TypeVar("_Batch", covariant=True)
 
 

@@ -1,6 +1,8 @@
 """The extension module: the engine, as the package uses it. Its names may change in any release."""
 
-from typing import Any, Callable
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 class Memory:
     """Bytes of a batch, in shared memory or on the heap, with the buffer protocol."""
@@ -11,21 +13,106 @@ class Memory:
 def allocate(size: int) -> Memory:
     """Allocates bytes for an array of the batch that this thread collates. Their content is undefined."""
 
+class Array:
+    """A tensor in a slot of shared memory or on the heap, with the buffer protocol and DLPack."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The size of each dimension."""
+
+    @property
+    def dtype(self) -> str:
+        """The name of the dtype, such as ``float32``."""
+
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+class RustDataset:
+    """A dataset of ``loader-data``, made of JSON with the keys of the section ``[dataset]`` of a config file."""
+
+    #: The names of all kinds.
+    kinds: list[str]
+
+    def __init__(self, keys: str) -> None: ...
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> tuple[RustDataset, str]:
+        """Reads a config file. Returns the dataset, and the options of the loader as JSON."""
+
+    def keys(self) -> str:
+        """The keys, as JSON, with the defaults filled in. Another dataset can be made of them."""
+
+    def shown_keys(self) -> str:
+        """The keys, as JSON, without the credentials in URLs."""
+
+    @property
+    def is_stream(self) -> bool:
+        """True if the samples are read in order."""
+
+    @property
+    def samples(self) -> int | None:
+        """Number of samples, if it is known."""
+
+    def classes(self) -> list[str]:
+        """The names of the classes of an image folder."""
+
+    def files(self) -> list[tuple[os.PathLike[str], int]]:
+        """The path and the label of each sample of an image folder."""
+
+    def get(self, index: int, seed: int, convert: Callable[[Array], Any]) -> Any:
+        """Loads one sample in this process."""
+
+    def engine(self, parts: RustParts) -> Engine:
+        """Makes a loader of this dataset."""
+
+class RustParts(Protocol):
+    """What the loader of a Rust dataset is made from, beside the dataset."""
+
+    @property
+    def begin(self) -> Callable[[int], Iterator[list[int]]] | None: ...
+    @property
+    def batches(self) -> int: ...
+    @property
+    def sampler_fingerprint(self) -> str: ...
+    @property
+    def options(self) -> str: ...
+    @property
+    def is_unbatched(self) -> bool: ...
+    @property
+    def program(self) -> str: ...
+    @property
+    def arguments(self) -> list[str]: ...
+
 class Engine:
     """A loader, with its dataset and options as they were when it was made."""
 
     def __init__(self, parts: Any) -> None: ...
-    def iterate(self, epoch: int, loads: Callable[[Memory, list[Memory]], Any]) -> BatchIterator:
+    def iterate(self, epoch: int, loads: Callable[..., Any]) -> BatchIterator:
         """Begins an epoch."""
 
-    def resume(self, state: str, loads: Callable[[Memory, list[Memory]], Any]) -> BatchIterator:
+    def resume(self, state: str, loads: Callable[..., Any]) -> BatchIterator:
         """Continues from a state, as JSON."""
+
+    def batches(self) -> int | None:
+        """Returns the number of batches in an epoch, if it is known."""
 
 class BatchIterator:
     """The batches of an epoch. Waiting for one releases the interpreter's lock and notices Ctrl-C."""
 
     def __iter__(self) -> BatchIterator: ...
     def __next__(self) -> Any: ...
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch."""
+
     def state(self) -> str | None:
         """Returns the position, as JSON; ``None`` once the iterator is closed."""
 

@@ -86,10 +86,7 @@ class RustStream(_Described):
     def _open(self, native: _native.RustDataset, output: Output | None) -> None:
         super()._open(native, output)
         if "torch" in sys.modules:
-            from torch.utils.data import IterableDataset
-
-            # PyTorch's loader asks for the class.
-            IterableDataset.register(type(self))
+            register_stream()
 
     def __len__(self) -> int:
         samples = self._native.samples
@@ -100,6 +97,13 @@ class RustStream(_Described):
     def __iter__(self) -> Iterator[Any]:
         """Reads the samples in this process."""
         return iter(RustLoader(self, batch_size=None, seed=_seed()))
+
+
+def register_stream() -> None:
+    """Makes streams count as PyTorch's ``IterableDataset``, the class for which its loader asks."""
+    from torch.utils.data import IterableDataset
+
+    IterableDataset.register(RustStream)
 
 
 def dataset(kind: str, *, output: Output | None = None, **keys: Any) -> RustDataset | RustStream:
@@ -238,7 +242,10 @@ def engine(
     sampler: str = "",
 ) -> _native.Engine:
     """Makes the engine of a dataset. ``begin`` gives the batches of indices; without it, the options determine the order."""
-    return dataset._native.engine(_Parts(begin, batches, sampler, options, is_unbatched, sys.executable, worker_arguments()))
+    from multiprocessing import spawn
+
+    program = os.fsdecode(spawn.get_executable())
+    return dataset._native.engine(_Parts(begin, batches, sampler, options, is_unbatched, program, worker_arguments()))
 
 
 class _Parts(NamedTuple):
