@@ -158,6 +158,7 @@ def test_workers_run_no_python_libraries(photos):
     del batches
 
 
+@pytest.mark.filterwarnings("ignore:worker .* another process takes its place:RuntimeWarning")
 def test_killed_workers_change_nothing(photos):
     dataset = loader.ImageFolder(photos, TRAIN)
     sampler = [index % 13 for index in range(130)]
@@ -264,6 +265,7 @@ def test_python_code_for_workers_is_refused(photos):
             iter(DataLoader(dataset, **{argument: print}))
 
 
+@pytest.mark.filterwarnings("ignore:.*skipped:RuntimeWarning")
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_errors_name_the_file(photos, tmp_path, num_workers):
     for problem in (FileNotFoundError, ValueError):
