@@ -73,17 +73,18 @@ impl<B: Batch + IntoObject> Loader for DataLoader<B> {
 pub(crate) struct Warnings(Arc<Mutex<Vec<String>>>);
 
 impl Warnings {
-    /// Returns the callback that notes warnings.
-    pub(crate) fn listener(self) -> impl Fn(&Warning) + Send + Sync + 'static {
+    /// Returns the callback that notes warnings. With PyTorch's class, it leaves those out that PyTorch's own code
+    /// gives, or has no reason to give: of too many workers, and of its samplers, which need not have a length and
+    /// share the dataset among ranks.
+    pub(crate) fn listener(self, is_pytorch: bool) -> impl Fn(&Warning) + Send + Sync + 'static {
         move |warning| {
-            // PyTorch's own code warns of too many workers. Its samplers need not have a length, and share the
-            // dataset among ranks.
-            if !matches!(
+            let is_left_out = matches!(
                 warning,
                 Warning::MoreWorkersThanCpus { .. }
                     | Warning::WrongBatchCount { .. }
                     | Warning::RankIgnored { .. }
-            ) {
+            );
+            if !(is_pytorch && is_left_out) {
                 self.0.lock().unwrap_or_else(PoisonError::into_inner).push(warning.to_string());
             }
         }
@@ -226,7 +227,7 @@ impl Common {
         builder
             .options(options)
             .worker_program(program)
-            .on_warning(warnings.listener())
+            .on_warning(warnings.listener(true))
             .collate_with(number, dataset::collate)
             .digest_with(dataset::hash_content)
             .digest(digest)
