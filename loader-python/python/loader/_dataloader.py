@@ -40,7 +40,8 @@ _ENGINE_OPTIONS = (
 )
 
 
-_rust.register_stream()
+if _base.has_torch:
+    _rust.register_stream()
 
 _Batch = TypeVar("_Batch", covariant=True)
 
