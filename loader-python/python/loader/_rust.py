@@ -85,7 +85,7 @@ class RustStream(_Described):
 
     def _open(self, native: _native.RustDataset, output: Output | None) -> None:
         super()._open(native, output)
-        if "torch" in sys.modules:
+        if sys.modules.get("torch") is not None:
             register_stream()
 
     def __len__(self) -> int:
@@ -189,7 +189,7 @@ def base_of(dataset: Any) -> tuple[RustDataset | RustStream, list[Any]] | None:
     """Returns the Rust dataset that workers load ``dataset`` from, and the lists of indices of the subsets around it, innermost
     first. Returns ``None`` if it is a dataset of Python objects."""
     subsets = []
-    while "torch" in sys.modules and type(dataset) is sys.modules["torch"].utils.data.Subset:
+    while sys.modules.get("torch") is not None and type(dataset) is sys.modules["torch"].utils.data.Subset:
         subsets.append(dataset.indices)
         dataset = dataset.dataset
     return (dataset, subsets[::-1]) if isinstance(dataset, _Described) else None
@@ -307,7 +307,7 @@ def _position(key: Any, samples: int) -> int:
 
 
 def _seed() -> int:
-    if "torch" in sys.modules:
+    if sys.modules.get("torch") is not None:
         torch = sys.modules["torch"]
         return int(torch.empty((), dtype=torch.int64).random_())
     return random.getrandbits(63)
