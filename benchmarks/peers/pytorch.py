@@ -50,14 +50,16 @@ class PyTorch(Peer):
     name = "pytorch"
 
     def open(self, dataset, options, shuffle):
-        prefetch = {"prefetch_factor": options.prefetch_factor} if options.workers > 0 else {}
+        of_workers = {"prefetch_factor": options.prefetch_factor} if options.workers > 0 else {}
+        if options.start_method is not None:
+            of_workers["multiprocessing_context"] = options.start_method
         return loader_class(options.package)(
             dataset,
             batch_size=options.batch_size,
             shuffle=shuffle,
             num_workers=options.workers,
             drop_last=True,
-            **prefetch,
+            **of_workers,
         )
 
     def workers(self, iterator):

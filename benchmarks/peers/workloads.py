@@ -331,6 +331,7 @@ class Peer:
         parser.add_argument("--records", action="store_true", help="only this loader has two types of rows")
         parser.add_argument("--whole-batches", action="store_true")
         parser.add_argument("--streaming", action="store_true")
+        parser.add_argument("--start-method", choices=["fork", "forkserver", "spawn"])
         parser.add_argument("--package", choices=["torch", "loader"], default="torch", help="the package whose DataLoader loads")
         parser.add_argument("--pipeline", choices=["pillow", "rust", "torchvision"], default="torchvision")
         options = parser.parse_args()

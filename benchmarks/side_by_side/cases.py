@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 OURS = "ours"
+RUST = "rust"  # this loader in a program in Rust, where OURS is the Python package
 STANDARD = "pytorch"
 LARGE_BATCH = "batches of 38.5 MB of f32"
 MEMCPY = f"{LARGE_BATCH}, memcpy without a loader"
@@ -373,5 +374,14 @@ def python() -> Iterator[Case]:
         yield case("bandwidth", ["--workers", str(workers)], row, ["--batches", "40", "--epochs", "2"])
     for dataset, what in (("trivial", "trivial dataset"), ("names", "a million file names")):
         for workers in (1, 2):
-            row = Row(f"time to the first batch, {what}, {count(workers)}", "ms", median_of("first_batch_ms"))
-            yield case("start", ["--workers", str(workers), "--dataset", dataset], row, ["--epochs", "5"])
+            for method in (None, "forkserver"):
+                # Forks of main, PyTorch's default with this Python, need no pickle of the dataset.
+                title = f"time to the first batch, {what}, {count(workers)}, PyTorch {method or 'forks main'}"
+                row, options = Row(title, "ms", median_of("first_batch_ms")), ["--workers", str(workers), "--dataset", dataset]
+                of_pytorch = ["--epochs", "5", *(["--start-method", method] if method else [])]
+                yield Case("python", options, [row], "start", ["--epochs", "5"], of_pytorch, (OURS, STANDARD), program="python")
+    for workers in (1, 2):
+        row = Row(f"photographs per second, {count(workers)}", "", median_of("images_per_second"), more_is_better=True)
+        options = ["--workers", str(workers), "--folder", ".data/images", "--batches", "20", "--epochs", "1"]
+        sides = (OURS, RUST, STANDARD)
+        yield Case("python", options, [row], "images", ["--pipeline", "rust"], sides=sides, needs="images", program="python")

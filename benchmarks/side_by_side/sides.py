@@ -6,7 +6,7 @@ import pathlib
 import subprocess
 import sys
 
-from side_by_side.cases import OURS, Case
+from side_by_side.cases import OURS, RUST, Case
 
 HERE = pathlib.Path(__file__).resolve().parents[1]  # commands run in this folder, so paths in the results are relative
 VENV = HERE / ".venv"
@@ -96,7 +96,7 @@ PYTHON_PEERS = [
     PythonPeer("spdl", "SPDL", "peers/spdl_loader.py", ["spdl.pipeline"], ["spdl"]),
 ]
 # In the order of the tables.
-TITLES = {OURS: "this loader"} | {peer.name: peer.title for peer in PYTHON_PEERS} | {"dataloader-rs": "dataloader-rs", "burn": "burn", "loop": "a loop", "thread": "a thread and a channel"}
+TITLES = {OURS: "this loader", RUST: "this loader in Rust"} | {peer.name: peer.title for peer in PYTHON_PEERS} | {"dataloader-rs": "dataloader-rs", "burn": "burn", "loop": "a loop", "thread": "a thread and a channel"}
 # A program of each framework, in which this loader runs beside its peers: the package, the peers, options of the build.
 FRAMEWORKS = {
     "burn": ("burn-core", ["burn"], ["--features", "vision"]),
@@ -141,6 +141,8 @@ def find(python: pathlib.Path, cases: list[Case]) -> tuple[list[Side], dict[str,
             sides[0].programs[framework] = [program, "--loader", "ours"]
             versions = {framework: version}
             sides += [Side(peer, TITLES[peer], [program, "--loader", peer], [], versions, general=False) for peer in peers]
+    if RUST in wanted:
+        sides.append(Side(RUST, TITLES[RUST], sides[0].command, general=False))
     if any(case.program == "python" for case in cases):
         peer = next(peer for peer in PYTHON_PEERS if peer.name == "pytorch")
         package = dataclasses.replace(peer, modules=["loader", "torch"], packages=[])
@@ -156,7 +158,7 @@ class Missing(Exception):
 
 
 def ours(cases: list[Case]) -> Side:
-    if all(case.program for case in cases):
+    if all(case.program and RUST not in (case.sides or ()) for case in cases):
         return Side(OURS, TITLES[OURS])
     names = ["loader-bench", "loader-bench-counted"] if any(case.counted for case in cases) else ["loader-bench"]
     bins = [option for name in names for option in ("--bin", name)]
