@@ -15,8 +15,8 @@ MARK = "LOADER_TEST_SCRIPT"
 
 def children() -> dict[int, str]:
     """Returns the states and command lines of all processes that this one has started, directly or through its template of
-    workers, by process id. The template itself is left out: it lives as long as this process. Ended processes that nobody has
-    waited for count."""
+    workers, by process id. Left out are those that live as long as this process: the template itself, and Python's tracker of
+    shared resources. Ended processes that nobody has waited for count."""
     parents, commands = {}, {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -27,12 +27,13 @@ def children() -> dict[int, str]:
         pid = int(folder.name)
         parents[pid], commands[pid] = int(fields[1]), f"{fields[0]} {command}"
     found, parent = {}, os.getpid()
-    templates = {pid for pid in parents if parents[pid] == parent and "loader._template" in commands[pid]}
+    lasting = ("loader._template", "multiprocessing.resource_tracker")
+    left_out = {pid for pid in parents if parents[pid] == parent and any(name in commands[pid] for name in lasting)}
     for pid in parents:
         ancestor = parents[pid]
         while ancestor not in (0, parent):
             ancestor = parents.get(ancestor, 0)
-        if ancestor == parent and pid not in templates:
+        if ancestor == parent and pid not in left_out:
             found[pid] = commands[pid]
     return found
 

@@ -50,7 +50,6 @@ SAMPLES = {
     "an empty tensor": torch.empty(0, 4),
     "a tensor that is not contiguous": torch.arange(12).view(3, 4).t(),
     "a tensor with channels last": torch.rand(1, 2, 3, 4).contiguous(memory_format=torch.channels_last),
-    "a tensor that needs a gradient": torch.ones(2, requires_grad=True),
     "a row of a larger tensor": torch.arange(20.0).view(4, 5)[2],
     "an int": 3,
     "a large int": 2**40,
@@ -75,6 +74,8 @@ SAMPLES = {
 }
 #: Without automatic batching, and with a `collate_fn` of one's own, anything can be in a batch.
 OTHERS = {
+    # PyTorch cannot stack them in a worker.
+    "a tensor that needs a gradient": torch.ones(2, requires_grad=True),
     "None": None,
     "an array of texts": np.array(["a", "bc"]),
     "an array of objects": np.array([None, "a", 3], dtype=object),

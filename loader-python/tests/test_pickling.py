@@ -1,5 +1,6 @@
 """How datasets travel to workers: what cannot travel is named, with what to do."""
 
+import multiprocessing
 import pickle
 import threading
 
@@ -90,3 +91,59 @@ def test_a_large_dataset_is_pickled_and_sent_once():
 def test_a_dataset_without_torch_in_it():
     assert [batch.tolist() for batch in DataLoader(list(range(3)), num_workers=1)] == [[0], [1], [2]]
     assert list(DataLoader({"a": 1, "b": 2}, sampler=["b", "a"], batch_size=None, num_workers=1)) == [2, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64, torch.float8_e5m2, torch.bfloat16, torch.bool], ids=str)
+def test_a_dataset_may_have_tensors_of_any_type(dtype):
+    tensor = torch.arange(6).view(2, 3).to(dtype)
+    for batch, row in zip(DataLoader(tensor, batch_size=None, num_workers=1), tensor, strict=True):
+        assert batch.dtype == dtype
+        assert torch.equal(batch.float(), row.float())
+
+
+class Size(Items):
+    """Row `i` is the size of the storage of item `i`, and whether item 0 has the same storage."""
+
+    def __getitem__(self, index):
+        first, item = self.items[0], self.items[index]
+        return item.untyped_storage().nbytes(), first.untyped_storage().data_ptr() == item.untyped_storage().data_ptr()
+
+
+def test_tensors_that_share_a_storage_are_sent_with_one_and_share_it_in_the_worker():
+    whole = torch.arange(200_000.0).view(1000, 200)
+    views = [*whole, whole.t(), torch.empty(0, 3)]
+    rows = list(DataLoader(Items(views), batch_size=None, num_workers=1))
+    assert all(torch.equal(row, view) for row, view in zip(rows, views, strict=True))
+    sizes = list(DataLoader(Size(views), batch_size=None, num_workers=1))
+    assert sizes[:-1] == [[800_000, True]] * 1001
+
+
+class Shared(Rows):
+    """Counts in memory that it shares with main."""
+
+    def __init__(self, length, tensor, value, queue):
+        super().__init__(length)
+        self.tensor, self.value, self.queue = tensor, value, queue
+
+    def __getitem__(self, index):
+        with self.value.get_lock():
+            self.value.value += 1
+            self.tensor[index] += 1
+        self.queue.put(index)
+        return index
+
+
+def test_what_multiprocessing_shares_is_shared_with_workers():
+    context = multiprocessing.get_context("spawn")
+    dataset = Shared(5, torch.zeros(5).share_memory_(), context.Value("i", 0), context.Queue())
+    for _ in range(2):
+        assert len(list(DataLoader(dataset, num_workers=2))) == 5
+    assert dataset.value.value == 10
+    assert dataset.tensor.tolist() == [2] * 5
+    assert sorted(dataset.queue.get() for _ in range(10)) == sorted([*range(5)] * 2)
+
+
+def test_a_lock_that_only_forks_can_share_is_refused_with_what_to_do():
+    dataset = Shared(5, torch.zeros(5), multiprocessing.get_context("fork").Value("i", 0), None)
+    with pytest.raises(pickle.PicklingError, match="fork context"):
+        list(DataLoader(dataset, num_workers=2))

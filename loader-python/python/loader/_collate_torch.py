@@ -34,7 +34,7 @@ def _collate_into_slot(batch: list[Any]) -> Any:
     return _torch.collate(batch, collate_fn_map=functions)
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def is_plain(tensor: torch.Tensor) -> bool:
     return (
         type(tensor) is torch.Tensor
         and tensor.device.type == "cpu"
@@ -44,7 +44,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _stack(batch: list[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
-    if not _is_plain(batch[0]):
+    if not is_plain(batch[0]):
         return _torch_tensors(batch, collate_fn_map=collate_fn_map)
     return torch.stack(batch, 0)
 
@@ -52,7 +52,7 @@ def _stack(batch: list[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Te
 def _stack_into_slot(batch: list[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
     first = batch[0]
     size = len(batch) * first.numel() * first.element_size()
-    if size == 0 or not _is_plain(first):
+    if size == 0 or not is_plain(first):
         return _stack(batch, collate_fn_map=collate_fn_map)
     memory = _native.allocate(size)
     out = torch.frombuffer(memory, dtype=first.dtype).view(len(batch), *first.shape)
@@ -62,7 +62,7 @@ def _stack_into_slot(batch: list[torch.Tensor], *, collate_fn_map: Any = None) -
 
 
 def _reduce(value: torch.Tensor) -> Any:
-    if not _is_plain(value):
+    if not is_plain(value):
         return NotImplemented
     memory = _collate.in_slot.get(value.data_ptr())
     if memory is None or not value.is_contiguous() or len(memory) != value.numel() * value.element_size():

@@ -5,6 +5,8 @@ import pickle
 import sys
 from typing import Any
 
+from . import _pickler
+
 #: Keys of the preparation data by which a worker would import the user's script.
 _MAIN = ("init_main_from_name", "init_main_from_path")
 
@@ -42,7 +44,7 @@ def _dumps(value: Any) -> tuple[bytes, bool]:
     again, so the script needs no ``if __name__ == "__main__":``.
     """
     try:
-        pickled = pickle.dumps(value, protocol=5)
+        pickled = _pickler.dumps(value)
         problem = None
     except Exception as error:
         pickled, problem = b"", error
@@ -54,7 +56,7 @@ def _dumps(value: Any) -> tuple[bytes, bool]:
         cloudpickle = None
     if cloudpickle is not None:
         try:
-            return cloudpickle.dumps(value, protocol=5), False
+            return _pickler.dumps(value, cloudpickle.Pickler), False
         except Exception as error:
             problem = problem or error
     if problem is not None:

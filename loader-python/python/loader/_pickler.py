@@ -1,0 +1,132 @@
+"""Pickles what `pickle` alone refuses or copies: tensors, with the storage that several of them share, and objects of
+``multiprocessing`` and tensors in shared memory, which the workers then share with main."""
+
+import contextlib
+import copyreg
+import fcntl
+import io
+import os
+import pickle
+import sys
+from collections import ChainMap
+from collections.abc import Iterator
+from multiprocessing import context, reduction
+from typing import Any
+
+#: Modules whose objects `multiprocessing` pickles with functions of its own while it starts a process.
+_SHARED = ("multiprocessing.connection", "multiprocessing.heap", "multiprocessing.sharedctypes")
+
+
+def dumps(value: Any, base: type = pickle.Pickler) -> bytes:
+    """Returns the pickle of a value, made by a pickler of the class ``base``. Values in it that are shared stay usable as long as
+    they live in main."""
+    file = io.BytesIO()
+    with _starting():
+        _pickler(base)(file, protocol=5).dump(value)
+    return file.getvalue()
+
+
+def _pickler(base: type) -> type:
+    registered = reduction.ForkingPickler._extra_reducers.items()
+    shared = {kind: reduce for kind, reduce in registered if reduce.__module__ in _SHARED}
+    others = copyreg.dispatch_table if base is pickle.Pickler else base.dispatch_table
+
+    class Pickler(base):
+        dispatch_table = ChainMap(shared, others)
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.storages: dict[int, _Storage] = {}
+
+        def reducer_override(self, value: Any) -> Any:
+            if "torch" in sys.modules:
+                reduced = _reduce(value, self.storages)
+                if reduced is not NotImplemented:
+                    return reduced
+            return super().reducer_override(value) if hasattr(base, "reducer_override") else NotImplemented
+
+    return Pickler
+
+
+def _reduce(value: Any, storages: dict[int, "_Storage"]) -> Any:
+    import torch
+
+    if type(value) is torch.UntypedStorage and value.is_shared():
+        from torch.multiprocessing.reductions import reduce_storage
+
+        return reduce_storage(value)
+    if type(value) is not torch.Tensor:
+        return NotImplemented
+    from . import _collate_torch
+
+    if not _collate_torch.is_plain(value):
+        return NotImplemented
+    storage = value.untyped_storage()
+    place = (value.dtype, tuple(value.shape), value.stride())
+    if storage.nbytes() == 0:
+        return _empty, place
+    sent = storages.setdefault(storage.data_ptr(), storage if value.is_shared() else _Storage(storage))
+    return _view, (sent, value.storage_offset(), *place)
+
+
+class _Storage:
+    """The bytes of one or more tensors. A pickle has them once."""
+
+    def __init__(self, storage: Any) -> None:
+        self.storage = storage
+
+    def __reduce__(self) -> Any:
+        import torch
+
+        bytes_of = torch.empty(0, dtype=torch.uint8).set_(self.storage)
+        return _read, (pickle.PickleBuffer(bytes_of.numpy()),)
+
+
+def _empty(dtype: Any, shape: tuple[int, ...], stride: tuple[int, ...]) -> Any:
+    import torch
+
+    return torch.empty_strided(shape, stride, dtype=dtype)
+
+
+def _read(content: Any) -> Any:
+    import torch
+
+    return torch.frombuffer(content, dtype=torch.uint8).untyped_storage()
+
+
+def _view(storage: Any, offset: int, dtype: Any, shape: tuple[int, ...], stride: tuple[int, ...]) -> Any:
+    import torch
+
+    return torch.empty(0, dtype=dtype).set_(storage, offset, shape, stride)
+
+
+@contextlib.contextmanager
+def _starting() -> Iterator[None]:
+    """Tells `multiprocessing` that a process is being started. It pickles locks, queues and shared values only then."""
+    before = context.get_spawning_popen()
+    context.set_spawning_popen(_Start())
+    try:
+        yield
+    finally:
+        context.set_spawning_popen(before)
+
+
+class _Start:
+    """The start of a process, as `multiprocessing.reduction.DupFd` sees it."""
+
+    def duplicate_for_child(self, descriptor: int) -> int:
+        return descriptor
+
+    def DupFd(self, descriptor: int) -> "_Descriptor":
+        return _Descriptor(descriptor)
+
+
+class _Descriptor:
+    """A file descriptor of main, which a worker opens again. Its owner in main keeps it open."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._path = f"/proc/{os.getpid()}/fd/{descriptor}"
+        self._mode = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
+
+    def detach(self) -> int:
+        return os.open(self._path, self._mode | os.O_CLOEXEC)
