@@ -1,6 +1,7 @@
 """How the dataset and the user's functions travel to the workers."""
 
 import multiprocessing.spawn
+import os
 import pickle
 import sys
 from typing import Any
@@ -76,4 +77,5 @@ def _dumps(value: Any) -> tuple[bytes, bool]:
 
 def _has_importable_main() -> bool:
     main = sys.modules["__main__"]
-    return getattr(main, "__spec__", None) is not None or getattr(main, "__file__", None) is not None
+    # A script that Python reads from its standard input has the file `<stdin>`.
+    return getattr(main, "__spec__", None) is not None or os.path.isfile(getattr(main, "__file__", None) or "")
