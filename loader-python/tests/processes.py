@@ -45,7 +45,8 @@ def workers() -> list[int]:
 
 
 def shared_memory(of: int | None = None) -> set[str]:
-    """Returns the file descriptors and mappings of shared memory of a process."""
+    """Returns the file descriptors and mappings of shared memory of a process, without those that `multiprocessing` keeps for later
+    values of its own."""
     folder = Path(f"/proc/{of or 'self'}")
     found = set()
     for descriptor in (folder / "fd").iterdir():
@@ -53,12 +54,16 @@ def shared_memory(of: int | None = None) -> set[str]:
             target = os.readlink(descriptor)
         except FileNotFoundError:
             continue
-        if "memfd:" in target or "/dev/shm" in target:
+        if _is_shared(target):
             found.add(f"descriptor {descriptor.name}: {target}")
     for line in (folder / "maps").read_text().splitlines():
-        if "memfd:" in line or "/dev/shm" in line:
+        if _is_shared(line):
             found.add("mapping " + line.split()[0])
     return found
+
+
+def _is_shared(name: str) -> bool:
+    return ("memfd:" in name or "/dev/shm" in name) and "/dev/shm/pym-" not in name
 
 
 def descriptors(of: int | None = None) -> dict[str, str]:

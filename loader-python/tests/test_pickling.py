@@ -53,8 +53,16 @@ def test_what_cannot_be_pickled_is_named_with_what_to_do():
 
 
 def test_the_attribute_that_cannot_be_pickled_is_named():
-    with pytest.raises(pickle.PicklingError, match="WithLock.*connection|connection.*WithLock"):
-        list(DataLoader(WithLock(3), num_workers=1))
+    nested = Items([{"a": 1}, {"b": WithLock(3)}])
+    for dataset, path in (
+        (WithLock(3), "attribute 'connection' of the dataset (WithLock)"),
+        (nested, "attribute 'connection' of element 'b' of element 1 of attribute 'items' of the dataset (Items)"),
+    ):
+        with pytest.raises(pickle.PicklingError) as error:
+            list(DataLoader(dataset, num_workers=1))
+        assert str(error.value).startswith(f"{path} cannot be sent to the workers: cannot pickle '_thread.lock' object")
+    with pytest.raises(pickle.PicklingError, match=r"^worker_init_fn \(.*\) cannot be sent"):
+        list(DataLoader(Rows(3), num_workers=1, worker_init_fn=threading.Lock().acquire))
 
 
 class OnlyInMain(Rows):

@@ -4,12 +4,16 @@ import multiprocessing.spawn
 import os
 import pickle
 import sys
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from . import _pickler
 
 #: Keys of the preparation data by which a worker would import the user's script.
 _MAIN = ("init_main_from_name", "init_main_from_path")
+
+#: Number of levels at which an error looks for what cannot be pickled.
+_MAX_DEPTH = 10
 
 
 def dumps(value: Any, settings: dict[str, Any]) -> bytes:
@@ -63,7 +67,7 @@ def _dumps(value: Any) -> tuple[bytes, bool]:
     if problem is not None:
         advice = "" if cloudpickle else " or install cloudpickle, which can pickle local functions and classes,"
         raise pickle.PicklingError(
-            f"the dataset or one of its functions cannot be sent to the workers: {problem}; define classes and functions at the"
+            f"{_culprit(value)} cannot be sent to the workers: {problem}; define classes and functions at the"
             f" top level of a module,{advice} and open files and connections in the worker (in worker_init_fn or when they are"
             " first used)"
         ) from problem
@@ -73,6 +77,41 @@ def _dumps(value: Any) -> tuple[bytes, bool]:
             " cloudpickle, or define it in a module"
         )
     return pickled, True
+
+
+def _culprit(value: tuple[Any, Any, Any]) -> str:
+    """Names the innermost attribute or element of the dataset or of a function that cannot be pickled."""
+    for name, part in zip(("the dataset", "collate_fn", "worker_init_fn"), value):
+        if not _can_be_pickled(part):
+            break
+    else:
+        return "the dataset or one of its functions"
+    path = f"{name} ({type(part).__qualname__})"
+    for _ in range(_MAX_DEPTH):
+        bad = next((inner for inner in _inside(part) if not _can_be_pickled(inner[1])), None)
+        if bad is None:
+            break
+        place, part = bad
+        path = f"{place} of {path}"
+    return path
+
+
+def _inside(value: Any) -> Iterator[tuple[str, Any]]:
+    """Returns the attributes of an object, or the elements of a container, with how to call each."""
+    if isinstance(value, Mapping):
+        yield from ((f"element {key!r}", item) for key, item in value.items())
+    elif isinstance(value, (list, tuple)):
+        yield from ((f"element {index}", item) for index, item in enumerate(value))
+    else:
+        yield from ((f"attribute {name!r}", item) for name, item in getattr(value, "__dict__", {}).items())
+
+
+def _can_be_pickled(value: Any) -> bool:
+    try:
+        _pickler.dumps(value)
+    except Exception:
+        return False
+    return True
 
 
 def _has_importable_main() -> bool:
