@@ -39,7 +39,7 @@ def _pickler(base: type) -> type:
             self.storages: dict[int, _Storage] = {}
 
         def reducer_override(self, value: Any) -> Any:
-            if "torch" in sys.modules:
+            if sys.modules.get("torch") is not None:
                 reduced = _reduce(value, self.storages)
                 if reduced is not NotImplemented:
                     return reduced
