@@ -12,7 +12,7 @@ import processes
 import pytest
 from numpy_datasets import Dies, Draws, Names, Numbers, Point, Rows, Stream, plain
 
-from loader import DataLoader, _collate, _collate_numpy, _native, _standalone, default_collate
+from loader import DataLoader, JsonLines, JsonLinesStream, _collate, _collate_numpy, _native, _standalone, default_collate
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 WORKERS = pytest.mark.parametrize("num_workers", [0, 2])
@@ -147,6 +147,17 @@ def test_an_iterable_dataset_resumes(num_workers):
 def test_pin_memory_gives_a_warning_and_ordinary_memory():
     with pytest.warns(UserWarning, match="'pin_memory' argument is set as true but PyTorch is not installed"):
         assert len(list(DataLoader(Rows(2), pin_memory=True, num_workers=1))) == 2
+
+
+@without_torch
+@WORKERS
+def test_datasets_that_rust_workers_load(num_workers, tmp_path):
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"i": {i}}}\n' for i in range(10)))
+    rows, stream = JsonLines(tmp_path / "rows.jsonl"), JsonLinesStream(tmp_path / "rows.jsonl")
+    (batch,) = DataLoader(rows, 10, True, num_workers=num_workers, generator=np.random.default_rng(1))
+    assert type(batch["i"]) is np.ndarray
+    assert sorted(batch["i"]) == list(range(10)) != batch["i"].tolist()
+    assert [batch["i"].tolist() for batch in DataLoader(stream, 6, num_workers=num_workers)] == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9]]
 
 
 @without_torch
@@ -290,15 +301,15 @@ ARGUMENTS = [
     {"num_workers": -1, "timeout": -1, "batch_size": 0},
 ]  # fmt: skip
 DEFAULTS = {
-    "batch_size": 1, "shuffle": None, "sampler": None, "batch_sampler": None, "num_workers": 0, "collate_fn": None, "pin_memory": False,
-    "drop_last": False, "timeout": 0, "worker_init_fn": None, "multiprocessing_context": None, "generator": None,
-    "prefetch_factor": None, "persistent_workers": False, "pin_memory_device": "", "in_order": True,
+    "batch_size": 1, "shuffle": None, "sampler": None, "batch_sampler": None, "num_workers": 0, "collate_fn": None,
+    "pin_memory": False, "drop_last": False, "timeout": 0, "worker_init_fn": None, "multiprocessing_context": None,
+    "generator": None, "prefetch_factor": None, "persistent_workers": False, "pin_memory_device": "", "in_order": True,
 }  # fmt: skip
 
 
 def loader_of(kind, dataset, arguments):
     """Returns what a loader is made into: its attributes, length and warnings."""
-    names = ("batch_size", "num_workers", "prefetch_factor", "drop_last", "timeout", "persistent_workers", "_dataset_kind", "_auto_collation")
+    names = "batch_size num_workers prefetch_factor drop_last timeout persistent_workers _dataset_kind _auto_collation".split()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         loader = kind(dataset, **DEFAULTS | arguments)
