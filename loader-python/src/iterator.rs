@@ -109,7 +109,7 @@ impl BatchIterator {
         }
     }
 
-    /// Returns the position, as JSON; `None` once the iterator is closed.
+    /// Returns the state, as JSON; `None` once the iterator is closed.
     fn state(&self, py: Python<'_>) -> Option<String> {
         self.with(py, |iter| serde_json::to_string(&iter.state()).expect("a state has text keys only"))
     }

@@ -49,7 +49,11 @@ impl Memory {
             true => state.bytes.take(),
             false => state.bytes.as_ref().map(Tensor::to_owned_tensor),
         };
-        bytes.ok_or_else(|| PyBufferError::new_err("the memory was sent with a batch before"))
+        bytes.ok_or_else(|| {
+            PyBufferError::new_err(
+                "these bytes belong to a batch that was sent; copy them before collate_fn returns",
+            )
+        })
     }
 }
 
@@ -68,7 +72,9 @@ impl Memory {
         let mut state = slf.get().state.lock().unwrap_or_else(PoisonError::into_inner);
         let is_read_only = state.is_read_only;
         let Some(bytes) = &mut state.bytes else {
-            return Err(PyBufferError::new_err("the memory was sent with a batch"));
+            return Err(PyBufferError::new_err(
+                "these bytes belong to a batch that was sent; copy them before collate_fn returns",
+            ));
         };
         let len = bytes.len().cast_signed();
         let start = match is_read_only {

@@ -14,7 +14,7 @@ pub(crate) fn serve(py: Python<'_>) -> i32 {
     py.detach(|| Registry::new().serve_code())
 }
 
-/// Starts the template in main, unless it runs, so that it loads its libraries meanwhile.
+/// Called in main: starts the template process unless it runs, and does not wait until it has loaded its libraries.
 #[pyfunction]
 pub(crate) fn start_template(program: PathBuf, arguments: Vec<String>) -> PyResult<()> {
     Ok(WorkerProgram::new(program).args(arguments).template().start_template()?)
@@ -77,5 +77,5 @@ impl Template {
 }
 
 fn out_of_turn() -> PyErr {
-    PyRuntimeError::new_err("there is no request of main, or this process is a worker already")
+    PyRuntimeError::new_err("call `next_request` first; a forked worker cannot use the template")
 }

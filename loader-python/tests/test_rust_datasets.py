@@ -217,10 +217,10 @@ def test_numpy_and_dlpack(photos, num_workers):
 def test_pickles_and_descriptions(photos):
     dataset = loader.ImageFolder(photos, TRAIN)
     again = pickle.loads(pickle.dumps(dataset))
-    assert type(again) is loader.ImageFolder and again.keys == dataset.keys
+    assert type(again) is loader.ImageFolder and again.config == dataset.config
     assert repr(again) == repr(dataset) and "random_resized_crop" in repr(dataset)
-    generic = loader.dataset("image-folder", path=photos, transform=dataset.keys["transform"])
-    assert type(generic) is loader.ImageFolder and generic.keys == dataset.keys
+    generic = loader.dataset("image-folder", path=photos, transform=dataset.config["transform"])
+    assert type(generic) is loader.ImageFolder and generic.config == dataset.config
     # PyTorch's own loader can read it too.
     same(list(torch.utils.data.DataLoader(loader.ImageFolder(photos, [transforms.CenterCrop(8)]), 4)),
          of_epoch(loader.ImageFolder(photos, [transforms.CenterCrop(8)]), 0))

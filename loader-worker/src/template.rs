@@ -204,7 +204,10 @@ impl StartRequest {
         let count = fds.len();
         let fds = <[OwnedFd; 4]>::try_from(fds);
         let [lifeline, output, report, folder] = fds.map_err(|_| {
-            io::Error::new(io::ErrorKind::InvalidData, format!("a request with {count} descriptors"))
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("main's request has {count} descriptors instead of 4"),
+            )
         })?;
         Ok(Self { cpus, lifeline, output, report: Lifeline::from_socket(report), folder })
     }

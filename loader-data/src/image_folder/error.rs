@@ -252,13 +252,14 @@ pub enum TransformError {
     NormaliseNotLast,
     /// The transform normalises, but the pixels are `u8`.
     #[error(
-        "normalise needs pixels of type f32, and these are u8; leave the step out, or use `ImageFolder::open`"
+        "normalise needs pixels of type f32, and these are u8; leave the step out, or choose f32 (`ImageFolder::open`, or \
+         `pixels = \"f32\"`)"
     )]
     NormaliseBytes,
     /// There is a size beside a transform that does not use it.
     #[error(
-        "size has no effect with transform none, which does not resize images, or a list of steps, which have \
-         sizes of their own; leave out one of them"
+        "size has no effect with this transform: only the transforms train and eval use it; leave it out, or choose one of \
+         these"
     )]
     UnusedSize,
 }

@@ -196,7 +196,7 @@ fn bad_values_are_refused() {
 fn bytes_cannot_be_normalised() {
     let error = ImageFolder::open_u8(PHOTOS).unwrap().transform(Transform::standard_eval(8)).unwrap_err();
     assert_eq!(error, TransformError::NormaliseBytes);
-    assert!(error.to_string().contains("leave the step out, or use `ImageFolder::open`"));
+    assert!(error.to_string().contains("leave the step out, or choose f32"));
 }
 
 #[test]

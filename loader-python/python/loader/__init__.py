@@ -1,4 +1,4 @@
-"""PyTorch's ``DataLoader`` on worker processes that may die at any time.
+"""PyTorch's ``DataLoader`` with worker processes that are replaced when they die.
 
 ``from loader import DataLoader`` takes the place of ``from torch.utils.data import DataLoader``: the same arguments, order,
 random numbers, warnings and exceptions. Workers that die are replaced, and the epoch goes on unchanged.
@@ -46,7 +46,7 @@ _DATASETS = (
     " Parquet ParquetStream Tar Tokens"
 ).split()
 _RUST = "Padded RustDataset RustLoader RustStream dataset from_config".split()
-_PLACES = {
+_MODULES = {
     **dict.fromkeys(_DATASETS, "datasets"),
     **dict.fromkeys(_RUST, "_rust"),
     "DataLoader": "_dataloader",
@@ -55,17 +55,19 @@ _PLACES = {
     "get_worker_info": "_info",
 }
 
-__all__ = sorted(_PLACES)
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str):
-    place = _PLACES.get(name)
-    if place is None:
+    if name in ("datasets", "transforms"):
+        return importlib.import_module(f"{__name__}.{name}")
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{place}"), name)
+    value = getattr(importlib.import_module(f"{__name__}.{module}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PLACES})
+    return sorted({*globals(), *_MODULES})

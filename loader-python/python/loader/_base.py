@@ -1,6 +1,6 @@
 """What the loader is built on: PyTorch's classes if PyTorch is installed, and otherwise those of `_standalone`.
 
-Workers do not import this module. Main tells them which one it is.
+Workers do not import this module. Main tells them whether PyTorch is installed.
 """
 
 from typing import Any

@@ -37,7 +37,7 @@ def encode(batch: Any) -> tuple[bytes, list[Any]]:
 
 
 def content(sample: Any) -> list[Any]:
-    """Returns the bytes that make out the content of a sample, for the digest of an epoch."""
+    """Returns the bytes that make up the content of a sample, for the digest of an epoch."""
     pickled, buffers = encode(sample)
     return [pickled, *buffers]
 
@@ -48,7 +48,7 @@ def loads(pickled: Any, arrays: list[Any]) -> Any:
 
 
 def _released(buffer: pickle.PickleBuffer) -> Any:
-    """Returns the memory in a slot that the buffer shows, which may then be taken, and otherwise the bytes."""
+    """Returns the ``Memory`` of a buffer in the slot, and releases the buffer; for any other buffer, returns its bytes."""
     with memoryview(buffer) as view:
         shown = view.obj
     if isinstance(shown, _native.Memory):

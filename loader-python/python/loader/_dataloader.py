@@ -9,7 +9,7 @@ import sys
 import time
 import weakref
 from multiprocessing import spawn, util
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from . import _base, _collate, _exit, _fetch, _info, _keys, _native, _pickling, _rust, _seeds
 from ._base import _BaseDataLoaderIter, _DatasetKind
@@ -47,7 +47,7 @@ _Batch = TypeVar("_Batch", covariant=True)
 
 
 class DataLoader(_base.DataLoader[_Batch]):
-    """Loads batches of a dataset, as ``torch.utils.data.DataLoader`` does, with worker processes that may die at any time.
+    """Loads batches of a dataset, as ``torch.utils.data.DataLoader`` does, with worker processes that are replaced when they die.
 
     The arguments up to ``in_order`` are PyTorch's, with the same defaults, checks, warnings and exceptions. The order of the
     samples and the seeds of the workers are PyTorch's too, number for number.
@@ -56,25 +56,28 @@ class DataLoader(_base.DataLoader[_Batch]):
     numbers: a new worker begins with the seed of the one before, so set ``seed_samples`` for such datasets.
 
     Args:
+        num_workers: As in PyTorch, or ``"auto"``: the loader measures, and uses as many workers as are of use, at most one per
+            CPU. Set ``persistent_workers`` too, so that an epoch begins with what the epoch before has found.
         on_bad_sample: What happens if ``dataset[i]`` raises: ``"error"`` (default) raises it in place of the batch, ``"skip"``
             leaves the sample out, ``"replace"`` takes another one.
-        max_bad_samples: Number of bad samples in an epoch after which it ends, 10 by default.
-        sample_timeout: Seconds after which a worker that is still loading one sample is killed and replaced.
+        max_bad_samples: Maximum number of bad samples in an epoch; one more ends it. 10 by default.
+        sample_timeout: Maximum seconds for one sample; a worker that takes longer is killed and replaced. No limit by default.
         on_worker_death: ``"restart"`` (default) replaces a worker that has died, ``"fail"`` raises ``RuntimeError`` as PyTorch.
-        max_worker_deaths: Number of deaths of a worker in a row after which it is not replaced, 10 by default.
+        max_worker_deaths: Maximum number of deaths of a worker in a row; after one more it is not replaced. 10 by default.
         seed_samples: True to seed the generators of Python, PyTorch and NumPy before each sample, from the loader's seed, the
             epoch and the index. Then the samples of a map-style dataset are the same with any number of workers, after a
             worker has died, and after :meth:`load_state_dict`. False by default: a worker seeds them once, as in PyTorch.
         move_tasks: True if idle workers take over batches that wait behind a slow one. By default it is ``seed_samples``:
             otherwise batch *i* is loaded by worker *i* modulo ``num_workers``, as in PyTorch, so that random numbers which
             samples draw from the generators of their worker are PyTorch's.
-        hedge: True to give a late batch to a second worker too.
-        memory_limit: Maximum bytes of memory of the loader, or a text such as ``"4 GiB"``.
-        shared_memory_limit: Maximum bytes of shared memory for batches.
-        worker_memory_limit: Bytes of memory of its own after which a worker is replaced.
-        worker_affinity: CPUs of each worker: ``"inherit"`` (default), ``"share"``, ``"spread"``, ``"pack"``.
-        warn_after: Seconds of waiting after which a warning names the worker that is waited for.
-        digest: True to compute a digest of the samples of the epoch.
+        hedge: True to give a late batch to a second worker too. False by default.
+        memory_limit: Maximum bytes of memory of the loader, or a text such as ``"4 GiB"``. By default half of the memory that
+            this process may use.
+        shared_memory_limit: Maximum bytes of shared memory for batches, by default half of ``memory_limit``.
+        worker_memory_limit: Maximum bytes of memory of a worker's own; a worker that uses more is replaced. No limit by default.
+        worker_affinity: CPUs of each worker: ``"inherit"`` (default), ``"share"``, ``"spread"``, ``"pack"``, or a list of sets.
+        warn_after: Seconds of waiting for a batch after which a warning names the worker that loads it, 30 by default.
+        digest: True to compute a digest of the samples of the epoch. False by default.
         trace: File for a trace of main and the workers.
         trace_on_failure: File for a trace of the last events, written if an error ends the epoch.
         metrics: Address at which statistics are served for Prometheus, such as ``"127.0.0.1:9100"``.
@@ -87,7 +90,7 @@ class DataLoader(_base.DataLoader[_Batch]):
         shuffle: bool | None = None,
         sampler: Any = None,
         batch_sampler: Any = None,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] = 0,
         collate_fn: Any = None,
         pin_memory: bool = False,
         drop_last: bool = False,
@@ -118,6 +121,9 @@ class DataLoader(_base.DataLoader[_Batch]):
         trace_on_failure: str | os.PathLike[str] | None = None,
         metrics: str | None = None,
     ) -> None:
+        self._is_auto = num_workers == "auto"
+        if num_workers == "auto":
+            num_workers = len(os.sched_getaffinity(0))
         super().__init__(
             dataset,
             batch_size,
@@ -161,8 +167,8 @@ class DataLoader(_base.DataLoader[_Batch]):
         return _Iterator(self)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the position in the epoch: after the batch that the last iterator has returned last, however many batches are
-        loaded ahead. It can be pickled and saved with ``torch.save``, and contains about 15 KB of random number generators.
+        """Returns the state, which is the position in the epoch: after the batch that the last iterator has returned last, however many batches are
+        loaded ahead. It can be pickled and saved with ``torch.save``, and contains the random number generators.
         """
         iterator = self._last_iterator()
         position = iterator._position() if iterator is not None else None
@@ -176,13 +182,13 @@ class DataLoader(_base.DataLoader[_Batch]):
         random numbers have been drawn meanwhile.
 
         Raises:
-            ValueError: If another version of this package wrote the state, or now if it is no state. The next ``iter`` raises it
-                if the loader has another dataset or other options.
+            ValueError: If ``state_dict`` is not a state of a loader, or has a format version that this package does not read. The
+                next ``iter`` raises it if the loader has another dataset or other options than the state.
         """
         if not isinstance(state_dict, dict) or "position" not in state_dict:
             raise ValueError("this is no state of a loader: it must come from DataLoader.state_dict()")
         if state_dict.get("version") != _STATE_VERSION:
-            raise ValueError(f"this state has version {state_dict.get('version')}, and this package reads {_STATE_VERSION}")
+            raise ValueError(f"this state has version {state_dict.get('version')}, and this package reads {_STATE_VERSION}: load it with the version of the package that wrote it")
         self._begun_epochs = state_dict["begun_epochs"]
         self._resume_from = state_dict
         self._last_iterator = lambda: None
@@ -196,7 +202,8 @@ class DataLoader(_base.DataLoader[_Batch]):
         return list({id(generator): generator for generator in found if isinstance(generator, _base.Generator)}.values())
 
     def _engine_options(self, pin_memory: bool) -> dict[str, Any]:
-        options: dict[str, Any] = {"num_workers": self.num_workers, "pin_memory": pin_memory, "in_order": self.in_order}
+        workers = "auto" if self._is_auto else self.num_workers
+        options: dict[str, Any] = {"num_workers": workers, "pin_memory": pin_memory, "in_order": self.in_order}
         if self.num_workers > 0:
             options |= {
                 "prefetch_factor": self.prefetch_factor,
@@ -400,7 +407,8 @@ class _Resume:
         self._generators = loader._generators()
         self._begun: list[Any] | None = position["generators"]
         if self._begun is not None and len(self._generators) != len(self._begun):
-            raise ValueError("the state does not fit the loader: its samplers have other generators")
+            raise ValueError("the state does not fit the loader: it has another number of random number generators; make the loader with the same"
+                " `sampler` and `generator` as before")
         is_over = position["is_over"]
         self._begun_global = None if is_over else position["global_generators"]
         if is_over:

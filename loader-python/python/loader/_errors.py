@@ -10,7 +10,7 @@ MAX_TRACEBACK = 5000
 
 
 def describe(exception: BaseException) -> tuple[str, str, str]:
-    """Returns the exception, its traceback and the place of its class, as texts."""
+    """Returns the exception, its traceback and the location of its class (``module:name``), as texts."""
     kind = type(exception)
     lines = "".join(traceback.format_exception(kind, exception, exception.__traceback__))
     if len(lines) > MAX_TRACEBACK:

@@ -1,7 +1,7 @@
 """Keys of samples that are not plain integers, such as strings, tuples and NumPy's integers.
 
 The engine's tasks carry integers. For other keys main writes a pickle of all keys of a batch into a file in memory that the
-workers read, and sends the place. A batch that is loaded again, because its worker has died, finds its keys there.
+workers read, and sends numbers that contain its offset. A worker that loads a batch again reads its keys there.
 """
 
 import os
@@ -9,7 +9,8 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-#: The lowest number that stands for a key in the file. Above it: 8 bits for the file, 38 for the offset, 16 for the position.
+#: The lowest number that stands for a key in the file. In the bits below, 54 to 61 are the number of the file, 16 to 53 the offset
+#: of the block in bytes, and 0 to 15 the position in the block.
 FIRST = 1 << 62
 _FILES, _PER_RECORD = 1 << 8, 1 << 16
 _FILE_SHIFT, _OFFSET_SHIFT = 54, 16

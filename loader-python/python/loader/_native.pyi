@@ -114,7 +114,7 @@ class BatchIterator:
         """Number of the epoch."""
 
     def state(self) -> str | None:
-        """Returns the position, as JSON; ``None`` once the iterator is closed."""
+        """Returns the state, as JSON; ``None`` once the iterator is closed."""
 
     def worker_pids(self) -> list[int]:
         """Returns the process ids of the workers."""
@@ -141,4 +141,4 @@ def serve() -> int:
     """Serves as a worker until main does not need it any more. Returns the exit code for the process."""
 
 def start_template(program: str, arguments: list[str]) -> None:
-    """Starts the template in main, unless it runs."""
+    """Starts the template process unless it runs, and does not wait until it has loaded its libraries."""

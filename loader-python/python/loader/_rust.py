@@ -51,8 +51,8 @@ class _Described:
         self.convert = _convert(output)
 
     @property
-    def keys(self) -> dict[str, Any]:
-        """The description: the keys of the section ``[dataset]`` of a config file."""
+    def config(self) -> dict[str, Any]:
+        """The description: the section ``[dataset]`` of a config file as a dict."""
         return json.loads(self._native.keys())
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -164,11 +164,11 @@ class RustLoader:
         self._epoch, self._state = epoch, None
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the position behind the last batch that the last iterator has returned. Call it before that iterator is
+        """Returns the state: the position after the last batch that the last iterator has returned. Call it before that iterator is
         closed."""
         state = self._state or (self._batches.state() if self._batches is not None else None)
         if state is None:
-            raise RuntimeError("there is no position: no iterator of this loader is open")
+            raise RuntimeError("state_dict: no iterator of this loader is open; call it before the iterator is closed")
         return json.loads(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -200,7 +200,7 @@ def check(loader: _TorchLoader, is_default_collation: bool) -> None:
     for name, is_given in (("collate_fn", not is_default_collation), ("worker_init_fn", loader.worker_init_fn is not None)):
         if is_given:
             raise ValueError(
-                f"{name} is Python code, and the workers of {type(loader.dataset).__name__} run none: leave it out, and change"
+                f"{name} is Python code, and workers load a Rust dataset without Python code: leave it out, and change"
                 " the batch in the training step"
             )
 
@@ -292,11 +292,13 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, _Described):
-        return value.keys
+        return value.config
     step = transforms.steps_of(value)[0] if isinstance(value, transforms.Transform) else None
     if step is not None and len(step) == 1:
         return step[0]
-    raise TypeError(f"{value!r} cannot be a part of the description of a dataset")
+    raise TypeError(
+        f"{value!r} cannot be a value of a dataset's option: give a number, text, path, list, dict, dataset or transform"
+    )
 
 
 def _position(key: Any, samples: int) -> int:

@@ -1,4 +1,4 @@
-"""What the loader takes from PyTorch if that is installed, with NumPy's random numbers in place of PyTorch's.
+"""The parts of PyTorch that ``DataLoader`` needs, for use where PyTorch is not installed. Random numbers come from NumPy.
 
 Arguments are checked in PyTorch's order, and what is refused raises its exceptions with its words.
 """

@@ -1,8 +1,8 @@
 """The formats of files that Rust workers read. Each class describes a dataset; docs/data.md of the project has the formats, and
 the meaning of each option.
 
-``path`` is a file, a folder, a pattern such as ``"train-*.parquet"``, or a list of them. With the wheels that read from servers
-it may be a URL. Sizes are numbers of bytes or texts such as ``"64 MiB"``.
+``path`` is a file, a folder, a pattern such as ``"train-*.parquet"``, or a list of them.
+Sizes are numbers of bytes or texts such as ``"64 MiB"``.
 """
 
 import functools
@@ -300,7 +300,7 @@ class Mix(RustStream):
         output: Output | None = None,
     ) -> None:
         described = [
-            {**part.keys, "weight": weight, "shuffle": shuffle and isinstance(part, RustDataset)} for part, weight in parts
+            {**part.config, "weight": weight, "shuffle": shuffle and isinstance(part, RustDataset)} for part, weight in parts
         ]
         options = {"rule": rule, "exhausted": exhausted, "num_samples": num_samples}
         given = {name: value for name, value in options.items() if value is not None}
@@ -319,7 +319,7 @@ class Cached(RustDataset):
         max_bytes: Size | None = None,
         output: Output | None = None,
     ) -> None:
-        keys: dict[str, Any] = {"kind": "cached", "dataset": dataset.keys, "folder": folder, "version": version}
+        keys: dict[str, Any] = {"kind": "cached", "dataset": dataset.config, "folder": folder, "version": version}
         if max_bytes is not None:
             keys["max_bytes"] = max_bytes
         super().__init__(keys, output)

@@ -131,7 +131,9 @@ class ToDtype(Transform):
         if name == "uint8":
             return "u8"
         if name != "float32" or not self.scale:
-            raise ValueError(f"pixels are float32 from 0 to 1 (scale=True) or uint8, not {name} with scale={self.scale}")
+            raise ValueError(
+                f"ToDtype: pixels are float32 from 0 to 1 (scale=True) or uint8, not {name} with scale={self.scale}"
+            )
         return "f32"
 
 
@@ -195,7 +197,7 @@ def _own(transform: Any) -> Transform:
     if kind is None or not type(transform).__module__.startswith("torchvision.transforms."):
         known = ", ".join(sorted(_CLASSES))
         raise TypeError(
-            f"workers cannot apply the transform {transform!r} without Python; there are {known}. Apply others to the batch in"
+            f"workers cannot apply the transform {transform!r} without Python; the supported transforms are {known}. Apply others to the batch in"
             " the training step, or use torchvision's dataset"
         )
     for option, allowed in _FIXED.items():
@@ -213,5 +215,5 @@ def _sizes(size: _Size) -> list[int]:
 def _both(size: _Size) -> Mapping[str, int]:
     sides = _sizes(size)
     if len(sides) not in (1, 2):
-        raise ValueError(f"a size is one number or two, not {size!r}")
+        raise ValueError(f"the size of a transform must be one number or (height, width), not {size!r}")
     return {"height": sides[0], "width": sides[-1]}
