@@ -4,9 +4,8 @@
 //! addresses of functions, as for datasets of Python objects.
 //!
 //! Alternative considered: the ready-made program `loader-worker` in the wheel. It starts some milliseconds sooner and
-//! needs some megabytes less per worker, because it has no interpreter. But maturin builds a wheel of an extension module
-//! or of programs, not of both, the wheel would have all decoders twice, and each composition of a dataset, such as
-//! a batch of one sample, would need a name in the program's registry.
+//! needs some megabytes less per worker, because it has no interpreter. But the wheel would have all decoders twice,
+//! and each composition of a dataset, such as a batch of one sample, would need a name in the program's registry.
 
 use std::{path::PathBuf, sync::OnceLock};
 
