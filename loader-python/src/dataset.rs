@@ -133,7 +133,7 @@ impl Dataset for MapDataset {
     }
 
     fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<PySample> {
-        let seed = self.seed_samples.then(|| cx.rng().random::<u64>());
+        let seed = self.seed_samples.then(|| seed_of(index, cx));
         Python::attach(|py| {
             let Some(Opened { dataset, get, .. }) = &self.opened else {
                 anyhow::bail!("the dataset is not open")
@@ -156,8 +156,9 @@ impl Dataset for MapDataset {
             return internal::get_one_by_one(self, indices, cx);
         }
         let seed = self.seed_samples.then(|| {
-            cx.set_index(indices.first().copied().unwrap_or(0));
-            cx.rng().random::<u64>()
+            let first = indices.first().copied().unwrap_or(0);
+            cx.set_index(first);
+            seed_of(first, cx)
         });
         self.sent.with(|fetcher| {
             let samples = fetcher.call_method1("get_many", (indices.to_vec(), seed))?;
@@ -167,6 +168,15 @@ impl Dataset for MapDataset {
 
     fn fingerprint(&self) -> String {
         self.sent.fingerprint.clone()
+    }
+}
+
+/// Returns the seed of a sample. The number of a key that is no plain integer depends on how far main has read the
+/// sampler, so such a key gets the seed of the epoch, with which `Fetcher` mixes the key.
+fn seed_of(index: usize, cx: &mut SampleContext) -> u64 {
+    match index < FIRST_KEY {
+        true => cx.rng().random(),
+        false => cx.epoch_rng().random(),
     }
 }
 

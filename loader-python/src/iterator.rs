@@ -2,17 +2,28 @@
 
 use std::{
     fmt,
-    sync::{Mutex, PoisonError},
-    time::Duration,
+    sync::{Mutex, MutexGuard, PoisonError, TryLockError},
+    thread::{self, ThreadId},
+    time::{Duration, Instant},
 };
 
 use loader_core::{BatchInfo, Error, Iter, State, collate::Batch};
-use pyo3::{exceptions::PyStopIteration, prelude::*, types::PyDict};
+use pyo3::{
+    exceptions::{PyStopIteration, PyValueError},
+    prelude::*,
+    types::PyDict,
+};
 
 use crate::{engine::Warnings, errors, objects::IntoObject, order::Raised};
 
 /// How often a wait for a batch looks for signals, such as Ctrl-C.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How long the end of the interpreter waits for an iterator that another thread uses.
+const EXIT_DEADLINE: Duration = Duration::from_secs(1);
+
+/// How often it looks meanwhile.
+const EXIT_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The batches of an epoch. Waiting for one releases the interpreter's lock and notices Ctrl-C.
 #[pyclass(frozen, weakref, module = "loader._native")]
@@ -21,6 +32,9 @@ pub(crate) struct BatchIterator {
     /// `None` once it is closed. Locked only while this thread does not hold the interpreter's lock, which the
     /// thread that holds this one may wait for.
     iter: Mutex<Option<Box<dyn Batches>>>,
+    /// The thread that is in `__next__`, and the state before that call. User code of the call, such as a signal
+    /// handler, may ask for the state in the same thread.
+    busy: Mutex<Option<(ThreadId, State)>>,
     /// Number of the dataset, if it is one of Python objects.
     number: Option<u64>,
     /// What the sampler has raised.
@@ -92,15 +106,22 @@ impl BatchIterator {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        if self.is_busy() {
+            return Err(PyValueError::new_err("the iterator is already executing in this thread"));
+        }
+        // Before a batch is taken: a warning may be an exception, and no batch may be lost for it.
+        for warning in self.warnings.take() {
+            py.import("loader._errors")?.call_method1("warn", (warning,))?;
+        }
         let next = loop {
-            match self.with(py, |iter| iter.next()).flatten() {
-                // Signal handlers run while the iterator is not locked: they may ask for its state.
+            match py.detach(|| self.next_batch()) {
+                // Signal handlers run while the iterator is not locked.
                 Some(Err(Error::Interrupted)) => py.check_signals()?,
                 next => break next,
             }
         };
-        for warning in self.warnings.take() {
-            py.import("loader._errors")?.call_method1("warn", (warning,))?;
+        if let Some(interrupt) = self.raised.take_interrupt(py) {
+            return Err(interrupt);
         }
         match next {
             Some(Ok(batch)) => batch.into_object(self.loads.bind(py)),
@@ -111,7 +132,12 @@ impl BatchIterator {
 
     /// Returns the state, as JSON; `None` once the iterator is closed.
     fn state(&self, py: Python<'_>) -> Option<String> {
-        self.with(py, |iter| serde_json::to_string(&iter.state()).expect("a state has text keys only"))
+        let state = match lock(&self.busy).as_ref() {
+            Some((thread, state)) if *thread == thread::current().id() => Some(state.clone()),
+            _ => None,
+        };
+        let state = state.or_else(|| self.with(py, |iter| iter.state()))?;
+        Some(serde_json::to_string(&state).expect("a state has text keys only"))
     }
 
     /// Number of the epoch.
@@ -144,7 +170,28 @@ impl BatchIterator {
 
     /// Ends the workers, or keeps persistent ones for the next epoch.
     fn close(&self, py: Python<'_>) {
-        py.detach(|| drop(self.iter.lock().unwrap_or_else(PoisonError::into_inner).take()));
+        if !self.is_busy() {
+            py.detach(|| drop(lock(&self.iter).take()));
+        }
+    }
+
+    /// Closes the iterator at the end of the interpreter. Leaves it if another thread uses it for longer than a
+    /// second.
+    fn close_at_exit(&self, py: Python<'_>) {
+        if self.is_busy() {
+            return;
+        }
+        py.detach(|| {
+            let deadline = Instant::now() + EXIT_DEADLINE;
+            loop {
+                match self.iter.try_lock() {
+                    Ok(mut iter) => return drop(iter.take()),
+                    Err(TryLockError::Poisoned(poisoned)) => return drop(poisoned.into_inner().take()),
+                    Err(TryLockError::WouldBlock) if Instant::now() >= deadline => return,
+                    Err(TryLockError::WouldBlock) => thread::sleep(EXIT_INTERVAL),
+                }
+            }
+        });
     }
 }
 
@@ -157,16 +204,47 @@ impl BatchIterator {
         loads: Py<PyAny>,
     ) -> Self {
         iter.interrupt_waits();
-        Self { iter: Mutex::new(Some(iter)), number, raised, warnings, loads }
+        let busy = Mutex::default();
+        Self { iter: Mutex::new(Some(iter)), busy, number, raised, warnings, loads }
     }
 
-    /// Calls `call` without the interpreter's lock; `None` once the iterator is closed.
+    /// True if this thread is in `__next__`, and waiting for the iterator would never end.
+    fn is_busy(&self) -> bool {
+        lock(&self.busy).as_ref().is_some_and(|(thread, _)| *thread == thread::current().id())
+    }
+
+    fn next_batch(&self) -> Option<Result<Box<dyn Made>, Error>> {
+        let mut iter = lock(&self.iter);
+        let iter = iter.as_mut()?;
+        *lock(&self.busy) = Some((thread::current().id(), iter.state()));
+        let _idle = OnDrop(|| *lock(&self.busy) = None);
+        iter.next()
+    }
+
+    /// Calls `call` without the interpreter's lock; `None` once the iterator is closed, and in a call of
+    /// `__next__` in this thread.
     fn with<T: Send>(
         &self,
         py: Python<'_>,
         call: impl FnOnce(&mut Box<dyn Batches>) -> T + Send,
     ) -> Option<T> {
-        py.detach(|| self.iter.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map(call))
+        if self.is_busy() {
+            return None;
+        }
+        py.detach(|| lock(&self.iter).as_mut().map(call))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Calls a function at the end of a scope, also if it panics.
+struct OnDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
     }
 }
 

@@ -6,7 +6,10 @@ use std::{
 };
 
 use loader_core::sampler::{BatchSampler, Epoch};
-use pyo3::{exceptions::PyStopIteration, prelude::*};
+use pyo3::{
+    exceptions::{PyException, PyStopIteration},
+    prelude::*,
+};
 
 /// The first exception of a Python iterator, which the loader's iterator raises after the last batch before it.
 #[derive(Debug, Clone, Default)]
@@ -15,6 +18,12 @@ pub(crate) struct Raised(Arc<Mutex<Option<PyErr>>>);
 impl Raised {
     pub(crate) fn set(&self, error: PyErr) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    }
+
+    /// Takes what must reach the program at once, such as `KeyboardInterrupt`: what is no `Exception`.
+    pub(crate) fn take_interrupt(&self, py: Python<'_>) -> Option<PyErr> {
+        let mut raised = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        raised.take_if(|error| !error.is_instance_of::<PyException>(py))
     }
 
     pub(crate) fn take(&self) -> Option<PyErr> {

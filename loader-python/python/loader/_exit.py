@@ -1,6 +1,7 @@
 """Closes the iterators that are left when the interpreter ends, while it can still run code."""
 
 import atexit
+import os
 import weakref
 
 from . import _native
@@ -16,4 +17,8 @@ def close_at_exit(batches: _native.BatchIterator) -> None:
 @atexit.register
 def _close_all() -> None:
     for batches in list(_open):
-        batches.close()
+        batches.close_at_exit()
+
+
+# The iterators are main's. A forked child must not wait for a thread of main that uses one.
+os.register_at_fork(after_in_child=_open.clear)

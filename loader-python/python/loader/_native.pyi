@@ -128,6 +128,9 @@ class BatchIterator:
     def close(self) -> None:
         """Ends the workers, or keeps persistent ones for the next epoch."""
 
+    def close_at_exit(self) -> None:
+        """Closes the iterator at the end of the interpreter, unless another thread uses it for longer than a second."""
+
 class Template:
     """A process that forks workers."""
 
