@@ -148,6 +148,9 @@ class DataLoader(_base.DataLoader[_Batch]):
         self._begun_epochs = 0
         self._resume_from: dict[str, Any] | None = None
         self._last_iterator: Any = lambda: None
+        # The position at which the last iterator was dropped, as by `break`, and which iterator that is.
+        self._last_position: dict[str, Any] | None = None
+        self._last_number = 0
         is_python = _rust.base_of(dataset) is None
         if num_workers > 0 and is_python and not _info.is_worker and _start_method(self) != "spawn":
             _native.start_template(_interpreter(), _template_arguments())
@@ -171,7 +174,7 @@ class DataLoader(_base.DataLoader[_Batch]):
         loaded ahead. It can be pickled and saved with ``torch.save``, and contains the random number generators.
         """
         iterator = self._last_iterator()
-        position = iterator._position() if iterator is not None else None
+        position = iterator._position() if iterator is not None else self._last_position
         if position is None and self._resume_from is not None:
             return self._resume_from
         return {"version": _STATE_VERSION, "begun_epochs": self._begun_epochs, "position": position}
@@ -191,7 +194,8 @@ class DataLoader(_base.DataLoader[_Batch]):
             raise ValueError(f"this state has version {state_dict.get('version')}, and this package reads {_STATE_VERSION}: load it with the version of the package that wrote it")
         self._begun_epochs = state_dict["begun_epochs"]
         self._resume_from = state_dict
-        self._last_iterator = lambda: None
+        self._last_iterator, self._last_position = (lambda: None), None
+        self._last_number += 1
         # Persistent workers belong to the epoch before.
         self._iterator = None
 
@@ -207,7 +211,7 @@ class DataLoader(_base.DataLoader[_Batch]):
         if self.num_workers > 0:
             options |= {
                 "prefetch_factor": self.prefetch_factor,
-                "persistent_workers": self.persistent_workers,
+                "persistent_workers": bool(self.persistent_workers),
                 "move_tasks": self.move_tasks,
             }
             if self.timeout > 0:
@@ -318,7 +322,9 @@ class _Iterator(_BaseDataLoaderIter):
         self._is_over = False
         self._last_pids: list[int] = []
         self._generators = loader._generators()
-        loader._last_iterator = weakref.ref(self)
+        loader._last_iterator, loader._last_position = weakref.ref(self), None
+        loader._last_number += 1
+        self._loader, self._number = weakref.ref(loader), loader._last_number
         _exit.close_at_exit(batches)
         return batches
 
@@ -374,8 +380,12 @@ class _Iterator(_BaseDataLoaderIter):
 
     def __del__(self) -> None:
         batches = getattr(self, "_batches", None)
-        if batches is not None:
-            batches.close()
+        if batches is None:
+            return
+        loader = self._loader()
+        if loader is not None and loader._last_number == self._number:
+            loader._last_position = self._position()
+        batches.close()
 
 
 class _Worker:
