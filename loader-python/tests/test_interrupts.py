@@ -1,4 +1,4 @@
-"""Ctrl-C ends every wait: within 2 s, with `KeyboardInterrupt`, and without a process left."""
+"""Ctrl-C ends every wait within 2 s, with `KeyboardInterrupt`. No process is left when main has ended."""
 
 import os
 import signal
@@ -91,7 +91,7 @@ def interrupted(tmp_path, loader, wait, after, whole_group):
             os.kill(pid, signal.SIGINT)
         line = script.wait_for("interrupted|did not wait")
         seconds = time.monotonic() - started
-        out, err = script.process.communicate(timeout=30)
+        _, err = script.process.communicate(timeout=30)
         ended = time.monotonic() - started
         assert line[0] == "interrupted"
         assert seconds < 2, f"the wait ended after {seconds:.1f} s"
@@ -106,7 +106,8 @@ def test_ctrl_c_ends_the_wait(wait, tmp_path):
     status, ended, err = interrupted(tmp_path, *WAITS[wait], whole_group=False)
     assert status == 0
     assert err == ""
-    assert ended < 5, f"the script ended after {ended:.1f} s"
+    # At its end the loader waits five seconds for a worker that is in the user's code, and kills it then.
+    assert ended < 15, f"the script ended after {ended:.1f} s"
 
 
 def test_ctrl_c_of_a_terminal_reaches_workers_too(tmp_path):
