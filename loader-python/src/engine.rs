@@ -185,10 +185,10 @@ impl Engine {
         loads: Py<PyAny>,
         start: impl FnOnce(&dyn Loader) -> Result<Box<dyn Batches>, Error> + Send,
     ) -> PyResult<BatchIterator> {
-        let iter =
         // What the sampler of an epoch that was left has raised does not concern this one.
         drop(self.raised.take());
-        py.detach(|| start(self.loader.as_deref().expect("it is only taken when the engine is dropped")));
+        let iter =
+            py.detach(|| start(self.loader.as_deref().expect("it is only taken when the engine is dropped")));
         let iter = iter.map_err(|error| {
             self.raised.take().unwrap_or_else(|| errors::to_python(py, &error, self.number))
         })?;

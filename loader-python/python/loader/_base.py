@@ -19,6 +19,9 @@ except ModuleNotFoundError as error:
     default_collations: tuple[Any, ...] = (default_collate, default_convert)
     data_pipes: tuple[type, ...] = ()
 
+    def default_dtype() -> Any:
+        return None
+
     def generator_state(generator: Generator) -> Any:
         return generator.bit_generator.state
 
@@ -43,6 +46,7 @@ else:
     # What a loader has without `collate_fn`.
     default_collations = (default_collate, _utils.collate.default_collate, _utils.collate.default_convert)
     data_pipes = (IterDataPipe, MapDataPipe)
+    default_dtype = torch.get_default_dtype
     generator_state = torch.Generator.get_state
     set_generator_state = torch.Generator.set_state
 

@@ -130,7 +130,7 @@ def _stack_into_slot(batch: list[numpy.ndarray]) -> numpy.ndarray:
 
 
 def _reduce(value: numpy.ndarray) -> Any:
-    memory = _collate.in_slot.get(value.ctypes.data) if _collate.in_slot else None
+    memory = _collate.in_slot.pop(value.ctypes.data, None) if _collate.in_slot else None
     if memory is None or not value.flags.c_contiguous or len(memory) != value.nbytes:
         return NotImplemented
     return _array, (pickle.PickleBuffer(memory), value.dtype, value.shape)

@@ -1,15 +1,19 @@
 """The default collation with PyTorch, which in a worker stacks tensors directly into the slot, and how tensors are pickled."""
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy
 import torch
 from torch.utils.data._utils import collate as _torch
 
 from . import _collate, _native
 
 _torch_tensors = _torch.default_collate_fn_map[torch.Tensor]
+
+#: The types that PyTorch itself can collate. The program may add others.
+_KNOWN_TYPES = frozenset(_torch.default_collate_fn_map)
 
 
 def default_collate(batch: list[Any]) -> Any:
@@ -29,9 +33,21 @@ def prepare_worker() -> None:
 
 
 def _collate_into_slot(batch: list[Any]) -> Any:
-    # The user may have added types to the map.
+    # Classes and functions of the program see the stacked tensors, and may keep them longer than their slot.
+    if _torch.default_collate_fn_map.keys() != _KNOWN_TYPES or not _is_built_in(batch[0]):
+        return _torch.default_collate(batch)
     functions = {**_torch.default_collate_fn_map, torch.Tensor: _stack_into_slot}
     return _torch.collate(batch, collate_fn_map=functions)
+
+
+def _is_built_in(sample: Any) -> bool:
+    """True if no container in the sample has code of the program, so that PyTorch's collation calls none."""
+    kind = type(sample)
+    if kind is dict:
+        return all(map(_is_built_in, sample.values()))
+    if kind in (list, tuple) or (kind.__bases__ == (tuple,) and hasattr(kind, "_fields")):
+        return all(map(_is_built_in, sample))
+    return kind in (str, bytes) or not isinstance(sample, (Mapping, Sequence))
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
@@ -55,7 +71,8 @@ def _stack_into_slot(batch: list[torch.Tensor], *, collate_fn_map: Any = None) -
     if size == 0 or not is_plain(first):
         return _stack(batch, collate_fn_map=collate_fn_map)
     memory = _native.allocate(size)
-    out = torch.frombuffer(memory, dtype=first.dtype).view(len(batch), *first.shape)
+    # NumPy's array, unlike `torch.frombuffer`, keeps the buffer exported, so that `Memory` knows of the tensor.
+    out = torch.from_numpy(numpy.frombuffer(memory, numpy.uint8)).view(first.dtype).view(len(batch), *first.shape)
     torch.stack(batch, 0, out=out)
     _collate.in_slot[out.data_ptr()] = memory
     return out
@@ -64,7 +81,8 @@ def _stack_into_slot(batch: list[torch.Tensor], *, collate_fn_map: Any = None) -
 def _reduce(value: torch.Tensor) -> Any:
     if not is_plain(value):
         return NotImplemented
-    memory = _collate.in_slot.get(value.data_ptr())
+    # A second tensor with the same bytes is copied: each memory is sent once.
+    memory = _collate.in_slot.pop(value.data_ptr(), None)
     if memory is None or not value.is_contiguous() or len(memory) != value.numel() * value.element_size():
         memory = value.contiguous().reshape(-1).view(torch.uint8).numpy()
     return _tensor, (pickle.PickleBuffer(memory), value.dtype, tuple(value.shape))
@@ -76,4 +94,10 @@ def _tensor(memory: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Te
     return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
+def _reduce_array(value: numpy.ndarray) -> Any:
+    # Arrays of a batch can be changed in main, also those that the worker only read.
+    return NotImplemented if value.flags.writeable or value.dtype.hasobject else value.copy().__reduce_ex__(5)
+
+
 _collate.reducers[torch.Tensor] = _reduce
+_collate.reducers[numpy.ndarray] = _reduce_array

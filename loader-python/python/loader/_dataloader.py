@@ -5,6 +5,8 @@ import inspect
 import json
 import multiprocessing
 import os
+import random
+import shutil
 import sys
 import time
 import weakref
@@ -153,7 +155,7 @@ class DataLoader(_base.DataLoader[_Batch]):
         self._last_number = 0
         is_python = _rust.base_of(dataset) is None
         if num_workers > 0 and is_python and not _info.is_worker and _start_method(self) != "spawn":
-            _native.start_template(_interpreter(), _template_arguments())
+            _native.start_template(**_with_hash_seed(_template_arguments()))
         arguments = locals()
         for name in _ENGINE_OPTIONS:
             setattr(self, name, arguments[name])
@@ -181,8 +183,8 @@ class DataLoader(_base.DataLoader[_Batch]):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Makes the next iterator continue from a position that :meth:`state_dict` has returned, with the same dataset and
-        options. The number of workers of a map-style dataset may be another one. The order of the rest is the same, whatever
-        random numbers have been drawn meanwhile.
+        options. The number of workers of a map-style dataset may be another one. The order of the rest is the same,
+        if the sampler draws before its first batch, as those of PyTorch do.
 
         Raises:
             ValueError: If ``state_dict`` is not a state of a loader, or has a format version that this package does not read. The
@@ -286,8 +288,7 @@ class _Iterator(_BaseDataLoaderIter):
                 sampler_fingerprint=_name(loader._index_sampler),
                 seed_samples=loader.seed_samples,
                 options=json.dumps(loader._engine_options(self._pin_memory) | {"seed": self._base_seed}),
-                program=_interpreter(),
-                arguments=_template_arguments() if is_template else _worker_arguments(),
+                **_with_hash_seed(_template_arguments() if is_template else _worker_arguments()),
                 is_template=is_template,
             )
         )
@@ -307,6 +308,7 @@ class _Iterator(_BaseDataLoaderIter):
             "auto_collation": self._auto_collation,
             "keys": keys,
             "torch": _base.has_torch,
+            "default_dtype": _base.default_dtype(),
         }
         return _pickling.dumps((self._dataset, self._collate_fn, worker_init_fn), settings)
 
@@ -319,6 +321,8 @@ class _Iterator(_BaseDataLoaderIter):
         else:
             batches = self._engine.iterate(loader._begun_epochs, self._loads)
             loader._begun_epochs += 1
+        # Only now: a state that does not fit must not be forgotten.
+        loader._resume_from = None
         self._is_over = False
         self._last_pids: list[int] = []
         self._generators = loader._generators()
@@ -353,7 +357,8 @@ class _Iterator(_BaseDataLoaderIter):
         state = self._batches.state()
         if state is None:
             return None
-        is_over = self._is_over or (self._order is not None and self._num_yielded == _length(self._index_sampler))
+        order = self._order
+        is_over = self._is_over or (order is not None and order.is_exhausted and self._num_yielded >= order.given)
         return {
             "engine": state,
             "base_seed": self._base_seed,
@@ -412,13 +417,14 @@ class _Resume:
     epoch began, so that the sampler gives the same order again. Afterwards the global ones are as they were before."""
 
     def __init__(self, loader: DataLoader) -> None:
-        state, loader._resume_from = loader._resume_from, None
-        position = (state or {}).get("position") or {"is_over": True, "generators": None}
+        position = (loader._resume_from or {}).get("position") or {"is_over": True, "generators": None}
         self._generators = loader._generators()
         self._begun: list[Any] | None = position["generators"]
         if self._begun is not None and len(self._generators) != len(self._begun):
-            raise ValueError("the state does not fit the loader: it has another number of random number generators; make the loader with the same"
-                " `sampler` and `generator` as before")
+            raise ValueError(
+                f"the state has {len(self._begun)} random number generators, and the loader has {len(self._generators)}: make the"
+                " loader with the same `sampler` and `generator` as before"
+            )
         is_over = position["is_over"]
         self._begun_global = None if is_over else position["global_generators"]
         if is_over:
@@ -456,6 +462,18 @@ class _Parts:
 def _start_method(loader: DataLoader) -> str | None:
     context = loader.multiprocessing_context
     return multiprocessing.get_start_method(allow_none=True) if context is None else context.get_start_method()
+
+
+#: The seed of the hashes of texts in workers. A new worker must see sets in the order of the worker that it replaces.
+_HASH_SEED = random.SystemRandom().randrange(1, 1 << 32)
+
+
+def _with_hash_seed(arguments: list[str]) -> dict[str, Any]:
+    """Returns the program and the arguments of a worker, which gets the same hash seed as all others."""
+    env = shutil.which("env")
+    if env is None or os.environ.get("PYTHONHASHSEED", "random") != "random":
+        return {"program": _interpreter(), "arguments": arguments}
+    return {"program": env, "arguments": [f"PYTHONHASHSEED={_HASH_SEED}", _interpreter(), *arguments]}
 
 
 def _interpreter() -> str:

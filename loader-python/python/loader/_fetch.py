@@ -41,6 +41,8 @@ class Fetcher:
         key = number if number < _keys.FIRST else self._keys[number]
         if seed is None:
             return self.dataset[key]
+        if number >= _keys.FIRST:
+            seed = _seeds.mixed(seed, key)
         with _seeds.seeded(seed, self.is_local):
             return self.dataset[key]
 
@@ -48,9 +50,16 @@ class Fetcher:
         """Returns the samples of the keys of a batch."""
         keys = [number if number < _keys.FIRST else self._keys[number] for number in numbers]
         if seed is None:
-            return self.dataset.__getitems__(keys)
-        with _seeds.seeded(seed, self.is_local):
-            return self.dataset.__getitems__(keys)
+            samples = self.dataset.__getitems__(keys)
+        else:
+            if numbers[0] >= _keys.FIRST:
+                seed = _seeds.mixed(seed, keys[0])
+            with _seeds.seeded(seed, self.is_local):
+                samples = self.dataset.__getitems__(keys)
+        if type(samples) is list and len(samples) == len(keys):
+            return samples
+        # PyTorch gives whatever it is to `collate_fn`. The engine wants a sample per key.
+        return [_Whole(samples), *keys[1:]]
 
     def iterate(self, snapshot: bytes | None) -> "Items":
         """Begins the samples of an iterable dataset, after a position that :meth:`Items.snapshot` has returned."""
@@ -58,7 +67,16 @@ class Fetcher:
 
     def collate(self, samples: list[Any]) -> Any:
         """Makes a batch."""
+        if type(samples[0]) is _Whole:
+            return self._collate_fn(samples[0].samples)
         return self._collate_fn(samples if self._auto_collation else samples[0])
+
+
+class _Whole:
+    """What ``__getitems__`` has returned, if it is not a list with a sample per key. Stands for the first sample."""
+
+    def __init__(self, samples: Any) -> None:
+        self.samples = samples
 
 
 class Items:
@@ -95,7 +113,11 @@ class Items:
             position["iterator"] = self._items.state_dict()  # type: ignore[attr-defined]
         if _is_stateful(self._dataset) and self._items is not self._dataset:
             position["dataset"] = self._dataset.state_dict()
-        return pickle.dumps(position, protocol=5)
+        try:
+            return pickle.dumps(position, protocol=5)
+        except Exception:
+            # PyTorch's loader never asks for the state, so a state that cannot be sent must not fail the batch.
+            return pickle.dumps({"count": self._count}, protocol=5)
 
 
 def _is_stateful(value: Any) -> bool:

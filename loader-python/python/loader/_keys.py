@@ -128,6 +128,9 @@ class Order:
         self._auto_collation = auto_collation
         self._keys = keys
         self._begun: Iterator[Any] | None = None
+        #: Number of batches that the sampler has given in this epoch, and whether there are more.
+        self.given = 0
+        self.is_exhausted = False
 
     def set_begun(self, begun: Iterator[Any]) -> None:
         """Sets the iterator of the next epoch: over batches of keys, or over keys without automatic batching."""
@@ -137,5 +140,8 @@ class Order:
         """Begins an epoch. A resumed loader may find that the epoch was over, and begins the next one."""
         items, self._begun = self._begun or iter(self._sampler), None
         self._keys.clear()
+        self.given, self.is_exhausted = 0, False
         for item in items:
+            self.given += 1
             yield numbers_of(item if self._auto_collation else [item], self._keys)
+        self.is_exhausted = True

@@ -36,7 +36,7 @@ def _pickler(base: type) -> type:
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
-            self.storages: dict[int, _Storage] = {}
+            self.storages: dict[tuple[int, int], _Storage] = {}
 
         def reducer_override(self, value: Any) -> Any:
             if sys.modules.get("torch") is not None:
@@ -48,7 +48,7 @@ def _pickler(base: type) -> type:
     return Pickler
 
 
-def _reduce(value: Any, storages: dict[int, "_Storage"]) -> Any:
+def _reduce(value: Any, storages: dict[tuple[int, int], "_Storage"]) -> Any:
     import torch
 
     if type(value) is torch.UntypedStorage and value.is_shared():
@@ -65,7 +65,7 @@ def _reduce(value: Any, storages: dict[int, "_Storage"]) -> Any:
     place = (value.dtype, tuple(value.shape), value.stride())
     if storage.nbytes() == 0:
         return _empty, place
-    sent = storages.setdefault(storage.data_ptr(), storage if value.is_shared() else _Storage(storage))
+    sent = storages.setdefault((storage.data_ptr(), storage.nbytes()), storage if value.is_shared() else _Storage(storage))
     return _view, (sent, value.storage_offset(), *place)
 
 

@@ -214,6 +214,9 @@ class IndexOrder:
         self._samples = samples
         self._subsets = subsets
         self._begun: Iterator[Any] | None = None
+        #: Number of batches that the sampler has given in this epoch, and whether there are more.
+        self.given = 0
+        self.is_exhausted = False
 
     def set_begun(self, begun: Iterator[Any]) -> None:
         """Sets the iterator of the next epoch: over batches of indices, or over indices without automatic batching."""
@@ -222,8 +225,11 @@ class IndexOrder:
     def begin(self, _epoch: int) -> Iterator[list[int]]:
         """Begins an epoch. A resumed loader may find that the epoch was over, and begins the next one."""
         items, self._begun = self._begun or iter(self._sampler), None
+        self.given, self.is_exhausted = 0, False
         for item in items:
+            self.given += 1
             yield [self._index(key) for key in (item if self._is_batched else [item])]
+        self.is_exhausted = True
 
     def _index(self, key: Any) -> int:
         for indices in reversed(self._subsets):

@@ -1,6 +1,8 @@
 """The random number generators of Python, PyTorch and NumPy, all together."""
 
 import contextlib
+import hashlib
+import pickle
 import random
 import sys
 from collections.abc import Iterator
@@ -40,11 +42,18 @@ def seed(value: int) -> None:
     if sys.modules.get("torch"):
         import torch
 
-        torch.manual_seed(value)
+        # Not `torch.manual_seed`, which seeds the GPUs too: in main they belong to the training step.
+        torch.default_generator.manual_seed(value & 0x7FFF_FFFF_FFFF_FFFF)
     if sys.modules.get("numpy"):
         import numpy
 
         numpy.random.seed([value & 0xFFFF_FFFF, value >> 32])
+
+
+def mixed(value: int, key: Any) -> int:
+    """Returns a number of 64 bits that depends on a number and on the content of a key."""
+    content = value.to_bytes(8, "little") + pickle.dumps(key, protocol=5)
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
 
 @contextlib.contextmanager

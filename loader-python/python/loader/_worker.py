@@ -31,6 +31,7 @@ def open_dataset(memory: Any, worker: int) -> Any:
         from . import _collate_torch as collation
 
         torch.set_num_threads(1)
+        torch.set_default_dtype(settings["default_dtype"])
     else:
         from . import _collate_numpy as collation
     seed_everything(base_seed, worker)
