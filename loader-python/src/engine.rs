@@ -208,6 +208,7 @@ impl Drop for Engine {
 fn forget(number: Option<u64>) {
     if let Some(number) = number {
         dataset::forget_opened(number);
+        drop(errors::take_local(number));
     }
 }
 

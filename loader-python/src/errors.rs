@@ -68,7 +68,7 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error, number: Option<u64>) -> P
     }
 }
 
-fn take_local(number: u64) -> Option<PyErr> {
+pub(crate) fn take_local(number: u64) -> Option<PyErr> {
     let mut local = LOCAL.lock().unwrap_or_else(PoisonError::into_inner);
     local.take_if(|(owner, _)| *owner == number).map(|(_, error)| error)
 }
