@@ -67,7 +67,7 @@ class Fetcher:
 
     def collate(self, samples: list[Any]) -> Any:
         """Makes a batch."""
-        if type(samples[0]) is _Whole:
+        if samples and type(samples[0]) is _Whole:
             return self._collate_fn(samples[0].samples)
         return self._collate_fn(samples if self._auto_collation else samples[0])
 
