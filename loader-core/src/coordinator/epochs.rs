@@ -19,6 +19,7 @@ use super::{
     crew::Crew,
     hedging::ABANDONED,
     leasing::{Request, Vacate},
+    wait::Wait,
 };
 use crate::error::Error;
 
@@ -27,6 +28,8 @@ impl Coordinator {
     pub(crate) fn rest(&mut self, crew: &mut impl Crew) {
         self.phase = Phase::Resting;
         crew.set_wanted(false);
+        // A wait that was paused is not continued in another epoch.
+        self.wait = Wait::default();
         let requests = self.leasing.stop_all_waiting();
         for &(task, request) in &requests {
             // If the worker is gone, the report of its exit follows.

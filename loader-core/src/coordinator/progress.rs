@@ -86,6 +86,11 @@ impl Observations {
         }
     }
 
+    /// Continues after a pause of the wait, which does not count.
+    pub(super) fn go_on(&mut self, pause: Duration) {
+        self.last_check = self.last_check.map(|(last, planned)| (last + pause, planned));
+    }
+
     /// Forgets a worker's observation, because the worker has no work or another process has replaced it.
     pub(super) fn forget(&mut self, worker: usize) {
         self.workers[worker] = None;

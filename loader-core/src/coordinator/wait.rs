@@ -30,14 +30,14 @@ pub(super) struct Wait {
 }
 
 impl Wait {
-    /// Continues a wait that was paused: the pause does not count.
-    fn go_on(&mut self, now: Instant) {
-        let Some(paused_at) = self.paused_at.take() else { return };
-        let pause = now.saturating_duration_since(paused_at);
+    /// Continues a wait that was paused, and returns for how long: the pause does not count. `None` if it was not.
+    fn go_on(&mut self, now: Instant) -> Option<Duration> {
+        let pause = now.saturating_duration_since(self.paused_at.take()?);
         let Self { since, deadline, warn_at, move_at, check_at, .. } = self;
         for time in [since, deadline, warn_at, move_at, check_at] {
             *time = time.and_then(|time| time.checked_add(pause));
         }
+        Some(pause)
     }
 }
 
@@ -57,10 +57,10 @@ impl Coordinator {
     /// Begins to wait for the user's next batch, or continues a wait that was paused.
     pub(crate) fn start_wait(&mut self, now: Instant) {
         self.now = now;
-        self.observations.start_wait();
-        if self.wait.paused_at.is_some() {
-            return self.wait.go_on(now);
+        if let Some(pause) = self.wait.go_on(now) {
+            return self.observations.go_on(pause);
         }
+        self.observations.start_wait();
         // A time beyond what the clock can hold never comes.
         let after = |time: Option<Duration>| time.and_then(|time| now.checked_add(time));
         // A wait this short ends before its first check would be due. Main checks the workers at its start,
@@ -79,7 +79,6 @@ impl Coordinator {
 
     /// Pauses a wait before the batch has arrived.
     pub(crate) fn pause_wait(&mut self, now: Instant) {
-        self.observations.end_wait(now);
         self.wait.paused_at = Some(now);
     }
 

@@ -155,7 +155,7 @@ class DataLoader(_base.DataLoader[_Batch]):
         self._last_number = 0
         is_python = _rust.base_of(dataset) is None
         if num_workers > 0 and is_python and not _info.is_worker and _start_method(self) != "spawn":
-            _native.start_template(**_with_hash_seed(_template_arguments()))
+            _native.start_template(_interpreter(), _template_arguments())
         arguments = locals()
         for name in _ENGINE_OPTIONS:
             setattr(self, name, arguments[name])
@@ -288,7 +288,8 @@ class _Iterator(_BaseDataLoaderIter):
                 sampler_fingerprint=_name(loader._index_sampler),
                 seed_samples=loader.seed_samples,
                 options=json.dumps(loader._engine_options(self._pin_memory) | {"seed": self._base_seed}),
-                **_with_hash_seed(_template_arguments() if is_template else _worker_arguments()),
+                program=_interpreter(),
+                arguments=_template_arguments() if is_template else _worker_arguments(),
                 is_template=is_template,
             )
         )
@@ -468,16 +469,13 @@ def _start_method(loader: DataLoader) -> str | None:
 _HASH_SEED = random.SystemRandom().randrange(1, 1 << 32)
 
 
-def _with_hash_seed(arguments: list[str]) -> dict[str, Any]:
-    """Returns the program and the arguments of a worker, which gets the same hash seed as all others."""
-    env = shutil.which("env")
-    if env is None or os.environ.get("PYTHONHASHSEED", "random") != "random":
-        return {"program": _interpreter(), "arguments": arguments}
-    return {"program": env, "arguments": [f"PYTHONHASHSEED={_HASH_SEED}", _interpreter(), *arguments]}
-
-
 def _interpreter() -> str:
-    return os.fsdecode(spawn.get_executable())
+    path = os.fsdecode(spawn.get_executable())
+    if shutil.which(path) is None:
+        raise RuntimeError(
+            f"workers cannot start: there is no Python interpreter at {path}; correct it with multiprocessing.set_executable()"
+        )
+    return path
 
 
 def _worker_arguments() -> list[str]:
@@ -492,9 +490,17 @@ def _template_arguments() -> list[str]:
 
 
 def _arguments(code: str) -> list[str]:
-    # `-P` keeps the working directory out of the way: it may have a module with the name of this package.
+    # `-P` keeps the working directory out of the way: it may have a module with the name of this package. An interpreter reads
+    # the seed of its hashes when it starts, so it starts once more.
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    return [*util._args_from_interpreter_flags(), "-P", "-c", f"import sys; sys.path.insert(0, {folder!r}); {code}"]
+    start = (
+        "import os, sys\n"
+        "if os.environ.get('PYTHONHASHSEED', 'random') == 'random':\n"
+        f"    os.environ['PYTHONHASHSEED'] = '{_HASH_SEED}'\n"
+        "    os.execv(sys.executable, sys.orig_argv)\n"
+        f"sys.path.insert(0, {folder!r})\n{code}"
+    )
+    return [*util._args_from_interpreter_flags(), "-P", "-c", start]
 
 
 def _fingerprint(dataset: Any) -> str:

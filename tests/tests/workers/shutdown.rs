@@ -268,6 +268,20 @@ fn a_wait_for_a_batch_can_be_interrupted() {
 }
 
 #[test]
+fn interruptions_do_not_extend_the_time_of_a_sample() {
+    let _watchdog = Watchdog::start();
+    let builder = DataLoader::builder(Slow { count: 10, delay: Duration::from_secs(60) });
+    let builder = builder.num_workers(1).sample_timeout(Duration::from_millis(500));
+    let mut batches = builder.build().unwrap().iter().unwrap();
+    batches.interrupt_when(Duration::from_millis(10), || true);
+    let is_interruption = |next: &Result<_, Error>| matches!(next, Err(Error::Interrupted));
+    let (next, took) = timed(|| batches.by_ref().find(|next| !is_interruption(next)).unwrap());
+    assert!(next.is_err(), "{next:?}");
+    assert_soon(took);
+    drop_and_check(batches);
+}
+
+#[test]
 fn interruptions_do_not_extend_the_timeout() {
     let _watchdog = Watchdog::start();
     let (delay, timeout) = (Duration::from_secs(60), Duration::from_millis(300));
