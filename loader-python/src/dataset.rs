@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{batch::Collated, errors, memory::Memory};
 
-/// The lowest number that stands for a key which is no plain integer; `FIRST` in `loader/_keys.py`.
+/// Numbers from this one on stand for keys that are not plain integers. It is `FIRST` in `loader/_keys.py`.
 const FIRST_KEY: usize = 1 << 62;
 
 /// Number of samples that each map-style dataset announces. PyTorch's datasets need not have a length, and the
@@ -171,8 +171,8 @@ impl Dataset for MapDataset {
     }
 }
 
-/// Returns the seed of a sample. The number of a key that is no plain integer depends on how far main has read the
-/// sampler, so such a key gets the seed of the epoch, with which `Fetcher` mixes the key.
+/// Returns the seed of a sample. A key that is not a plain integer gets the seed of the epoch, and `Fetcher` mixes
+/// the key into it: the number of such a key depends on how far main has read the sampler.
 fn seed_of(index: usize, cx: &mut SampleContext) -> u64 {
     match index < FIRST_KEY {
         true => cx.rng().random(),

@@ -49,12 +49,13 @@ impl Memory {
             true => state.bytes.take(),
             false => state.bytes.as_ref().map(Tensor::to_owned_tensor),
         };
-        bytes.ok_or_else(|| {
-            PyBufferError::new_err(
-                "these bytes belong to a batch that was sent; copy them before collate_fn returns",
-            )
-        })
+        bytes.ok_or_else(sent_away)
     }
+}
+
+/// The bytes were taken for a batch.
+fn sent_away() -> PyErr {
+    PyBufferError::new_err("these bytes belong to a batch that was sent; copy them before collate_fn returns")
 }
 
 #[pymethods]
@@ -72,9 +73,7 @@ impl Memory {
         let mut state = slf.get().state.lock().unwrap_or_else(PoisonError::into_inner);
         let is_read_only = state.is_read_only;
         let Some(bytes) = &mut state.bytes else {
-            return Err(PyBufferError::new_err(
-                "these bytes belong to a batch that was sent; copy them before collate_fn returns",
-            ));
+            return Err(sent_away());
         };
         let len = bytes.len().cast_signed();
         let start = match is_read_only {
@@ -106,8 +105,8 @@ impl Memory {
     }
 }
 
-/// Allocates `size` bytes for an array of the batch that this thread collates: in the slot of the batch, or on
-/// the heap if the process is no worker. Their content is undefined.
+/// Allocates `size` bytes for an array of the batch that this thread collates: in a worker in the slot of
+/// the batch, and in main on the heap. Their initial content is arbitrary.
 #[pyfunction]
 pub(crate) fn allocate(size: usize) -> PyResult<Memory> {
     match Tensor::for_overwrite([size]) {

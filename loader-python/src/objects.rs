@@ -21,7 +21,7 @@ pub(crate) trait IntoObject: Send + 'static {
     fn into_object(self, convert: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>>;
 }
 
-/// A batch that is one sample, without automatic batching.
+/// The batch of a loader without automatic batching: one sample.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Single<S>(S);
 
@@ -124,7 +124,7 @@ fn number_object(py: Python<'_>, number: Scalar) -> PyResult<Py<PyAny>> {
     Ok(match (int(DType::I64), int(DType::U64)) {
         (Some(int), _) => int.get::<i64>().into_pyobject(py)?.unbind(),
         (None, Some(int)) => int.get::<u64>().into_pyobject(py)?.unbind(),
-        // Every number that is no integer is exact as `f64`.
+        // `f64` represents every number that is not an integer exactly.
         (None, None) => number.convert(DType::F64).and_then(Scalar::get::<f64>).into_pyobject(py)?.unbind(),
     })
 }

@@ -6,11 +6,32 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 #: Environment variable by which `left_of` finds the processes of a script.
 MARK = "LOADER_TEST_SCRIPT"
+
+
+class Process(NamedTuple):
+    pid: int
+    #: A letter, such as `Z` for a zombie.
+    state: str
+    parent: int
+    session: int
+    command: str
+
+
+def all_processes() -> Iterator[Process]:
+    """Lists the processes of the system."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            state, parent, _, session, *_ = (folder / "stat").read_text().rpartition(")")[2].split()
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        yield Process(int(folder.name), state, int(parent), int(session), command)
 
 
 def children() -> dict[int, str]:
@@ -18,14 +39,8 @@ def children() -> dict[int, str]:
     workers, by process id. Left out are those that live as long as this process: the template itself, and Python's tracker of
     shared resources. Ended processes that nobody has waited for count."""
     parents, commands = {}, {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        pid = int(folder.name)
-        parents[pid], commands[pid] = int(fields[1]), f"{fields[0]} {command}"
+    for process in all_processes():
+        parents[process.pid], commands[process.pid] = process.parent, f"{process.state} {process.command}"
     found, parent = {}, os.getpid()
     lasting = ("loader._template", "multiprocessing.resource_tracker")
     left_out = {pid for pid in parents if parents[pid] == parent and any(name in commands[pid] for name in lasting)}

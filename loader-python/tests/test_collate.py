@@ -97,17 +97,22 @@ def collated_by_torch(sample):
     return torch.utils.data.default_collate([sample] * 3)
 
 
+def same_as_named(expected, loader, where=""):
+    """Compares each batch with the value expected for it, whose name a failure shows."""
+    for (name, wanted), batch in zip(expected.items(), loader, strict=True):
+        try:
+            same(batch, wanted)
+        except AssertionError as error:
+            raise AssertionError(f"{name}{where}: {error}") from error
+
+
 def test_every_type_is_collated_in_a_worker_as_pytorch_does():
     expected = {name: collated_by_torch(sample) for name, sample in SAMPLES.items() if name != "a read-only mapping"}
     samples = [SAMPLES[name] for name in expected]
     # One batch of three for each sample: in a worker, and in main.
     for num_workers in (1, 0):
         loader = DataLoader(Items(samples), batch_sampler=[[i] * 3 for i in range(len(samples))], num_workers=num_workers)
-        for (name, wanted), batch in zip(expected.items(), loader, strict=True):
-            try:
-                same(batch, wanted)
-            except AssertionError as error:
-                raise AssertionError(f"{name}, {num_workers} workers: {error}") from error
+        same_as_named(expected, loader, f", {num_workers} workers")
 
 
 def test_every_type_is_converted_in_a_worker_as_pytorch_does():
@@ -116,11 +121,7 @@ def test_every_type_is_converted_in_a_worker_as_pytorch_does():
     every = {name: sample for name, sample in (SAMPLES | OTHERS).items() if name not in left_out}
     expected = {name: torch.utils.data.default_convert(sample) for name, sample in every.items()}
     loader = DataLoader(Items(list(every.values())), batch_size=None, num_workers=1)
-    for (name, wanted), batch in zip(expected.items(), loader, strict=True):
-        try:
-            same(batch, wanted)
-        except AssertionError as error:
-            raise AssertionError(f"{name}: {error}") from error
+    same_as_named(expected, loader)
 
 
 def first(samples):
@@ -129,11 +130,7 @@ def first(samples):
 
 def test_a_collate_fn_can_return_anything():
     loader = DataLoader(Items(list(OTHERS.values())), collate_fn=first, num_workers=1)
-    for (name, wanted), batch in zip(OTHERS.items(), loader, strict=True):
-        try:
-            same(batch, wanted)
-        except AssertionError as error:
-            raise AssertionError(f"{name}: {error}") from error
+    same_as_named(OTHERS, loader)
 
 
 def test_objects_of_one_s_own_classes_travel():

@@ -246,7 +246,7 @@ def test_persistent_workers_and_states(photos):
 
 
 def test_transforms_that_do_not_exist_are_refused(photos):
-    known = "there are CenterCrop, Compose, ConvertImageDtype, Normalize, PILToTensor, RandomHorizontalFlip"
+    known = "the supported transforms are CenterCrop, Compose, ConvertImageDtype, Normalize, PILToTensor, RandomHorizontalFlip"
     for unknown in (v2.ColorJitter(0.5), [v2.Resize(8), v2.RandomRotation(3)], lambda image: image):
         with pytest.raises(TypeError, match=known):
             loader.ImageFolder(photos, unknown)

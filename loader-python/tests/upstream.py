@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from processes import all_processes
+
 HERE = Path(__file__).resolve().parent
 OURS, TORCHS = "loader.DataLoader", "torch.utils.data.DataLoader"
 
@@ -159,16 +161,7 @@ def end_session(session: int, patience: float) -> list[str]:
 
 
 def processes_of(session: int) -> dict[int, str]:
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(fields[3]) == session and fields[0] != "Z":
-            found[int(folder.name)] = command
-    return found
+    return {each.pid: each.command for each in all_processes() if each.session == session and each.state != "Z"}
 
 
 def tests_of(file: Path) -> dict[str, unittest.TestCase]:

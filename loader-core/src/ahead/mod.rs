@@ -24,7 +24,7 @@ use crate::{
     batch_info::BatchInfo, collate::Batch, error::Error, iter::Iter, panic, report::EpochReport, state::State,
 };
 
-/// Maximum time until the thread notices, while it waits for a batch, that its batches are no longer wanted.
+/// How often the thread, while it waits for a batch, checks whether its iterator was dropped.
 const CANCEL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Iterates over converted batches of one epoch, which a thread keeps ready. Returned by
@@ -78,7 +78,7 @@ impl<B: Batch> Iter<B> {
     /// thread waits until the program has taken all results and asks for another one, and tries again. Only then
     /// does `next` return [`Error::SharedMemoryExhausted`].
     ///
-    /// A function given to [`interrupt_when`](Self::interrupt_when) is no longer called.
+    /// The thread replaces the function that was given to [`interrupt_when`](Self::interrupt_when).
     ///
     /// An error or a panic of `convert` is [`Error::ConversionFailed`], and the batch is lost.
     ///

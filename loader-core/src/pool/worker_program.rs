@@ -68,11 +68,11 @@ impl WorkerProgram {
     }
 
     /// Starts the template now, unless it runs, so that it loads its libraries while main does other work.
-    /// Without this call, the first iterator starts the template and waits for it. Does nothing for a program that
-    /// is no template.
+    /// Without this call, the first iterator starts the template and waits for it. If the program is not a
+    /// template, this call does nothing.
     ///
     /// # Errors
-    /// If there is no such program, or the system cannot start it.
+    /// If the program does not exist, or the system cannot start it.
     pub fn start_template(&self) -> io::Result<()> {
         match self.is_template {
             true => Template::start_early(process::locate(&self.program)?, self.args.clone()),

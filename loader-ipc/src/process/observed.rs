@@ -24,7 +24,7 @@ pub enum Halt {
     MainThreadEnded,
 }
 
-/// Returns why the process `pid` cannot continue by itself; `None` if it can, or if there is no such process.
+/// Returns the reason for which the process `pid` is halted; `None` if it is not halted, or does not exist.
 pub(super) fn halt(pid: u32) -> Option<Halt> {
     parse_halt(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
@@ -47,7 +47,7 @@ fn parse_halt(stat: &[u8]) -> Option<Halt> {
     }
 }
 
-/// Returns the processor time that all threads of a process have used; `None` if there is no such process.
+/// Returns the processor time of a process, summed over its threads; `None` if the process does not exist.
 pub fn cpu_time(pid: u32) -> Option<Duration> {
     let clock = clock_getcpuclockid(Pid::from_raw(pid.cast_signed())).ok()?;
     Some(clock_gettime(clock).ok()?.into())

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from . import _base, _collate, _exit, _fetch, _info, _keys, _native, _pickling, _rust, _seeds
 from ._base import _BaseDataLoaderIter, _DatasetKind
+from ._order import Order
 
 #: What the template of workers imports if main has imported it.
 _LARGE_LIBRARIES = ("numpy", "torch", "torchvision")
@@ -249,7 +250,7 @@ class _Iterator(_BaseDataLoaderIter):
         if self._num_workers > 0 and loader.prefetch_factor == 0:
             raise AssertionError("prefetch_factor must be at least 1")
         rust = _rust.base_of(loader.dataset)
-        self._order: _keys.Order | _rust.IndexOrder | None = None
+        self._order: Order | None = None
         self._engine = self._python_engine(loader) if rust is None else self._rust_engine(loader, *rust)
         self._loads = _collate.loads if rust is None else rust[0].convert
 
@@ -277,7 +278,7 @@ class _Iterator(_BaseDataLoaderIter):
         is_local = self._num_workers == 0
         keys = _keys.KeyList() if is_local else _keys.KeyFile()
         is_template = _start_method(loader) != "spawn"
-        self._order = _keys.Order(self._index_sampler, self._auto_collation, keys) if is_map else None
+        self._order = _keys.KeyOrder(self._index_sampler, self._auto_collation, keys) if is_map else None
         return _native.Engine(
             _Parts(
                 pickle=None if is_local else self._pickle(loader, keys.path),

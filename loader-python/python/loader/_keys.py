@@ -1,28 +1,21 @@
 """Keys of samples that are not plain integers, such as strings, tuples and NumPy's integers.
 
-The engine's tasks carry integers. For other keys main writes a pickle of all keys of a batch into a file in memory that the
+A plain integer from 0 is its own number in the engine's tasks. For other keys main writes a pickle of all keys of a batch into a file in memory that the
 workers read, and sends numbers that contain its offset. A worker that loads a batch again reads its keys there.
 """
 
 import os
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
+
+from ._order import Order
 
 #: The lowest number that stands for a key in the file. In the bits below, 54 to 61 are the number of the file, 16 to 53 the offset
 #: of the block in bytes, and 0 to 15 the position in the block.
 FIRST = 1 << 62
 _FILES, _PER_RECORD = 1 << 8, 1 << 16
 _FILE_SHIFT, _OFFSET_SHIFT = 54, 16
-
-
-def numbers_of(batch: Iterable[Any], keys: "KeyFile | KeyList") -> list[int]:
-    """Returns a number for each key of a batch: the key itself if it is a plain integer from 0."""
-    batch = batch if type(batch) is list else list(batch)
-    for key in batch:
-        if type(key) is not int or not 0 <= key < FIRST:
-            return keys.add(batch)
-    return batch
 
 
 class KeyFile:
@@ -120,28 +113,19 @@ class KeyList:
         return self._keys[number - FIRST]
 
 
-class Order:
-    """The batches of an epoch, as the engine asks for them."""
+class KeyOrder(Order):
+    """The batches of a dataset of Python objects."""
 
     def __init__(self, sampler: Iterable[Any], auto_collation: bool, keys: KeyFile | KeyList) -> None:
-        self._sampler = sampler
-        self._auto_collation = auto_collation
+        super().__init__(sampler, auto_collation)
         self._keys = keys
-        self._begun: Iterator[Any] | None = None
-        #: Number of batches that the sampler has given in this epoch, and whether there are more.
-        self.given = 0
-        self.is_exhausted = False
 
-    def set_begun(self, begun: Iterator[Any]) -> None:
-        """Sets the iterator of the next epoch: over batches of keys, or over keys without automatic batching."""
-        self._begun = begun
-
-    def begin(self, _epoch: int) -> Iterator[list[int]]:
-        """Begins an epoch. A resumed loader may find that the epoch was over, and begins the next one."""
-        items, self._begun = self._begun or iter(self._sampler), None
+    def _begin_epoch(self) -> None:
         self._keys.clear()
-        self.given, self.is_exhausted = 0, False
-        for item in items:
-            self.given += 1
-            yield numbers_of(item if self._auto_collation else [item], self._keys)
-        self.is_exhausted = True
+
+    def _numbers(self, batch: Iterable[Any]) -> list[int]:
+        batch = batch if type(batch) is list else list(batch)
+        for key in batch:
+            if type(key) is not int or not 0 <= key < FIRST:
+                return self._keys.add(batch)
+        return batch

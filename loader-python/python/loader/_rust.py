@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, Protocol
 
 from . import _exit, _native, transforms
+from ._order import Order
 
 Output = Literal["torch", "numpy", "dlpack"]
 Convert = Callable[[_native.Array], Any]
@@ -205,31 +206,16 @@ def check(loader: _TorchLoader, is_default_collation: bool) -> None:
             )
 
 
-class IndexOrder:
-    """The batches of an epoch, as the engine asks for them. PyTorch's sampler gives the indices."""
+class IndexOrder(Order):
+    """The batches of a map-style Rust dataset, and of subsets of it."""
 
-    def __init__(self, sampler: Iterable[Any], is_batched: bool, samples: int, subsets: list[Any]) -> None:
-        self._sampler = sampler
-        self._is_batched = is_batched
+    def __init__(self, sampler: Iterable[Any], auto_collation: bool, samples: int, subsets: list[Any]) -> None:
+        super().__init__(sampler, auto_collation)
         self._samples = samples
         self._subsets = subsets
-        self._begun: Iterator[Any] | None = None
-        #: Number of batches that the sampler has given in this epoch, and whether there are more.
-        self.given = 0
-        self.is_exhausted = False
 
-    def set_begun(self, begun: Iterator[Any]) -> None:
-        """Sets the iterator of the next epoch: over batches of indices, or over indices without automatic batching."""
-        self._begun = begun
-
-    def begin(self, _epoch: int) -> Iterator[list[int]]:
-        """Begins an epoch. A resumed loader may find that the epoch was over, and begins the next one."""
-        items, self._begun = self._begun or iter(self._sampler), None
-        self.given, self.is_exhausted = 0, False
-        for item in items:
-            self.given += 1
-            yield [self._index(key) for key in (item if self._is_batched else [item])]
-        self.is_exhausted = True
+    def _numbers(self, batch: Iterable[Any]) -> list[int]:
+        return [self._index(key) for key in batch]
 
     def _index(self, key: Any) -> int:
         for indices in reversed(self._subsets):
