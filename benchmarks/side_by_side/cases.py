@@ -1,6 +1,7 @@
 """The plan: the workloads, their options, the sides that take part, and the figures that are taken from their lines."""
 
 import dataclasses
+import json
 from collections.abc import Callable, Iterator
 
 OURS = "ours"
@@ -67,6 +68,15 @@ class Case:
     counted: bool = False  # True: this loader runs the program that counts allocations
     needs: str | None = None  # the data that the case needs, see `data`
     program: str | None = None  # the framework or language, if this loader runs in the program of its peer
+
+    def arguments(self) -> dict:
+        """Returns what the programs were started with. Two cases of a workload may have the same options."""
+        return {"command": self.command or self.workload, "options": self.options, "ours": self.ours, "peers": self.peers}
+
+
+def identity(arguments: dict) -> str:
+    """Returns what a case and its stored result have in common, and no other case of the workload."""
+    return json.dumps([arguments[name] for name in ("command", "options", "ours", "peers")])
 
 
 def median_of(name: str) -> Callable[[dict], float]:

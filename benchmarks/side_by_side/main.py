@@ -5,7 +5,7 @@ import pathlib
 import sys
 
 from side_by_side import data, measure, plots, results, scaling, sides, table
-from side_by_side.cases import Case, plan
+from side_by_side.cases import Case, identity, plan
 
 # Estimated time of a process that was not measured before.
 USUAL_SECONDS = 3.0
@@ -70,13 +70,13 @@ def with_data(cases: list[Case], python: pathlib.Path) -> list[Case]:
 def estimate(cases: list[Case], taking_part: list[sides.Side]) -> float:
     """Returns the estimated seconds of a round, from the times of the processes in the last results."""
     known = {
-        (workload, tuple(case["options"]), name): seconds
+        (workload, identity(case), name): seconds
         for workload, result in results.load().items()
         for case in result["cases"]
         for name, seconds in case["seconds"].items()
     }
     return sum(
-        known.get((case.workload, tuple(case.options), side.name), USUAL_SECONDS)
+        known.get((case.workload, identity(case.arguments()), side.name), USUAL_SECONDS)
         for case in cases
         for side in taking_part
         if side.takes_part(case)

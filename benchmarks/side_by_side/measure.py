@@ -47,7 +47,7 @@ def measure(case: Case, sides: list[Side], rounds: int) -> dict:
         del lines[name]
     checks = {name: {json.dumps(line.get("check"), sort_keys=True) for line in of} for name, of in lines.items()}
     return {
-        "options": case.options,
+        **case.arguments(),
         "load_average": loads,
         "rows": [evaluate(row, lines, not_applicable, failed) for row in case.rows],
         "differing": [name for name, found in checks.items() if found and found != checks[OURS]],

@@ -2,7 +2,7 @@
 
 import json
 
-from side_by_side.cases import plan
+from side_by_side.cases import identity, plan
 from side_by_side.sides import HERE
 
 RESULTS = HERE / "results"
@@ -19,14 +19,14 @@ def load() -> dict[str, dict]:
     title can change without a new measurement."""
     planned: dict[str, dict] = {}
     for case in plan():
-        planned.setdefault(case.workload, {})[tuple(case.options)] = case.rows
+        planned.setdefault(case.workload, {})[identity(case.arguments())] = case.rows
     found = {}
     for workload, cases in planned.items():
         path = RESULTS / f"{workload}.json"
         if path.exists():
             found[workload] = json.loads(path.read_text())
             for case in found[workload]["cases"]:
-                for stored, row in zip(case["rows"], cases.get(tuple(case["options"]), [])):
+                for stored, row in zip(case["rows"], cases.get(identity(case), [])):
                     stored |= row.labels()
     return found
 
