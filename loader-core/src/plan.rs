@@ -2,7 +2,7 @@
 
 use std::{
     any::Any,
-    fmt,
+    fmt, mem,
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
@@ -18,13 +18,13 @@ use crate::{
 
 type Batches = Box<dyn Iterator<Item = Vec<usize>> + Send>;
 
-/// The batches of one epoch that have not been given out yet. It takes one batch from the sampler in advance,
-/// so that it knows whether it is over.
+/// The batches of one epoch that have not been given out yet. It takes the first batch from the sampler at once, and
+/// every other one when it is asked for: a sampler may draw from a generator that the program uses too. Once it has
+/// given as many batches as the sampler has announced, it takes one in advance, so that it knows whether it is over.
 pub(crate) struct Plan {
     batches: Batches,
     epoch: u64,
-    /// The next batch, taken from the sampler in advance.
-    upcoming: Option<Result<Vec<usize>, Error>>,
+    upcoming: Upcoming,
     /// Number of the next batch.
     next: u64,
     /// Hash of the indices of the epoch's first batch; 0 if there is none.
@@ -39,6 +39,16 @@ pub(crate) struct Plan {
     taken: Vec<Taken>,
     /// True if the sampler panicked.
     has_failed: bool,
+}
+
+/// The next batch of a plan.
+#[derive(Debug)]
+enum Upcoming {
+    /// The sampler has not been asked for it.
+    NotDrawn,
+    Drawn(Result<Vec<usize>, Error>),
+    /// There are no more batches.
+    End,
 }
 
 /// One batch to load.
@@ -61,7 +71,7 @@ impl Plan {
         };
         let (epoch, next, fingerprint) = (epoch.number, 0, 0);
         let has_failed = panicked.is_some();
-        let (upcoming, taken) = (None, Vec::new());
+        let (upcoming, taken) = (Upcoming::NotDrawn, Vec::new());
         let mut plan = Self {
             batches,
             epoch,
@@ -74,8 +84,11 @@ impl Plan {
             taken,
             has_failed,
         };
-        plan.upcoming = panicked.map(Err).or_else(|| plan.draw(0, 0));
-        if let Some(Ok(indices)) = &plan.upcoming {
+        plan.upcoming = match panicked {
+            Some(error) => Upcoming::Drawn(Err(error)),
+            None => plan.draw(0, 0),
+        };
+        if let Upcoming::Drawn(Ok(indices)) = &plan.upcoming {
             let mut hash = Xxh3::new();
             indices.iter().for_each(|&index| hash.update(&(index as u64).to_le_bytes()));
             plan.fingerprint = hash.digest();
@@ -121,15 +134,18 @@ impl Plan {
     /// Skips the batches before number `next`.
     pub(crate) fn skip_to(&mut self, next: u64) {
         if let Some(ahead) = next.checked_sub(self.next).filter(|&ahead| ahead > 0) {
-            let ahead = usize::try_from(ahead - 1).unwrap_or(usize::MAX);
-            self.upcoming = self.draw(ahead, next);
+            self.upcoming = match self.upcoming {
+                Upcoming::NotDrawn => self.draw(usize::try_from(ahead).unwrap_or(usize::MAX), next),
+                Upcoming::Drawn(_) => self.draw(usize::try_from(ahead - 1).unwrap_or(usize::MAX), next),
+                Upcoming::End => Upcoming::End,
+            };
             self.next = next;
         }
     }
 
-    /// True if there are no more batches.
+    /// True if it is known that there are no more batches.
     pub(crate) fn is_over(&self) -> bool {
-        self.upcoming.is_none()
+        matches!(self.upcoming, Upcoming::End)
     }
 
     /// Returns the number of samples at the end of batch `number` that another rank loads too: 0 for all
@@ -141,22 +157,23 @@ impl Plan {
     /// Once the sampler's number of batches is known to differ from its `len`: returns its `len`, and the
     /// number of batches that it has given so far.
     pub(crate) fn miscount(&self) -> Option<(usize, u64)> {
-        let given = self.next + u64::from(self.upcoming.is_some());
+        let given = self.next + u64::from(matches!(self.upcoming, Upcoming::Drawn(_)));
         let is_wrong = given > self.announced as u64 || (self.is_over() && given < self.announced as u64);
         (is_wrong && !self.has_failed).then_some((self.announced, given))
     }
 
     /// Takes a batch from the sampler, after skipping `ahead` batches. The sampler is user code, so it may
     /// panic.
-    fn draw(&mut self, ahead: usize, number: u64) -> Option<Result<Vec<usize>, Error>> {
+    fn draw(&mut self, ahead: usize, number: u64) -> Upcoming {
         let batches = &mut self.batches;
         match catch_unwind(AssertUnwindSafe(|| batches.nth(ahead))) {
-            Ok(drawn) => drawn.map(Ok),
+            Ok(Some(indices)) => Upcoming::Drawn(Ok(indices)),
+            Ok(None) => Upcoming::End,
             Err(payload) => {
                 // The iterator is dropped: after a panic it may return anything.
                 self.batches = no_batches();
                 self.has_failed = true;
-                Some(Err(sampler_panicked(&*payload, number)))
+                Upcoming::Drawn(Err(sampler_panicked(&*payload, number)))
             }
         }
     }
@@ -175,11 +192,20 @@ impl Iterator for Plan {
     type Item = Planned;
 
     fn next(&mut self) -> Option<Planned> {
-        let upcoming = self.upcoming.take()?;
         let number = self.next;
+        let mut upcoming = mem::replace(&mut self.upcoming, Upcoming::NotDrawn);
+        if let Upcoming::NotDrawn = upcoming {
+            upcoming = self.draw(0, number);
+        }
+        let Upcoming::Drawn(drawn) = upcoming else {
+            self.upcoming = Upcoming::End;
+            return None;
+        };
         self.next += 1;
-        self.upcoming = self.draw(0, self.next);
-        Some(match upcoming {
+        if self.next >= self.announced as u64 {
+            self.upcoming = self.draw(0, self.next);
+        }
+        Some(match drawn {
             Err(error) => Planned { number, indices: Vec::new(), error: Some(error) },
             Ok(indices) => {
                 let wrong = indices.iter().copied().find(|&index| index >= self.samples);

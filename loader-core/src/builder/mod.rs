@@ -502,7 +502,10 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// Sets whether an idle worker takes over a batch that waits behind a slow one; true by default. The order of
     /// the batches stays the same, and so does their content, unless samples depend on the worker that loads them:
     /// then set it to false, and worker *w* of *n* loads the batches *w*, *w + n*, *w + 2n*, ..., as in PyTorch,
-    /// except after a worker has died and with `hedge`. Has no effect for iterable datasets, whose batches are never moved.
+    /// except after a worker has died and with `hedge`. Batches of iterable datasets are never moved.
+    ///
+    /// With false, persistent workers load the batches that they were sent to the end when an iterator is dropped,
+    /// as in PyTorch; otherwise they give them up.
     #[must_use]
     pub fn move_tasks(mut self, move_tasks: bool) -> Self {
         self.settings.options.move_tasks = Some(move_tasks);

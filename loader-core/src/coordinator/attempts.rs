@@ -53,6 +53,11 @@ impl Attempts {
         self.second.is_empty() && self.lost.is_empty()
     }
 
+    /// Returns the number of attempts that workers have not answered.
+    pub(super) fn len(&self) -> usize {
+        self.second.len() + self.lost.len()
+    }
+
     /// True if some attempt has lost and its worker has not answered.
     pub(super) fn any_lost(&self) -> bool {
         !self.lost.is_empty()

@@ -3,8 +3,11 @@
 //! At the end of an epoch, or when the user drops the iterator, the coordinator takes back what workers have
 //! not begun, and keeps the leases of what they have begun: their results are not wanted. Before the next
 //! epoch it tells each worker that the epoch begins ([`Command::Resume`]), and each worker says so once it
-//! has answered everything before. A worker gives up what it is loading at its next sample, instead of
-//! loading it to the end as in PyTorch.
+//! has answered everything before. A worker gives up what it is loading at its next sample.
+//!
+//! With `move_tasks = false`, workers load what they were sent to the end instead, as in PyTorch. There, samples may
+//! draw random numbers from generators of their worker, and the next epoch must find these in a state that does not
+//! depend on how fast the worker was.
 
 use std::io;
 
@@ -27,7 +30,9 @@ impl Coordinator {
     /// Ends the epoch, and keeps the workers for another one. They are not busy with anything that is wanted.
     pub(crate) fn rest(&mut self, crew: &mut impl Crew) {
         self.phase = Phase::Resting;
-        crew.set_wanted(false);
+        if self.options.move_tasks {
+            crew.set_wanted(false);
+        }
         // A wait that was paused is not continued in another epoch.
         self.wait = Wait::default();
         let requests = self.leasing.stop_all_waiting();
@@ -56,9 +61,10 @@ impl Coordinator {
         attempts.into_iter().for_each(|attempt| self.abandon(attempt, false, crew));
     }
 
-    /// Takes back what a worker has not begun, and waits for the answer to what it has.
+    /// Takes back what a worker has not begun, and waits for the answer to what it has. A worker that keeps its
+    /// tasks answers all of them.
     fn abandon(&mut self, attempt: Attempt, was_asked: bool, crew: &mut impl Crew) {
-        match self.roster.withdraw(attempt.worker, attempt.task, crew) {
+        match self.options.move_tasks && self.roster.withdraw(attempt.worker, attempt.task, crew) {
             true => self.leasing.slots().release(attempt.lease, false),
             false => self.attempts.lose(attempt, was_asked, self.now),
         }
@@ -82,6 +88,11 @@ impl Coordinator {
     /// Returns the workers that have a process and were not told to end.
     fn present(&self) -> impl Iterator<Item = usize> + use<'_> {
         (0..self.roster.len()).filter(|&worker| self.workforce.is_present(worker))
+    }
+
+    /// Returns the number of tasks of the epoch before that workers have not answered.
+    pub(crate) fn unanswered(&self) -> usize {
+        self.attempts.len()
     }
 
     /// Returns the first worker that has not resumed.

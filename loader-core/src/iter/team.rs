@@ -24,8 +24,8 @@ use crate::{
     tuner::Setting,
 };
 
-/// Maximum time for workers to finish their current samples before the next epoch, if the loader has no
-/// `timeout`. It equals the time that workers get to end.
+/// Maximum time for a worker to finish its current sample before the next epoch, or its current batch with
+/// `move_tasks = false`, if the loader has no `timeout`. It equals the time that workers get to end.
 const RESUME_DEADLINE: Duration = Duration::from_secs(5);
 /// Maximum time until that deadline. A longer `timeout` is reduced to this value, because adding it to an
 /// `Instant` could overflow.
@@ -271,17 +271,22 @@ impl Team {
     }
 
     /// Tells the workers that `epoch` begins, and waits until each has answered everything that it was sent
-    /// before, for at most `patience`.
+    /// before, for at most `patience` after the last answer.
     fn resume(&mut self, epoch: u64, patience: Duration) -> Result<(), Error> {
         if !self.pool.is_owned() {
             let source = io::Error::other("the workers are its parent's");
             return Err(Error::System { what: "resuming in a forked process", source });
         }
         self.coordinator.start_resuming(epoch, &mut self.pool)?;
-        let deadline = Instant::now() + patience;
+        let mut deadline = Instant::now() + patience;
+        let mut unanswered = self.coordinator.unanswered();
         while let Some(late) = self.coordinator.not_resumed() {
             let now = Instant::now();
-            // Checked after each report too: a worker that sends many reports must not extend the deadline.
+            if self.coordinator.unanswered() < unanswered {
+                unanswered = self.coordinator.unanswered();
+                deadline = now + patience;
+            }
+            // Checked after each report too: other reports than answers must not extend the deadline.
             if now >= deadline {
                 let waiting_for = self.doing(late);
                 return Err(Error::TimedOut { after: patience, waiting_for });
@@ -344,8 +349,8 @@ impl IdleTeam {
         WeakIdleTeam(Arc::downgrade(&self.0))
     }
 
-    /// Takes the team, if there is one, and prepares it for `epoch`. Waits until its workers have finished
-    /// their current samples, for at most `timeout`.
+    /// Takes the team, if there is one, and prepares it for `epoch`. Waits until its workers have answered
+    /// what they were sent, for at most `timeout` after each answer.
     ///
     /// # Errors
     /// If the workers cannot continue. The workers have then been ended.
