@@ -14,6 +14,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -22,7 +23,10 @@ use loader_ipc::{
     process::WorkerProcess,
     template::{TemplateError, TemplateProcess},
 };
-use nix::sys::signal::Signal;
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::signal::Signal,
+};
 
 use super::{
     WorkerStartError,
@@ -35,6 +39,8 @@ const LOAD_DEADLINE: Duration = Duration::from_secs(30);
 const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
 /// Maximum time to reap a template after SIGKILL.
 const REAP_DEADLINE: Duration = Duration::from_secs(2);
+/// Maximum time in milliseconds between two checks of a template that no loader uses any more.
+const CHECK_INTERVAL: u16 = 60_000;
 
 /// A program that serves as a template.
 #[derive(Debug)]
@@ -46,14 +52,6 @@ pub(super) struct Template {
 
 /// Path and arguments of a program.
 type Key = (PathBuf, Vec<OsString>);
-
-/// The templates of this process.
-#[derive(Debug)]
-struct Templates {
-    running: BTreeMap<Key, Arc<Running>>,
-    /// Templates that another environment has replaced. They end after their last worker.
-    replaced: Vec<Arc<WorkerProcess>>,
-}
 
 #[derive(Debug)]
 struct Running {
@@ -67,9 +65,10 @@ struct Running {
     owner: u32,
 }
 
-static TEMPLATES: Mutex<Templates> = Mutex::new(Templates { running: BTreeMap::new(), replaced: Vec::new() });
+/// The templates of this process.
+static TEMPLATES: Mutex<BTreeMap<Key, Arc<Running>>> = Mutex::new(BTreeMap::new());
 
-fn templates() -> MutexGuard<'static, Templates> {
+fn templates() -> MutexGuard<'static, BTreeMap<Key, Arc<Running>>> {
     TEMPLATES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -89,8 +88,7 @@ impl Template {
         // pytest changes its variable for each test; a template that is started again takes seconds.
         let environment = env::vars_os().filter(|(name, _)| name != "PYTEST_CURRENT_TEST").collect();
         let mut templates = templates();
-        templates.replaced.retain(|process| process.try_reap().is_none());
-        if let Some(running) = templates.running.get(&self.key)
+        if let Some(running) = templates.get(&self.key)
             && running.owner == process::id()
             && running.environment == environment
             && running.template.process().try_reap().is_none()
@@ -102,8 +100,10 @@ impl Template {
         let (started, has_answered) = (Instant::now(), AtomicBool::new(false));
         let running = Running { template, started, has_answered, environment, owner: process::id() };
         let running = Arc::new(running);
-        if let Some(replaced) = templates.running.insert(self.key.clone(), Arc::clone(&running)) {
-            templates.replaced.push(Arc::clone(replaced.template.process()));
+        if let Some(replaced) = templates.insert(self.key.clone(), Arc::clone(&running))
+            && replaced.owner == process::id()
+        {
+            reap_at_its_end(Arc::clone(replaced.template.process()));
         }
         Ok(running)
     }
@@ -111,14 +111,31 @@ impl Template {
     /// Kills a template that has failed, so that the next start begins another one.
     fn discard(&self, failed: &Arc<Running>) {
         let mut templates = templates();
-        if templates.running.get(&self.key).is_some_and(|running| Arc::ptr_eq(running, failed)) {
-            templates.running.remove(&self.key);
+        if templates.get(&self.key).is_some_and(|running| Arc::ptr_eq(running, failed)) {
+            templates.remove(&self.key);
         }
         drop(templates);
         let process = failed.template.process();
         process.signal(Signal::SIGKILL);
-        process.reap_until(Instant::now() + REAP_DEADLINE);
+        if process.reap_until(Instant::now() + REAP_DEADLINE).is_none() {
+            reap_at_its_end(Arc::clone(process));
+        }
     }
+}
+
+/// Starts a thread that reaps a template which no loader uses any more: a replaced template ends after its last
+/// worker. A reaper cannot do it, because it stops with its pool, and this may be earlier.
+fn reap_at_its_end(process: Arc<WorkerProcess>) {
+    let wait = move || {
+        while process.try_reap().is_none() {
+            let mut ends: Vec<_> =
+                process.pidfd().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).into_iter().collect();
+            // After any result, including EINTR, the thread looks again.
+            let _ = poll(&mut ends, PollTimeout::from(CHECK_INTERVAL));
+        }
+    };
+    // Without the thread, the ended process stays in the list of processes until this process ends.
+    drop(thread::Builder::new().name("loader-template".into()).spawn(wait));
 }
 
 impl StartProcess for Template {
@@ -171,7 +188,7 @@ mod tests {
         let (_lifeline, theirs) = Lifeline::pair().unwrap();
         let (_reader, output) = io::pipe().unwrap();
         let error = template.start(OsStr::new("worker"), None, theirs, output.into()).unwrap_err();
-        assert!(!templates().running.contains_key(&template.key), "the template is discarded");
+        assert!(!templates().contains_key(&template.key), "the template is discarded");
         let WorkerStartError::TemplateFailed { program, source } = error else { panic!("{error:?}") };
         assert_eq!(program, "/bin/sh");
         source
