@@ -300,7 +300,8 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     }
 
     /// Sets the max time that `next` waits for a batch before it returns
-    /// [`Error::TimedOut`](crate::Error::TimedOut); zero, the default, waits for ever. After this error, call
+    /// [`Error::TimedOut`](crate::Error::TimedOut); zero, the default, waits for ever. The time in which the awaited
+    /// worker opens the dataset does not count, up to 30 seconds of each wait. After this error, call
     /// `next` again to wait again: no batch is lost. Ten such waits in a row end the iterator with
     /// [`Error::WorkerStuck`](crate::Error::WorkerStuck) if they took at least a minute together and the
     /// awaited worker made no progress. Needs workers.

@@ -12,6 +12,9 @@ pub(crate) const LIVENESS_INTERVAL: Duration = Duration::from_secs(1);
 /// not worth it.
 const MOVE_AFTER: Duration = Duration::from_millis(1);
 
+/// Maximum part of a wait that does not count towards `timeout`, because the awaited worker opens the dataset.
+const MAX_OPENING: Duration = Duration::from_secs(30);
+
 /// Interval at which main checks whether other iterators have returned slots. No report tells this iterator.
 const STARVED_INTERVAL: Duration = Duration::from_millis(2);
 
@@ -110,6 +113,7 @@ impl Coordinator {
             return Ok(Next::Return);
         }
         let now = self.now;
+        self.wait_for_opening();
         let is_late = self.wait.deadline.is_some_and(|deadline| now >= deadline);
         if is_late && std::mem::replace(&mut self.wait.has_received, true) {
             return Err(self.timed_out(crew));
@@ -133,6 +137,16 @@ impl Coordinator {
         let due = [starved_at, late_at, check_at, warn_at, deadline];
         let until = due.into_iter().flatten().fold(next_check, Instant::min);
         Ok(Next::Receive { until, then_check_exits: !is_early })
+    }
+
+    /// Begins the `timeout` again if the awaited worker has not opened the dataset, for which it may have to load
+    /// libraries.
+    fn wait_for_opening(&mut self) {
+        let Some(worker) = self.schedule.awaited_worker() else { return };
+        let waited = self.wait.since.map(|since| self.now.saturating_duration_since(since));
+        if !self.roster.has_opened(worker) && waited.is_some_and(|waited| waited < MAX_OPENING) {
+            self.wait.deadline = self.options.timeout.and_then(|timeout| self.now.checked_add(timeout));
+        }
     }
 
     /// Gives slots to tasks that wait for one, and sends tasks if none is on its way. False if the epoch is

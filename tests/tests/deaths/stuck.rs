@@ -26,7 +26,7 @@ const DROP: Duration = Duration::from_secs(15);
 const TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Where a worker is stuck.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 enum Where {
     Stopped,
     StoppedInSetup,
@@ -125,9 +125,14 @@ fn a_drop_ends_a_worker_wherever_it_is_stuck() {
                     let builder = DataLoader::builder(Stuck(how)).num_workers(1).timeout(TIMEOUT);
                     let mut batches = builder.build().unwrap().iter().unwrap();
                     let pid = batches.worker_pids()[0];
+                    if how == Where::StoppedInSetup {
+                        // The timeout does not count yet.
+                        batches.interrupt_when(5 * TIMEOUT, || true);
+                    }
                     let error = batches.by_ref().take(4).find_map(Result::err);
                     match how {
                         Where::Destructor => assert!(error.is_none(), "{error:?}"),
+                        Where::StoppedInSetup => assert!(matches!(error, Some(Error::Interrupted))),
                         _ => {
                             assert!(matches!(error, Some(Error::TimedOut { .. })), "{how:?}: {error:?}")
                         }

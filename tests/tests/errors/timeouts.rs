@@ -12,7 +12,9 @@ use loader_tests::{
     datasets::{Count, SlowFirst},
     gate::{Gate, Gated},
     processes,
+    timing::timed,
 };
+use serde::{Deserialize, Serialize};
 
 /// The time is measured from the call of `next`. Other batches that arrive do not extend it, as they do in
 /// PyTorch.
@@ -43,6 +45,37 @@ fn a_timeout_names_the_worker_and_the_sample_and_loses_no_batch() {
     let numbers = batches.filter_map(Result::ok).map(|(number, _)| number.as_slice()[0]);
     assert!(numbers.eq(0..40), "a batch was lost");
     assert!(pids.iter().all(|&pid| !processes::exists(pid)));
+}
+
+/// Takes half a second to open.
+#[derive(Serialize, Deserialize)]
+struct SlowToOpen;
+
+impl Dataset for SlowToOpen {
+    type Sample = u64;
+
+    fn len(&self) -> usize {
+        4
+    }
+
+    fn setup(&mut self, _cx: &mut SampleContext) -> anyhow::Result<()> {
+        thread::sleep(Duration::from_millis(500));
+        Ok(())
+    }
+
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
+        Ok(index as u64)
+    }
+}
+
+#[test]
+fn opening_the_dataset_does_not_count_towards_the_timeout() {
+    let _watchdog = Watchdog::start();
+    let builder = DataLoader::builder(SlowToOpen).num_workers(2).timeout(Duration::from_millis(100));
+    let loader = builder.build().unwrap();
+    let (count, took) = timed(|| loader.iter().unwrap().map(Result::unwrap).count());
+    assert_eq!(count, 4);
+    assert!(took >= Duration::from_millis(400), "{took:?}: the timeout must be shorter than the wait");
 }
 
 // PyTorch: A10

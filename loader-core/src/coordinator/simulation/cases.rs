@@ -151,3 +151,23 @@ fn sample_timeout_holds_with_a_short_timeout() {
         }
     }
 }
+
+/// The time in which the awaited worker opens the dataset does not count towards `timeout`, up to 30 seconds.
+#[test]
+fn a_timeout_begins_once_the_worker_has_opened_the_dataset() {
+    for (opens_after, expected) in [(Some(2_000), 2_095..2_110), (None, 30_095..30_110)] {
+        let (mut setup, options) = Scenario::plain(0, 0, 0);
+        setup.dataset.faults = SampleFaults { kinds: &[Fault::Hangs], every: 1 };
+        let timeout = Some(Duration::from_millis(100));
+        let mut case = Case::start(&setup, WorkerOptions { workers: 1, timeout, ..options }, false);
+        case.iteration.workers.all[0].is_stopped = true;
+        case.iteration.start_next(thread::current().id());
+        let steps = (0..MAX_STEPS).find_map(|step| {
+            case.iteration.workers.all[0].is_stopped &= opens_after != Some(step);
+            let returned = case.step()?;
+            assert!(matches!(returned, Returned::TimedOut), "{returned:?}");
+            Some(step)
+        });
+        assert!(steps.is_some_and(|steps| expected.contains(&steps)), "{steps:?} steps of a millisecond");
+    }
+}
