@@ -77,6 +77,7 @@ mod exit;
 mod fetch;
 mod figures;
 mod fingerprint;
+mod foreign_error;
 pub mod function;
 mod iter;
 mod launch;
@@ -226,6 +227,7 @@ pub mod internal {
             BatchRequest, EncodeBatch, Fetch, NoBatch, OpenFn, OpenRequest, OpenSignature, ProgressSink,
             ShardPosition, Snapshot, open,
         },
+        foreign_error::ForeignError,
         launch::{note_init, types},
         memory::{available, default_limit, left_in_control_group, of_control_group, of_machine},
         panic::{record_backtraces, to_failure},

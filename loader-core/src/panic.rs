@@ -4,6 +4,8 @@ use std::{any::Any, backtrace::Backtrace, cell::RefCell, io::Write, panic, threa
 
 use loader_ipc::frame::{Failure, Stage};
 
+use crate::foreign_error::ForeignError;
+
 /// Beginnings of the messages of panics after which the Rust runtime aborts the process.
 const ABORTING: [&str; 6] = [
     "panic in a function that cannot unwind",
@@ -91,11 +93,12 @@ pub fn to_failure(payload: &(dyn Any + Send), stage: Stage, index: Option<u64>) 
 /// Turns an error into a failure.
 pub(crate) fn error_to_failure(error: &anyhow::Error, stage: Stage, index: Option<u64>) -> Failure {
     let captured = error.backtrace().status() == std::backtrace::BacktraceStatus::Captured;
+    let foreign = error.downcast_ref::<ForeignError>().map(|foreign| foreign.backtrace.clone());
     Failure {
         stage,
         index,
         chain: error.chain().map(ToString::to_string).collect(),
         panicked: false,
-        backtrace: captured.then(|| error.backtrace().to_string()),
+        backtrace: foreign.or_else(|| captured.then(|| error.backtrace().to_string())),
     }
 }

@@ -3,9 +3,9 @@
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::anyhow;
-use loader_core::{Error, UserFailure};
+use loader_core::{Error, UserFailure, internal::ForeignError};
 use pyo3::{
-    exceptions::{PyRuntimeError, PyValueError},
+    exceptions::{PyException, PyRuntimeError, PyValueError},
     prelude::*,
 };
 
@@ -15,8 +15,12 @@ use crate::dataset;
 /// carries errors as text, and in the main process the exception itself is still there.
 static LOCAL: Mutex<Option<(u64, PyErr)>> = Mutex::new(None);
 
+/// Begins the first line of a backtrace that is Python's, which names the class of the exception.
+const CLASS: &str = "class ";
+
 /// Turns an exception of user code into an error that the engine can carry. `describe` of `loader._errors`
-/// gives the texts: the exception, its traceback, and its class, from which [`to_python`] makes it again in main.
+/// gives the texts: the exception in one line, its traceback, and its class, from which [`to_python`] makes it again
+/// in main.
 pub(crate) fn into_chain(py: Python<'_>, error: PyErr, number: u64) -> anyhow::Error {
     if let Some(traceback) = error.traceback(py) {
         // Before Python 3.12 the exception itself has none yet.
@@ -26,15 +30,16 @@ pub(crate) fn into_chain(py: Python<'_>, error: PyErr, number: u64) -> anyhow::E
         .import("loader._errors")
         .and_then(|module| module.call_method1("describe", (error.value(py),)))
         .and_then(|texts| texts.extract::<[String; 3]>());
-    let [summary, traceback, class] = match described {
+    let [text, traceback, class] = match described {
         Ok(texts) => texts,
         Err(problem) => return anyhow!("{error}; and it could not be described: {problem}"),
     };
+    let concerns_process = !error.is_instance_of::<PyException>(py);
     if dataset::opened(py, number).is_some_and(|opened| is_local(&opened)) {
         let before = LOCAL.lock().unwrap_or_else(PoisonError::into_inner).replace((number, error));
         drop(before);
     }
-    anyhow!(class).context(traceback).context(summary)
+    ForeignError { text, backtrace: format!("{CLASS}{class}\n{traceback}"), concerns_process }.into()
 }
 
 fn is_local(fetcher: &Bound<'_, PyAny>) -> bool {
@@ -75,7 +80,7 @@ pub(crate) fn take_local(number: u64) -> Option<PyErr> {
 
 /// Makes the exception of a worker again; `None` if it was no Python exception.
 fn raised_again(py: Python<'_>, failure: &UserFailure, worker: Option<usize>) -> Option<PyErr> {
-    let [.., traceback, class] = failure.chain.as_slice() else { return None };
+    let (class, traceback) = failure.backtrace.as_ref()?.strip_prefix(CLASS)?.split_once('\n')?;
     let module = py.import("loader._errors").ok()?;
     let made = module.call_method1("raised_again", (traceback, class, worker)).ok()?;
     (!made.is_none()).then(|| PyErr::from_value(made))

@@ -110,9 +110,7 @@ impl BatchIterator {
             return Err(PyValueError::new_err("the iterator is already executing in this thread"));
         }
         // Before a batch is taken: a warning may be an exception, and no batch may be lost for it.
-        for warning in self.warnings.take() {
-            py.import("loader._errors")?.call_method1("warn", (warning,))?;
-        }
+        self.warn(py)?;
         let next = loop {
             match py.detach(|| self.next_batch()) {
                 // Signal handlers run while the iterator is not locked.
@@ -126,7 +124,10 @@ impl BatchIterator {
         match next {
             Some(Ok(batch)) => batch.into_object(self.loads.bind(py)),
             Some(Err(error)) => Err(errors::to_python(py, &error, self.number)),
-            None => Err(self.raised.take().unwrap_or_else(|| PyStopIteration::new_err(()))),
+            None => {
+                self.warn(py)?;
+                Err(self.raised.take().unwrap_or_else(|| PyStopIteration::new_err(())))
+            }
         }
     }
 
@@ -206,6 +207,14 @@ impl BatchIterator {
         iter.interrupt_waits();
         let busy = Mutex::default();
         Self { iter: Mutex::new(Some(iter)), busy, number, raised, warnings, loads }
+    }
+
+    /// Gives the engine's warnings to Python. A warning may be an exception there.
+    fn warn(&self, py: Python<'_>) -> PyResult<()> {
+        for warning in self.warnings.take() {
+            py.import("loader._errors")?.call_method1("warn", (warning,))?;
+        }
+        Ok(())
     }
 
     /// True if this thread is in `__next__`, and waiting for the iterator would never end.

@@ -1,5 +1,7 @@
 """Exceptions of the user's code: their class, their text and the worker's traceback reach main at the place of their batch."""
 
+import warnings
+
 import pytest
 import torch
 import torch.utils.data
@@ -228,6 +230,50 @@ class Leaves(Rows):
 def test_a_system_exit_of_a_dataset_does_not_end_main():
     with pytest.raises(RuntimeError, match="Caught SystemExit in DataLoader worker process 0"):
         list(DataLoader(Leaves(2), num_workers=1))
+
+
+@WORKERS
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("batch_size", [1, 2], ids=["map-style", "with __getitems__"])
+def test_what_concerns_the_process_is_no_bad_sample(num_workers, kind, batch_size):
+    dataset = (Failing if batch_size == 1 else FailingMany)(4, kind("a reason"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(RuntimeError if num_workers else kind, match="a reason"):
+            list(DataLoader(dataset, batch_size=batch_size, num_workers=num_workers, on_bad_sample="skip"))
+
+
+class FailingMany(Failing):
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+class Interrupted(IterableDataset):
+    def __iter__(self):
+        yield 1
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_stream_is_no_bad_sample():
+    iterator = iter(DataLoader(Interrupted(), on_bad_sample="skip"))
+    next(iterator)
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+
+
+@WORKERS
+@pytest.mark.parametrize("dataset", [Failing(3, ValueError("a\nreason")), FailingMany(3, ValueError("a\nreason"))], ids=lambda each: type(each).__name__)
+def test_the_warning_of_a_skipped_sample_is_one_line(num_workers, dataset):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert [batch[0, 0].item() for batch in DataLoader(dataset, num_workers=num_workers, on_bad_sample="skip")] == [0, 2]
+    assert [str(each.message) for each in caught] == ["sample 1 of batch 1 is skipped: ValueError: a reason"]
+
+
+@WORKERS
+def test_the_warning_of_a_skipped_item_is_one_line(num_workers):
+    with pytest.warns(RuntimeWarning, match=r"^sample 2 of shard 0, batch \d is skipped: test_exceptions.Custom: cannot go on$"):
+        assert len(list(DataLoader(FailingLater(), num_workers=num_workers, on_bad_sample="skip"))) == 2
 
 
 @WORKERS

@@ -30,6 +30,7 @@ use crate::{
     context::{SampleContext, Shard, WorkerInfo},
     dataset::{IterableDataset, NotOpened, SnapshotDataset, SnapshotIterator, generator::Generator},
     dataset_memory::DatasetMemory,
+    foreign_error::concerns_process,
     options::OnBadSample,
     panic::{error_to_failure, forget_backtrace, to_failure},
     sample_digest::{Hashes, NoHashes, SampleKey},
@@ -537,6 +538,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         match (item, self.options.on_bad_sample) {
             (Ok(sample), _) => Ok(Some(sample)),
             (Err(error), OnBadSample::Error) => Err(error),
+            (Err(error), _) if concerns_process(&error) => Err(error),
             (Err(error), _) => {
                 let (position, reason) = (position as u32, format!("{error:#}"));
                 sink.bad(BadSampleRecord { position, index, replaced_by: None, reason });

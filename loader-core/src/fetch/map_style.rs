@@ -22,6 +22,7 @@ use crate::{
     context::{SampleContext, WorkerInfo},
     dataset::{Dataset, many},
     dataset_memory::DatasetMemory,
+    foreign_error::concerns_process,
     options::OnBadSample,
     panic::{error_to_failure, forget_backtrace, to_failure},
     random::{self, Purpose},
@@ -67,6 +68,14 @@ impl<D: Dataset> DatasetKind for MapStyle<D> {
     ) -> Result<Box<dyn Fetch>, Failure> {
         Ok(Box::new(Fetcher::open(self, collate, seed, Some(worker), hook)?))
     }
+}
+
+/// Why there is no sample.
+enum NoSample {
+    /// It is bad. The text says why; it is empty if main knows that the sample is bad, and why.
+    Bad(String),
+    /// The error concerns the process, so it takes the place of the batch.
+    Failed(Failure),
 }
 
 /// A dataset and its collation, opened in this process.
@@ -147,7 +156,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         }
         let many = match self.options.on_bad_sample {
             OnBadSample::Error => self.get_many(indices, &mut cx).map_err(|error| failed(&error))?,
-            _ => self.get_many_good(indices, &mut cx, sink),
+            _ => self.get_many_good(indices, &mut cx, sink).map_err(|error| failed(&error))?,
         };
         let mut many = many.map(Vec::into_iter);
         let timer = sink.timer();
@@ -201,17 +210,24 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
 
     /// Loads all samples with `get_many`. Returns `None` if the dataset does not have it, if a sample is
     /// known to be bad, or if it fails.
+    ///
+    /// # Errors
+    /// If the error is not that of a sample.
     fn get_many_good(
         &self,
         indices: &[usize],
         cx: &mut SampleContext,
         sink: &(impl ProgressSink + ?Sized),
-    ) -> Option<Vec<D::Sample>> {
+    ) -> anyhow::Result<Option<Vec<D::Sample>>> {
         if sink.is_one_by_one() || indices.iter().any(|&index| sink.is_known_bad(index)) {
-            return None;
+            return Ok(None);
         }
-        // If `get_many` fails, the caller loads the samples one by one to find the bad one.
-        self.caught(cx, |cx| self.get_many(indices, cx)).ok()?.ok()?
+        match self.caught(cx, |cx| self.get_many(indices, cx)) {
+            Ok(Ok(samples)) => Ok(samples),
+            Ok(Err(error)) if concerns_process(&error) => Err(error),
+            // The caller loads the samples one by one to find the bad one.
+            _ => Ok(None),
+        }
     }
 
     /// Runs user code. If it panics, returns the panic and resets the context.
@@ -242,7 +258,8 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         for tries_left in (0..MAX_TRIES).rev() {
             let reason = match self.try_one(asked, cx, sink) {
                 Ok(sample) => return Ok(Some((asked, sample))),
-                Err(reason) => reason,
+                Err(NoSample::Bad(reason)) => reason,
+                Err(NoSample::Failed(failure)) => return Err(NoBatch::Failed(failure)),
             };
             let other = match self.options.on_bad_sample {
                 OnBadSample::Replace if tries_left > 0 => {
@@ -266,16 +283,15 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         Ok(None)
     }
 
-    /// Loads one sample. The error says what is wrong with it. It is empty if the sample is known to be bad:
-    /// main knows the reason.
+    /// Loads one sample.
     fn try_one(
         &self,
         index: usize,
         cx: &mut SampleContext,
         sink: &(impl ProgressSink + ?Sized),
-    ) -> Result<D::Sample, String> {
+    ) -> Result<D::Sample, NoSample> {
         if sink.is_known_bad(index) {
-            return Err(String::new());
+            return Err(NoSample::Bad(String::new()));
         }
         let get =
             |cx: &mut SampleContext| match self.get_many(&[index], cx)?.and_then(|mut samples| samples.pop())
@@ -288,10 +304,14 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
             };
         let failure = match self.caught(cx, get) {
             Ok(Ok(sample)) => return Ok(sample),
+            Ok(Err(error)) if concerns_process(&error) => {
+                let failure = error_to_failure(&error, Stage::Fetch, Some(index as u64));
+                return Err(NoSample::Failed(failure));
+            }
             Ok(Err(error)) => error_to_failure(&error, Stage::Fetch, Some(index as u64)),
             Err(payload) => to_failure(&*payload, Stage::Fetch, Some(index as u64)),
         };
-        Err(failure.chain.join(": "))
+        Err(NoSample::Bad(failure.chain.join(": ")))
     }
 
     /// Loads all samples with `get_many`; `None` if the dataset does not have it.

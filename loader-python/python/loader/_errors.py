@@ -5,20 +5,21 @@ import sys
 import traceback
 import warnings
 
-# Maximum length of a traceback in characters. The engine carries at most 16 KiB of texts per error.
+# Maximum lengths of a traceback and of an exception in one line, in characters. The engine carries at most 16 KiB of a traceback.
 MAX_TRACEBACK = 5000
+MAX_LINE = 500
 
 
 def describe(exception: BaseException) -> tuple[str, str, str]:
-    """Returns the exception, its traceback and the location of its class (``module:name``), as texts."""
+    """Returns the exception in one line, its traceback and the location of its class (``module:name``), as texts."""
     kind = type(exception)
     lines = "".join(traceback.format_exception(kind, exception, exception.__traceback__))
     if len(lines) > MAX_TRACEBACK:
         # The end has the exception itself, so the middle is left out.
         half = MAX_TRACEBACK // 2
         lines = f"{lines[:half]}\n  [{len(lines) - 2 * half} characters left out]\n{lines[-half:]}"
-    summary = "".join(traceback.format_exception_only(kind, exception)).strip()
-    return summary[:MAX_TRACEBACK], lines, f"{kind.__module__}:{kind.__qualname__}"
+    line = " ".join("".join(traceback.format_exception_only(kind, exception)).split())
+    return line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}...", lines, f"{kind.__module__}:{kind.__qualname__}"
 
 
 def raised_again(text: str, place: str, worker: int | None) -> BaseException | None:
