@@ -22,6 +22,9 @@ except ModuleNotFoundError as error:
     def default_dtype() -> Any:
         return None
 
+    def pin_memory(batch: Any, _device: str | None) -> Any:
+        return batch
+
     def generator_state(generator: Generator) -> Any:
         return generator.bit_generator.state
 
@@ -47,6 +50,7 @@ else:
     default_collations = (default_collate, _utils.collate.default_collate, _utils.collate.default_convert)
     data_pipes = (IterDataPipe, MapDataPipe)
     default_dtype = torch.get_default_dtype
+    pin_memory = _utils.pin_memory.pin_memory
     generator_state = torch.Generator.get_state
     set_generator_state = torch.Generator.set_state
 

@@ -208,9 +208,9 @@ class DataLoader(_base.DataLoader[_Batch]):
         found = (getattr(owner, "generator", None) for owner in owners)
         return list({id(generator): generator for generator in found if isinstance(generator, _base.Generator)}.values())
 
-    def _engine_options(self, pin_memory: bool) -> dict[str, Any]:
+    def _engine_options(self) -> dict[str, Any]:
         workers = "auto" if self._is_auto else self.num_workers
-        options: dict[str, Any] = {"num_workers": workers, "pin_memory": pin_memory, "in_order": self.in_order}
+        options: dict[str, Any] = {"num_workers": workers, "in_order": self.in_order}
         if self.num_workers > 0:
             options |= {
                 "prefetch_factor": self.prefetch_factor,
@@ -261,7 +261,7 @@ class _Iterator(_BaseDataLoaderIter):
         _rust.check(loader, loader.collate_fn in _base.default_collations)
         if self._dataset_kind == _DatasetKind.Map:
             self._order = _rust.IndexOrder(self._index_sampler, self._auto_collation, len(dataset), subsets)
-        options = loader._engine_options(self._pin_memory) | {"seed": self._base_seed}
+        options = loader._engine_options() | {"seed": self._base_seed}
         # Samples draw from generators of their own, so batches may move between workers.
         options.pop("move_tasks", None)
         return _rust.engine(
@@ -288,7 +288,7 @@ class _Iterator(_BaseDataLoaderIter):
                 batches=_length(loader._index_sampler) if is_map else 0,
                 sampler_fingerprint=_name(loader._index_sampler),
                 seed_samples=loader.seed_samples,
-                options=json.dumps(loader._engine_options(self._pin_memory) | {"seed": self._base_seed}),
+                options=json.dumps(loader._engine_options() | {"seed": self._base_seed}),
                 program=_interpreter(),
                 arguments=_template_arguments() if is_template else _worker_arguments(),
                 is_template=is_template,
@@ -347,12 +347,14 @@ class _Iterator(_BaseDataLoaderIter):
     def _next_data(self) -> Any:
         try:
             batch = next(self._batches)
-            if not self._last_pids:
-                self._last_pids = self._batches.worker_pids()
-            return batch
         except StopIteration:
             self._is_over = True
             raise
+        if self._num_workers > 0 and not self._last_pids:
+            self._last_pids = self._batches.worker_pids()
+        # PyTorch's allocator uses this memory again only after the copies to the device that read it. A slot is used
+        # again as soon as the batch is dropped, so slots are not page-locked.
+        return _base.pin_memory(batch, self._pin_memory_device) if self._pin_memory else batch
 
     def _position(self) -> dict[str, Any] | None:
         """Returns what the state of the loader says of this epoch; `None` once the iterator is closed."""

@@ -230,7 +230,7 @@ class _BaseDataLoaderIter:
         self._num_workers = loader.num_workers
         self._timeout = loader.timeout
         self._collate_fn = loader.collate_fn
-        self._pin_memory = False
+        self._pin_memory, self._pin_memory_device = False, None
         if loader.pin_memory:
             warnings.warn(
                 "'pin_memory' argument is set as true but PyTorch is not installed, then device pinned memory won't be used.",
