@@ -141,8 +141,7 @@ impl Dataset for MapDataset {
             let sample = match seed {
                 // The usual case calls no Python code but the user's.
                 None if index < FIRST_KEY => dataset.bind(py).get_item(index).map(Bound::unbind),
-                None => get.call1(py, (index,)),
-                Some(seed) => get.call1(py, (index, seed)),
+                _ => get.call1(py, (index, cx.epoch(), seed)),
             };
             match sample {
                 Ok(sample) => Ok(PySample(sample)),
@@ -161,7 +160,7 @@ impl Dataset for MapDataset {
             seed_of(first, cx)
         });
         self.sent.with(|fetcher| {
-            let samples = fetcher.call_method1("get_many", (indices.to_vec(), seed))?;
+            let samples = fetcher.call_method1("get_many", (indices.to_vec(), cx.epoch(), seed))?;
             samples.try_iter()?.map(|sample| Ok(PySample(sample?.unbind()))).collect()
         })
     }

@@ -50,6 +50,7 @@ pub(crate) trait Batches: fmt::Debug + Send {
     fn next(&mut self) -> Option<Result<Box<dyn Made>, Error>>;
     fn epoch(&self) -> u64;
     fn state(&self) -> State;
+    fn first_unreturned(&self) -> Option<u64>;
     fn worker_pids(&self) -> Vec<u32>;
     fn report(&self) -> String;
     fn last_batch(&self) -> Option<BatchInfo>;
@@ -80,6 +81,10 @@ impl<B: Batch + IntoObject> Batches for Iter<B> {
 
     fn state(&self) -> State {
         self.state()
+    }
+
+    fn first_unreturned(&self) -> Option<u64> {
+        self.first_unreturned()
     }
 
     fn worker_pids(&self) -> Vec<u32> {
@@ -145,6 +150,11 @@ impl BatchIterator {
     #[getter]
     fn epoch(&self, py: Python<'_>) -> u64 {
         self.with(py, |iter| iter.epoch()).unwrap_or_default()
+    }
+
+    /// Returns the number of the first batch that was not returned; `None` if there is none, or if it is not known.
+    fn first_unreturned(&self, py: Python<'_>) -> Option<u64> {
+        self.with(py, |iter| iter.first_unreturned()).flatten()
     }
 
     /// Returns the process ids of the workers.

@@ -69,12 +69,15 @@ struct Batches {
     raised: Raised,
 }
 
-impl Iterator for Batches {
-    type Item = Vec<usize>;
-
-    fn next(&mut self) -> Option<Vec<usize>> {
+impl Batches {
+    /// Takes a batch from the Python generator. With `is_left_out`, the list is empty; not for the first batch.
+    fn take(&mut self, is_left_out: bool) -> Option<Vec<usize>> {
         let batches = self.batches.as_ref()?;
-        let next = Python::attach(|py| match batches.call_method0(py, "__next__") {
+        let take = |py: Python<'_>| match is_left_out {
+            true => batches.call_method1(py, "send", (true,)),
+            false => batches.call_method0(py, "__next__"),
+        };
+        let next = Python::attach(|py| match take(py) {
             Ok(indices) => indices.extract::<Vec<usize>>(py).map(Some),
             Err(error) if error.is_instance_of::<PyStopIteration>(py) => Ok(None),
             Err(error) => Err(error),
@@ -87,5 +90,21 @@ impl Iterator for Batches {
             self.batches = None;
         }
         next
+    }
+}
+
+impl Iterator for Batches {
+    type Item = Vec<usize>;
+
+    fn next(&mut self) -> Option<Vec<usize>> {
+        self.take(false)
+    }
+
+    /// A resumed loader leaves out the batches that the program has got, after the first batch of the epoch.
+    fn nth(&mut self, count: usize) -> Option<Vec<usize>> {
+        for _ in 0..count {
+            self.take(true)?;
+        }
+        self.next()
     }
 }

@@ -265,6 +265,16 @@ impl<B: Batch> Iter<B> {
         self.last.as_ref()
     }
 
+    /// Returns the number of the first batch of a map-style dataset that `next` has not returned, nor its error.
+    /// With `in_order(false)`, later ones may have been returned. `None` for an iterable dataset, and once the end of
+    /// the epoch is known.
+    pub fn first_unreturned(&self) -> Option<u64> {
+        match self.inner.position()? {
+            Position::Batches(position) => Some(position.next),
+            _ => None,
+        }
+    }
+
     /// Returns the process ids of the workers, by number of the worker; empty without workers. A worker that
     /// dies and is replaced gets another process id; one that was removed keeps the last one. Do not signal a
     /// process by such an id, which the system may have given to another process.

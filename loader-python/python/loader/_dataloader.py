@@ -352,6 +352,8 @@ class _Iterator(_BaseDataLoaderIter):
             raise
         if self._num_workers > 0 and not self._last_pids:
             self._last_pids = self._batches.worker_pids()
+        if self._order is not None and self._order.has_keys and (first := self._batches.first_unreturned()) is not None:
+            self._order.free(first)
         # PyTorch's allocator uses this memory again only after the copies to the device that read it. A slot is used
         # again as soon as the batch is dropped, so slots are not page-locked.
         return _base.pin_memory(batch, self._pin_memory_device) if self._pin_memory else batch

@@ -36,9 +36,9 @@ class Fetcher:
         # As in PyTorch, the method may be there and false.
         self.has_many = auto_collation and bool(getattr(dataset, "__getitems__", None))
 
-    def get(self, number: int, seed: int | None = None) -> Any:
+    def get(self, number: int, epoch: int, seed: int | None) -> Any:
         """Returns the sample of a key. With a seed, it is loaded with random numbers that depend on the seed alone."""
-        key = number if number < _keys.FIRST else self._keys[number]
+        key = number if number < _keys.FIRST else self._keys.get(number, epoch)
         if seed is None:
             return self.dataset[key]
         if number >= _keys.FIRST:
@@ -46,9 +46,9 @@ class Fetcher:
         with _seeds.seeded(seed, self.is_local):
             return self.dataset[key]
 
-    def get_many(self, numbers: list[int], seed: int | None) -> Any:
+    def get_many(self, numbers: list[int], epoch: int, seed: int | None) -> Any:
         """Returns the samples of the keys of a batch."""
-        keys = [number if number < _keys.FIRST else self._keys[number] for number in numbers]
+        keys = [number if number < _keys.FIRST else self._keys.get(number, epoch) for number in numbers]
         if seed is None:
             samples = self.dataset.__getitems__(keys)
         else:

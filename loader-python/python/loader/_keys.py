@@ -1,48 +1,72 @@
 """Keys of samples that are not plain integers, such as strings, tuples and NumPy's integers.
 
 A plain integer from 0 is its own number in the engine's tasks. For other keys main writes a pickle of all keys of a batch into a file in memory that the
-workers read, and sends numbers that contain its offset. A worker that loads a batch again reads its keys there.
+workers read, and sends numbers that contain its offset. A worker that loads a batch again reads its keys there. Once the program has got the batch, no
+worker needs its keys any more, and main frees them.
 """
 
+import contextlib
+import mmap
 import os
 import pickle
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from ._order import Order
 
-#: The lowest number that stands for a key in the file. In the bits below, 54 to 61 are the number of the file, 16 to 53 the offset
-#: of the block in bytes, and 0 to 15 the position in the block.
+#: The lowest number that stands for a key in the file. In the bits below, 16 to 61 are the offset of the block in bytes, and 0 to 15 the position in the
+#: block. So a batch has the same numbers in each run, and a state fits the loader that continues from it.
 FIRST = 1 << 62
-_FILES, _PER_RECORD = 1 << 8, 1 << 16
-_FILE_SHIFT, _OFFSET_SHIFT = 54, 16
+_PER_RECORD = 1 << 16
+_OFFSET_SHIFT = 16
+#: Main frees memory of the file in parts of this size in bytes.
+_PART = 1 << 20
 
 
 class KeyFile:
-    """Main's side: a file in memory for the keys of an epoch."""
+    """Main's side: a file in memory for the keys of the batches that the program has not got."""
 
     def __init__(self) -> None:
         self._file = os.memfd_create("loader-keys")
-        self._number = 0
-        self._size = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._size = self._freed = 0
+        #: The number of each batch in the file, and where its keys begin.
+        self._batches: deque[tuple[int, int]] = deque()
 
     @property
     def path(self) -> str:
         return f"/proc/{os.getpid()}/fd/{self._file}"
 
-    def add(self, batch: list[Any]) -> list[int]:
+    def add(self, number: int, batch: list[Any]) -> list[int]:
+        """Adds the keys of batch ``number``, and returns their numbers."""
+        self._batches.append((number, self._size))
         numbers: list[int] = []
         for first in range(0, len(batch), _PER_RECORD):
             part = batch[first : first + _PER_RECORD]
             record = pickle.dumps(part, protocol=5)
             record = len(record).to_bytes(8, "little") + record
-            start = FIRST | self._number << _FILE_SHIFT | self._size << _OFFSET_SHIFT
+            start = FIRST | self._size << _OFFSET_SHIFT
             written = 0
             while written < len(record):
                 written += os.pwrite(self._file, record[written:], self._size + written)
             self._size += len(record)
             numbers.extend(range(start, start + len(part)))
         return numbers
+
+    def free(self, first: int) -> None:
+        """Frees the keys of the batches before number ``first``."""
+        while self._batches and self._batches[0][0] < first:
+            self._batches.popleft()
+        end = self._batches[0][1] if self._batches else self._size
+        end -= end % _PART
+        if end > self._freed:
+            # A system that cannot free it keeps it until the epoch ends.
+            with contextlib.suppress(OSError), mmap.mmap(self._file, end - self._freed, offset=self._freed) as memory:
+                memory.madvise(mmap.MADV_REMOVE)
+            self._freed = end
 
     def clear(self) -> None:
         """Begins an epoch with an empty file under the same path. Workers that read the one before still have it."""
@@ -51,8 +75,7 @@ class KeyFile:
         fresh = os.memfd_create("loader-keys")
         os.dup2(fresh, self._file, inheritable=False)
         os.close(fresh)
-        self._number = (self._number + 1) % _FILES
-        self._size = 0
+        self._begin()
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         # The module `os` may be gone when the interpreter ends.
@@ -60,30 +83,28 @@ class KeyFile:
 
 
 class KeyReader:
-    """A worker's side: opens the file when a key is asked for."""
+    """A worker's side: opens the file when a key of an epoch is asked for."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._file = -1
-        self._number = -1
+        self._epoch = -1
         self._record: tuple[int, list[Any]] = (-1, [])
 
-    def __getitem__(self, number: int) -> Any:
-        position = number & (_PER_RECORD - 1)
-        place = number >> _OFFSET_SHIFT
-        if self._record[0] != place:
-            self._record = (place, self._read(number))
-        return self._record[1][position]
+    def get(self, number: int, epoch: int) -> Any:
+        if epoch != self._epoch:
+            self._open(epoch)
+        offset = number - FIRST >> _OFFSET_SHIFT
+        if self._record[0] != offset:
+            size = int.from_bytes(self._bytes(8, offset), "little")
+            self._record = (offset, pickle.loads(self._bytes(size, offset + 8)))
+        return self._record[1][number & (_PER_RECORD - 1)]
 
-    def _read(self, number: int) -> list[Any]:
-        file = number >> _FILE_SHIFT & (_FILES - 1)
-        if file != self._number:
-            if self._file >= 0:
-                os.close(self._file)
-            self._file, self._number = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC), file
-        offset = number >> _OFFSET_SHIFT & ((1 << (_FILE_SHIFT - _OFFSET_SHIFT)) - 1)
-        size = int.from_bytes(self._bytes(8, offset), "little")
-        return pickle.loads(self._bytes(size, offset + 8))
+    def _open(self, epoch: int) -> None:
+        file, self._file = self._file, os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        self._epoch, self._record = epoch, (-1, [])
+        if file >= 0:
+            os.close(file)
 
     def _bytes(self, size: int, offset: int) -> bytes:
         found = os.pread(self._file, size, offset)
@@ -96,21 +117,35 @@ class KeyReader:
 
 
 class KeyList:
-    """The keys of an epoch without workers."""
+    """The keys of the batches that the program has not got, without workers."""
 
     def __init__(self) -> None:
-        self._keys: list[Any] = []
-
-    def add(self, batch: list[Any]) -> list[int]:
-        start = FIRST + len(self._keys)
-        self._keys.extend(batch)
-        return list(range(start, start + len(batch)))
+        self.clear()
 
     def clear(self) -> None:
-        self._keys.clear()
+        self._keys: list[Any] = []
+        #: Number of keys that were freed.
+        self._freed = 0
+        #: The number of each batch in the list, and the number of keys before it.
+        self._batches: deque[tuple[int, int]] = deque()
 
-    def __getitem__(self, number: int) -> Any:
-        return self._keys[number - FIRST]
+    def add(self, number: int, batch: list[Any]) -> list[int]:
+        """Adds the keys of batch ``number``, and returns their numbers."""
+        start = self._freed + len(self._keys)
+        self._batches.append((number, start))
+        self._keys.extend(batch)
+        return list(range(FIRST + start, FIRST + start + len(batch)))
+
+    def free(self, first: int) -> None:
+        """Frees the keys of the batches before number ``first``."""
+        while self._batches and self._batches[0][0] < first:
+            self._batches.popleft()
+        end = self._batches[0][1] if self._batches else self._freed + len(self._keys)
+        del self._keys[: end - self._freed]
+        self._freed = end
+
+    def get(self, number: int, _epoch: int) -> Any:
+        return self._keys[number - FIRST - self._freed]
 
 
 class KeyOrder(Order):
@@ -120,12 +155,17 @@ class KeyOrder(Order):
         super().__init__(sampler, auto_collation)
         self._keys = keys
 
+    def free(self, first: int) -> None:
+        self._keys.free(first)
+
     def _begin_epoch(self) -> None:
         self._keys.clear()
+        self.has_keys = False
 
     def _numbers(self, batch: Iterable[Any]) -> list[int]:
         batch = batch if type(batch) is list else list(batch)
         for key in batch:
             if type(key) is not int or not 0 <= key < FIRST:
-                return self._keys.add(batch)
+                self.has_keys = True
+                return self._keys.add(self.given - 1, batch)
         return batch
