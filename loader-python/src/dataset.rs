@@ -3,17 +3,24 @@
 use std::{
     collections::HashMap,
     fmt,
-    sync::{LazyLock, Mutex, PoisonError},
+    sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError},
 };
 
 use loader_core::{
     Dataset, IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator, Tensor,
     collate::ContentHash, internal, rand::RngExt,
 };
-use pyo3::{buffer::PyBuffer, exceptions::PyStopIteration, prelude::*};
+use pyo3::{
+    PyTraverseError, PyVisit, buffer::PyBuffer, exceptions::PyStopIteration, prelude::*, types::PyList,
+};
 use serde::{Deserialize, Serialize};
 
-use crate::{batch::Collated, errors, memory::Memory};
+use crate::{
+    batch::Collated,
+    errors,
+    held::{Held, Latest},
+    memory::Memory,
+};
 
 /// Numbers from this one on stand for keys that are not plain integers. It is `FIRST` in `loader/_keys.py`.
 const FIRST_KEY: usize = 1 << 62;
@@ -22,25 +29,68 @@ const FIRST_KEY: usize = 1 << 62;
 /// sampler alone decides what is loaded.
 const ANY_LENGTH: usize = usize::MAX >> 1;
 
-/// The opened datasets of this process, by number: Python objects of the class `loader._fetch.Fetcher`.
-static OPENED: LazyLock<Mutex<HashMap<u64, Py<PyAny>>>> = LazyLock::new(Mutex::default);
+/// The opened datasets of this process, by number. Locked only with the interpreter's lock, as [`Held`].
+static OPENED: LazyLock<Mutex<HashMap<u64, Arc<Opened>>>> = LazyLock::new(Mutex::default);
 
-/// Returns the opened dataset `number`.
-pub(crate) fn opened<'py>(py: Python<'py>, number: u64) -> Option<Bound<'py, PyAny>> {
-    let all = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
-    all.get(&number).map(|fetcher| fetcher.bind(py).clone())
+/// A dataset that is open in this process: the parts of a Python object of the class `loader._fetch.Fetcher`.
+pub(crate) struct Opened {
+    fetcher: Py<PyAny>,
+    /// The user's object.
+    dataset: Py<PyAny>,
+    /// The method of the fetcher that returns the sample of any key, and seeds the generators before.
+    get: Py<PyAny>,
+    collate: Py<PyAny>,
+    has_many: bool,
+    /// True without workers: batches stay as they are.
+    pub(crate) is_local: bool,
+    /// The samples of the shard that was opened last; without workers there is one shard.
+    items: Latest,
 }
 
-/// Notes an opened dataset, for this process.
-pub(crate) fn note_opened(number: u64, fetcher: Py<PyAny>) {
-    let before = OPENED.lock().unwrap_or_else(PoisonError::into_inner).insert(number, fetcher);
+impl Opened {
+    fn new(fetcher: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let part = |name| fetcher.getattr(name).map(Bound::unbind);
+        Ok(Self {
+            fetcher: fetcher.clone().unbind(),
+            dataset: part("dataset")?,
+            get: part("get")?,
+            collate: part("collate")?,
+            has_many: fetcher.getattr("has_many")?.extract()?,
+            is_local: fetcher.getattr("is_local")?.extract()?,
+            items: Latest::default(),
+        })
+    }
+
+    /// Visits all Python objects, for Python's garbage collector.
+    pub(crate) fn visit(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        for object in [&self.fetcher, &self.dataset, &self.get, &self.collate] {
+            visit.call(object)?;
+        }
+        self.items.visit(visit)
+    }
+}
+
+/// Returns the opened dataset `number`.
+pub(crate) fn opened(number: u64) -> Option<Arc<Opened>> {
+    all_opened().get(&number).cloned()
+}
+
+/// Notes an opened dataset, for this process: an object of the class `loader._fetch.Fetcher`.
+pub(crate) fn note_opened(number: u64, fetcher: &Bound<'_, PyAny>) -> PyResult<()> {
+    let opened = Arc::new(Opened::new(fetcher)?);
+    let before = all_opened().insert(number, opened);
     drop(before);
+    Ok(())
 }
 
 /// Forgets an opened dataset. The object is dropped after the lock, because its end may run Python code.
 pub(crate) fn forget_opened(number: u64) {
-    let removed = OPENED.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
+    let removed = all_opened().remove(&number);
     drop(removed);
+}
+
+fn all_opened() -> MutexGuard<'static, HashMap<u64, Arc<Opened>>> {
+    OPENED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// One sample.
@@ -65,28 +115,23 @@ impl Sent {
             let opened = py
                 .import("loader._worker")
                 .and_then(|module| module.call_method1("open_dataset", (Memory::read_only(pickle), worker)));
-            match opened {
-                Ok(fetcher) => {
-                    note_opened(self.number, fetcher.unbind());
-                    Ok(())
-                }
-                Err(error) => Err(errors::into_chain(py, error, self.number)),
-            }
+            let noted = opened.and_then(|fetcher| note_opened(self.number, &fetcher));
+            noted.map_err(|error| errors::into_chain(py, error, self.number))
         })
     }
 
     /// Calls `call` with the opened dataset.
-    fn with<T>(&self, call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>) -> anyhow::Result<T> {
+    fn with<T>(&self, call: impl FnOnce(Python<'_>, &Opened) -> PyResult<T>) -> anyhow::Result<T> {
         with_opened(self.number, call)
     }
 }
 
-fn with_opened<T>(number: u64, call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>) -> anyhow::Result<T> {
+fn with_opened<T>(number: u64, call: impl FnOnce(Python<'_>, &Opened) -> PyResult<T>) -> anyhow::Result<T> {
     Python::attach(|py| {
-        let Some(fetcher) = opened(py, number) else {
+        let Some(opened) = opened(number) else {
             anyhow::bail!("the dataset is not open in this process");
         };
-        call(&fetcher).map_err(|error| errors::into_chain(py, error, number))
+        call(py, &opened).map_err(|error| errors::into_chain(py, error, number))
     })
 }
 
@@ -95,7 +140,7 @@ fn with_opened<T>(number: u64, call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<
 pub(crate) struct MapDataset {
     pub(crate) sent: Sent,
     #[serde(skip)]
-    opened: Option<Opened>,
+    opened: Option<Arc<Opened>>,
     /// True if each sample gets seeds of its own.
     seed_samples: bool,
 }
@@ -104,15 +149,6 @@ impl MapDataset {
     pub(crate) fn new(sent: Sent, seed_samples: bool) -> Self {
         Self { sent, opened: None, seed_samples }
     }
-}
-
-/// What a process that loads has of the dataset.
-struct Opened {
-    /// The user's object.
-    dataset: Py<PyAny>,
-    /// The method of the fetcher that returns the sample of any key, and seeds the generators before.
-    get: Py<PyAny>,
-    has_many: bool,
 }
 
 impl Dataset for MapDataset {
@@ -124,20 +160,15 @@ impl Dataset for MapDataset {
 
     fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
         self.sent.open(cx)?;
-        let opened = self.sent.with(|fetcher| {
-            let (dataset, get) = (fetcher.getattr("dataset")?.unbind(), fetcher.getattr("get")?.unbind());
-            Ok(Opened { dataset, get, has_many: fetcher.getattr("has_many")?.extract()? })
-        })?;
-        self.opened = Some(opened);
+        self.opened = Python::attach(|_py| opened(self.sent.number));
         Ok(())
     }
 
     fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<PySample> {
         let seed = self.seed_samples.then(|| seed_of(index, cx));
         Python::attach(|py| {
-            let Some(Opened { dataset, get, .. }) = &self.opened else {
-                anyhow::bail!("the dataset is not open")
-            };
+            let Some(opened) = &self.opened else { anyhow::bail!("the dataset is not open") };
+            let Opened { dataset, get, .. } = &**opened;
             let sample = match seed {
                 // The usual case calls no Python code but the user's.
                 None if index < FIRST_KEY => dataset.bind(py).get_item(index).map(Bound::unbind),
@@ -159,8 +190,9 @@ impl Dataset for MapDataset {
             cx.set_index(first);
             seed_of(first, cx)
         });
-        self.sent.with(|fetcher| {
-            let samples = fetcher.call_method1("get_many", (indices.to_vec(), cx.epoch(), seed))?;
+        self.sent.with(|py, opened| {
+            let samples =
+                opened.fetcher.bind(py).call_method1("get_many", (indices.to_vec(), cx.epoch(), seed))?;
             samples.try_iter()?.map(|sample| Ok(PySample(sample?.unbind()))).collect()
         })
     }
@@ -219,8 +251,11 @@ impl SnapshotDataset for StreamDataset {
     {
         let number = self.sent.number;
         let snapshot = snapshot.as_deref();
-        let items =
-            self.sent.with(|fetcher| fetcher.call_method1("iterate", (snapshot,)).map(Bound::unbind))?;
+        let items = self.sent.with(|py, opened| {
+            let items = Held::new(opened.fetcher.call_method1(py, "iterate", (snapshot,))?);
+            opened.items.set(py, &items);
+            Ok(items)
+        })?;
         Ok(Items { number, items })
     }
 }
@@ -228,15 +263,27 @@ impl SnapshotDataset for StreamDataset {
 /// The samples of a shard: a Python object of the class `loader._fetch.Items`.
 struct Items {
     number: u64,
-    items: Py<PyAny>,
+    items: Held,
+}
+
+impl Items {
+    fn call<'py>(&self, py: Python<'py>, method: &str) -> PyResult<Bound<'py, PyAny>> {
+        self.items.get(py).expect("it is cleared only when it is dropped").call_method0(method)
+    }
+}
+
+impl Drop for Items {
+    fn drop(&mut self) {
+        let _: Option<()> = Python::try_attach(|py| self.items.clear(py));
+    }
 }
 
 impl Iterator for Items {
     type Item = anyhow::Result<PySample>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        Python::attach(|py| match self.items.call_method0(py, "__next__") {
-            Ok(sample) => Some(Ok(PySample(sample))),
+        Python::attach(|py| match self.call(py, "__next__") {
+            Ok(sample) => Some(Ok(PySample(sample.unbind()))),
             Err(error) if error.is_instance_of::<PyStopIteration>(py) => None,
             Err(error) => Some(Err(errors::into_chain(py, error, self.number))),
         })
@@ -248,7 +295,7 @@ impl SnapshotIterator for Items {
 
     fn snapshot(&self) -> anyhow::Result<Vec<u8>> {
         Python::attach(|py| {
-            let taken = self.items.call_method0(py, "snapshot").and_then(|taken| taken.extract(py));
+            let taken = self.call(py, "snapshot").and_then(|taken| taken.extract());
             taken.map_err(|error| errors::into_chain(py, error, self.number))
         })
     }
@@ -271,13 +318,13 @@ pub(crate) fn hash_content(sample: &PySample, hash: &mut ContentHash) {
 /// Collates the samples of a batch with the dataset's collation function. The function for
 /// [`collate_with`](loader_core::Builder::collate_with); `number` is the dataset's.
 pub(crate) fn collate(number: &u64, samples: Vec<PySample>) -> anyhow::Result<Collated> {
-    with_opened(*number, |fetcher| {
-        let samples: Vec<_> = samples.into_iter().map(|sample| sample.0).collect();
-        let collated = fetcher.call_method1("collate", (samples,))?;
-        if fetcher.getattr("is_local")?.extract()? {
+    with_opened(*number, |py, opened| {
+        let samples = PyList::new(py, samples.into_iter().map(|sample| sample.0))?;
+        let collated = opened.collate.bind(py).call1((samples,))?;
+        if opened.is_local {
             return Ok(Collated::Object(collated.unbind()));
         }
-        let encoded = fetcher.call_method1("encode", (&collated,))?;
+        let encoded = opened.fetcher.bind(py).call_method1("encode", (&collated,))?;
         // The batch must be gone before its memory is taken.
         drop(collated);
         let (pickle, buffers): (Bound<'_, PyAny>, Vec<Bound<'_, PyAny>>) = encoded.extract()?;

@@ -15,7 +15,7 @@ use loader_core::{
     function::CollateFnWith,
     kind::DatasetKind,
 };
-use pyo3::{exceptions::PyValueError, prelude::*, pybacked::PyBackedBytes};
+use pyo3::{PyTraverseError, PyVisit, exceptions::PyValueError, prelude::*, pybacked::PyBackedBytes};
 
 use crate::{
     batch::Collated,
@@ -23,7 +23,7 @@ use crate::{
     errors,
     iterator::{BatchIterator, Batches},
     objects::IntoObject,
-    order::{PyOrder, Raised},
+    order::{OrderObjects, PyOrder, Raised},
 };
 
 /// The number of the next dataset. Relaxed: each caller only needs a number of its own.
@@ -41,6 +41,9 @@ pub(crate) struct Engine {
     number: Option<u64>,
     /// `None` while it is dropped.
     loader: Option<Box<dyn Loader>>,
+    /// True if this process loads the samples, with Python code.
+    is_local: bool,
+    objects: OrderObjects,
     raised: Raised,
     warnings: Warnings,
 }
@@ -130,24 +133,28 @@ impl Engine {
             .map_err(|error| PyValueError::new_err(format!("invalid options: {error}")))?;
         let program = WorkerProgram::new(parts.program).args(parts.arguments);
         let program = if parts.is_template { program.template() } else { program };
+        let is_local = opened.is_some();
         if let Some(opened) = opened {
-            dataset::note_opened(number, opened);
+            dataset::note_opened(number, opened.bind(py))?;
         }
         let (raised, warnings) = (Raised::default(), Warnings::default());
         let common = Common { number, options, program, warnings: warnings.clone() };
-        let loader: Result<DataLoader<Collated>, Error> = py.detach(|| match begin {
-            Some(begin) => {
-                let order =
-                    PyOrder { begin, batches, fingerprint: sampler_fingerprint, raised: raised.clone() };
+        let (is_map, objects) = (begin.is_some(), OrderObjects::new(begin));
+        let loader: Result<DataLoader<Collated>, Error> = py.detach(|| match is_map {
+            true => {
+                let (objects, raised) = (objects.clone(), raised.clone());
+                let order = PyOrder { objects, batches, fingerprint: sampler_fingerprint, raised };
                 common
                     .builder(DataLoader::builder(MapDataset::new(sent, seed_samples)).batch_sampler(order))
                     .build()
             }
-            None => common.builder(DataLoader::stream(StreamDataset { sent }).snapshots()).build(),
+            false => common.builder(DataLoader::stream(StreamDataset { sent }).snapshots()).build(),
         });
         let number = Some(number);
         match loader {
-            Ok(loader) => Ok(Self { number, loader: Some(Box::new(loader)), raised, warnings }),
+            Ok(loader) => {
+                Ok(Self { number, loader: Some(Box::new(loader)), is_local, objects, raised, warnings })
+            }
             Err(error) => {
                 forget(number);
                 Err(raised.take().unwrap_or_else(|| errors::to_python(py, &error, number)))
@@ -171,12 +178,26 @@ impl Engine {
             .map_err(|error| PyValueError::new_err(format!("this is no state of a loader: {error}")))?;
         self.iterator(py, loads, |loader| loader.resume(&state))
     }
+
+    /// Visits the Python objects that the loader and its iterator hold.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.objects.visit(&visit)?;
+        match self.number.and_then(dataset::opened) {
+            Some(opened) => opened.visit(&visit),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Engine {
     /// Makes an engine of the loader of a Rust dataset.
-    pub(crate) fn of_loader(loader: Box<dyn Loader>, raised: Raised, warnings: Warnings) -> Self {
-        Self { number: None, loader: Some(loader), raised, warnings }
+    pub(crate) fn of_loader(
+        loader: Box<dyn Loader>,
+        objects: OrderObjects,
+        raised: Raised,
+        warnings: Warnings,
+    ) -> Self {
+        Self { number: None, loader: Some(loader), is_local: false, objects, raised, warnings }
     }
 
     fn iterator(
@@ -192,7 +213,8 @@ impl Engine {
         let iter = iter.map_err(|error| {
             self.raised.take().unwrap_or_else(|| errors::to_python(py, &error, self.number))
         })?;
-        Ok(BatchIterator::new(iter, self.number, self.raised.clone(), self.warnings.clone(), loads))
+        let (raised, warnings) = (self.raised.clone(), self.warnings.clone());
+        Ok(BatchIterator::new(iter, self.number, self.is_local, raised, warnings, loads))
     }
 }
 

@@ -35,15 +35,11 @@ pub(crate) fn into_chain(py: Python<'_>, error: PyErr, number: u64) -> anyhow::E
         Err(problem) => return anyhow!("{error}; and it could not be described: {problem}"),
     };
     let concerns_process = !error.is_instance_of::<PyException>(py);
-    if dataset::opened(py, number).is_some_and(|opened| is_local(&opened)) {
+    if dataset::opened(number).is_some_and(|opened| opened.is_local) {
         let before = LOCAL.lock().unwrap_or_else(PoisonError::into_inner).replace((number, error));
         drop(before);
     }
     ForeignError { text, backtrace: format!("{CLASS}{class}\n{traceback}"), concerns_process }.into()
-}
-
-fn is_local(fetcher: &Bound<'_, PyAny>) -> bool {
-    fetcher.getattr("is_local").and_then(|is_local| is_local.extract()).unwrap_or(false)
 }
 
 /// Turns an error of the engine into a Python exception. An exception of user code becomes one of its own class.

@@ -9,6 +9,7 @@ use std::{
 
 use loader_core::{BatchInfo, Error, Iter, State, collate::Batch};
 use pyo3::{
+    PyTraverseError, PyVisit,
     exceptions::{PyStopIteration, PyValueError},
     prelude::*,
     types::PyDict,
@@ -29,14 +30,16 @@ const EXIT_INTERVAL: Duration = Duration::from_millis(5);
 #[pyclass(frozen, weakref, module = "loader._native")]
 #[derive(Debug)]
 pub(crate) struct BatchIterator {
-    /// `None` once it is closed. Locked only while this thread does not hold the interpreter's lock, which the
-    /// thread that holds this one may wait for.
+    /// `None` once it is closed. A thread waits for this lock only while it does not hold the interpreter's lock,
+    /// which the thread that holds this one may wait for.
     iter: Mutex<Option<Box<dyn Batches>>>,
     /// The thread that is in `__next__`, and the state before that call. User code of the call, such as a signal
     /// handler, may ask for the state in the same thread.
     busy: Mutex<Option<(ThreadId, State)>>,
     /// Number of the dataset, if it is one of Python objects.
     number: Option<u64>,
+    /// True if each sample calls Python code in this thread, so that it keeps the interpreter's lock.
+    is_local: bool,
     /// What the sampler has raised.
     raised: Raised,
     warnings: Warnings,
@@ -117,7 +120,7 @@ impl BatchIterator {
         // Before a batch is taken: a warning may be an exception, and no batch may be lost for it.
         self.warn(py)?;
         let next = loop {
-            match py.detach(|| self.next_batch()) {
+            match self.next_batch(py) {
                 // Signal handlers run while the iterator is not locked.
                 Some(Err(Error::Interrupted)) => py.check_signals()?,
                 next => break next,
@@ -134,6 +137,10 @@ impl BatchIterator {
                 Err(self.raised.take().unwrap_or_else(|| PyStopIteration::new_err(())))
             }
         }
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.loads)
     }
 
     /// Returns the state, as JSON; `None` once the iterator is closed.
@@ -210,13 +217,14 @@ impl BatchIterator {
     pub(crate) fn new(
         mut iter: Box<dyn Batches>,
         number: Option<u64>,
+        is_local: bool,
         raised: Raised,
         warnings: Warnings,
         loads: Py<PyAny>,
     ) -> Self {
         iter.interrupt_waits();
         let busy = Mutex::default();
-        Self { iter: Mutex::new(Some(iter)), busy, number, raised, warnings, loads }
+        Self { iter: Mutex::new(Some(iter)), busy, number, is_local, raised, warnings, loads }
     }
 
     /// Gives the engine's warnings to Python. A warning may be an exception there.
@@ -232,8 +240,16 @@ impl BatchIterator {
         lock(&self.busy).as_ref().is_some_and(|(thread, _)| *thread == thread::current().id())
     }
 
-    fn next_batch(&self) -> Option<Result<Box<dyn Made>, Error>> {
-        let mut iter = lock(&self.iter);
+    fn next_batch(&self, py: Python<'_>) -> Option<Result<Box<dyn Made>, Error>> {
+        if self.is_local
+            && let Ok(mut iter) = self.iter.try_lock()
+        {
+            return self.next_of(&mut iter);
+        }
+        py.detach(|| self.next_of(&mut lock(&self.iter)))
+    }
+
+    fn next_of(&self, iter: &mut Option<Box<dyn Batches>>) -> Option<Result<Box<dyn Made>, Error>> {
         let iter = iter.as_mut()?;
         *lock(&self.busy) = Some((thread::current().id(), iter.state()));
         let _idle = OnDrop(|| *lock(&self.busy) = None);

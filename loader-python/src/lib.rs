@@ -10,6 +10,7 @@ mod batch;
 mod dataset;
 mod engine;
 mod errors;
+mod held;
 mod iterator;
 mod memory;
 mod objects;
@@ -27,6 +28,7 @@ mod _native {
         engine::Engine,
         iterator::BatchIterator,
         memory::{Memory, allocate},
+        order::are_plain,
         rust_dataset::RustDataset,
         worker::{Template, serve, start_template},
     };

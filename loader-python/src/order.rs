@@ -7,9 +7,13 @@ use std::{
 
 use loader_core::sampler::{BatchSampler, Epoch};
 use pyo3::{
+    PyTraverseError, PyVisit,
     exceptions::{PyException, PyStopIteration},
     prelude::*,
+    types::{PyInt, PyList},
 };
+
+use crate::held::{Held, Latest};
 
 /// The first exception of a Python iterator, which the loader's iterator raises after the last batch before it.
 #[derive(Debug, Clone, Default)]
@@ -31,9 +35,27 @@ impl Raised {
     }
 }
 
-/// Batches of indices from a Python object: its method `begin(epoch)` returns an iterator over lists of indices.
+/// The Python objects of an order, which its engine shows to Python's garbage collector.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct OrderObjects {
+    begin: Held,
+    batches: Latest,
+}
+
+impl OrderObjects {
+    pub(crate) fn new(begin: Option<Py<PyAny>>) -> Self {
+        Self { begin: begin.map(Held::new).unwrap_or_default(), batches: Latest::default() }
+    }
+
+    pub(crate) fn visit(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.begin.visit(visit)?;
+        self.batches.visit(visit)
+    }
+}
+
+/// Batches of indices from a Python object: its method `begin(epoch)` returns a generator of lists of indices.
 pub(crate) struct PyOrder {
-    pub(crate) begin: Py<PyAny>,
+    pub(crate) objects: OrderObjects,
     /// Number of batches in an epoch, as far as the sampler says.
     pub(crate) batches: usize,
     pub(crate) fingerprint: String,
@@ -46,9 +68,14 @@ impl BatchSampler for PyOrder {
     }
 
     fn batches(&self, epoch: Epoch) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
-        let begun = Python::attach(|py| self.begin.call1(py, (epoch.number,)));
-        let batches = begun.map_err(|error| self.raised.set(error)).ok();
-        Box::new(Batches { batches, raised: self.raised.clone() })
+        let batches = Python::attach(|py| {
+            let begin = self.objects.begin.get(py)?;
+            let begun = begin.call1((epoch.number,)).map_err(|error| self.raised.set(error)).ok()?;
+            let batches = Held::new(begun.unbind());
+            self.objects.batches.set(py, &batches);
+            Some(batches)
+        });
+        Box::new(Batches { batches: batches.unwrap_or_default(), raised: self.raised.clone() })
     }
 
     fn fingerprint(&self) -> String {
@@ -64,32 +91,34 @@ impl fmt::Debug for PyOrder {
 
 /// The batches of an epoch.
 struct Batches {
-    /// `None` after the end or an exception.
-    batches: Option<Py<PyAny>>,
+    /// The generator; nothing after its end or an exception.
+    batches: Held,
     raised: Raised,
 }
 
 impl Batches {
-    /// Takes a batch from the Python generator. With `is_left_out`, the list is empty; not for the first batch.
+    /// Takes a batch from the generator. With `is_left_out`, the list is empty; not for the first batch.
     fn take(&mut self, is_left_out: bool) -> Option<Vec<usize>> {
-        let batches = self.batches.as_ref()?;
-        let take = |py: Python<'_>| match is_left_out {
-            true => batches.call_method1(py, "send", (true,)),
-            false => batches.call_method0(py, "__next__"),
-        };
-        let next = Python::attach(|py| match take(py) {
-            Ok(indices) => indices.extract::<Vec<usize>>(py).map(Some),
-            Err(error) if error.is_instance_of::<PyStopIteration>(py) => Ok(None),
-            Err(error) => Err(error),
-        });
-        let next = next.unwrap_or_else(|error| {
-            self.raised.set(error);
+        Python::attach(|py| {
+            let batches = self.batches.get(py)?;
+            let taken = match is_left_out {
+                true => batches.call_method1("send", (true,)),
+                false => batches.call_method0("__next__"),
+            };
+            match taken.and_then(|batch| batch.extract()) {
+                Ok(indices) => return Some(indices),
+                Err(error) if error.is_instance_of::<PyStopIteration>(py) => {}
+                Err(error) => self.raised.set(error),
+            }
+            self.batches.clear(py);
             None
-        });
-        if next.is_none() {
-            self.batches = None;
-        }
-        next
+        })
+    }
+}
+
+impl Drop for Batches {
+    fn drop(&mut self) {
+        let _: Option<()> = Python::try_attach(|py| self.batches.clear(py));
     }
 }
 
@@ -107,4 +136,11 @@ impl Iterator for Batches {
         }
         self.next()
     }
+}
+
+/// True if all elements of a list are plain integers from 0 and below `end`.
+#[pyfunction]
+pub(crate) fn are_plain(keys: &Bound<'_, PyList>, end: u64) -> bool {
+    keys.iter()
+        .all(|key| key.is_exact_instance_of::<PyInt>() && key.extract::<u64>().is_ok_and(|key| key < end))
 }

@@ -27,7 +27,7 @@ use crate::{
     errors,
     iterator::Made,
     objects::{IntoObject, single},
-    order::{PyOrder, Raised},
+    order::{OrderObjects, PyOrder, Raised},
 };
 
 /// A dataset of `loader-data`, which is open in this process. It is made of JSON with the keys of the section
@@ -154,11 +154,20 @@ impl RustDataset {
 
     /// Makes a loader of this dataset.
     fn engine(&self, py: Python<'_>, parts: Parts) -> PyResult<Engine> {
-        let (raised, warnings) = (Raised::default(), Warnings::default());
-        let loader = Building { parts, raised: raised.clone(), warnings: warnings.clone() };
+        let mut parts = parts;
+        let begin = parts.begin.take();
+        let has_order = begin.is_some();
+        let (raised, warnings, objects) = (Raised::default(), Warnings::default(), OrderObjects::new(begin));
+        let order = has_order.then(|| PyOrder {
+            objects: objects.clone(),
+            batches: parts.batches,
+            fingerprint: std::mem::take(&mut parts.sampler_fingerprint),
+            raised: raised.clone(),
+        });
+        let loader = Building { parts, order, warnings: warnings.clone() };
         let loader = loader.options().map(|options| py.detach(|| self.build(loader, options)));
         match loader? {
-            Ok(loader) => Ok(Engine::of_loader(loader, raised, warnings)),
+            Ok(loader) => Ok(Engine::of_loader(loader, objects, raised, warnings)),
             Err(error) => Err(raised.take().unwrap_or_else(|| errors::to_python(py, &error, None))),
         }
     }
@@ -215,7 +224,8 @@ impl RustDataset {
 /// A loader that is being built.
 struct Building {
     parts: Parts,
-    raised: Raised,
+    /// `None` for a stream, and if the options determine the order.
+    order: Option<PyOrder>,
     warnings: Warnings,
 }
 
@@ -229,15 +239,14 @@ impl Building {
     where
         D: Dataset<Sample: Sample<Batch: IntoObject> + Batch + IntoObject>,
     {
-        let Self { parts, raised, warnings } = self;
+        let Self { parts, order, warnings } = self;
         let program = WorkerProgram::new(parts.program).args(parts.arguments);
         let mut builder = DataLoader::builder(dataset)
             .options(options)
             .worker_program(program)
-            .on_warning(warnings.listener(parts.begin.is_some()));
-        if let Some(begin) = parts.begin {
-            let (batches, fingerprint) = (parts.batches, parts.sampler_fingerprint);
-            builder = builder.batch_sampler(PyOrder { begin, batches, fingerprint, raised });
+            .on_warning(warnings.listener(order.is_some()));
+        if let Some(order) = order {
+            builder = builder.batch_sampler(order);
         }
         Ok(match parts.is_unbatched {
             true => Box::new(builder.collate(single::<D::Sample>).build()?),

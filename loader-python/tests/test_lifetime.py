@@ -236,3 +236,43 @@ if "batch" in globals():
     assert batch.tolist() == [[0, 0]]
 """
     processes.run("-c", code)
+
+
+class Keeper(Rows):
+    """A dataset or a sampler that holds the iterator of its own loader."""
+
+    def __iter__(self):
+        return iter(range(self.length))
+
+
+class BatchKeeper(Keeper):
+    def __iter__(self):
+        return iter([[number] for number in range(self.length)])
+
+
+class StreamKeeper(Stream):
+    pass
+
+
+KEEPERS = {
+    "dataset": lambda **arguments: DataLoader(Keeper(40), **arguments),
+    "iterable": lambda **arguments: DataLoader(StreamKeeper((40,)), **arguments),
+    "sampler": lambda **arguments: DataLoader(Rows(40), sampler=Keeper(40), **arguments),
+    "batch_sampler": lambda **arguments: DataLoader(Rows(40), batch_sampler=BatchKeeper(40), **arguments),
+}
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("part", KEEPERS)
+def test_an_iterator_that_a_part_of_its_loader_holds_is_collected(part, num_workers):
+    loader = KEEPERS[part](num_workers=num_workers)
+    iterator = iter(loader)
+    next(iterator)
+    keeper = getattr(loader, part if part != "iterable" else "dataset")
+    assert isinstance(keeper, (Keeper, StreamKeeper))
+    keeper.iterator, kept, begun = iterator, weakref.ref(keeper), set(processes.children())
+    del loader, iterator, keeper
+    assert kept() is not None
+    gc.collect()
+    assert kept() is None
+    assert num_workers == 0 or gone(begun)

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from . import _native
 from ._order import Order
 
 #: The lowest number that stands for a key in the file. In the bits below, 16 to 61 are the offset of the block in bytes, and 0 to 15 the position in the
@@ -164,8 +165,7 @@ class KeyOrder(Order):
 
     def _numbers(self, batch: Iterable[Any]) -> list[int]:
         batch = batch if type(batch) is list else list(batch)
-        for key in batch:
-            if type(key) is not int or not 0 <= key < FIRST:
-                self.has_keys = True
-                return self._keys.add(self.given - 1, batch)
-        return batch
+        if _native.are_plain(batch, FIRST):
+            return batch
+        self.has_keys = True
+        return self._keys.add(self.given - 1, batch)
