@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.utils.data
-from datasets import Items, Rows, same
+from torch_datasets import Items, Rows, same
 
 import loader
 from loader import DataLoader

@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 import torch.utils.data
-from datasets import Items, Rows, Stream
+from torch_datasets import Items, Rows, Stream
 from torch.utils.data import IterableDataset
 
 from loader import DataLoader

@@ -5,7 +5,7 @@ import signal
 import time
 
 import pytest
-from datasets import Rows, Stream
+from torch_datasets import Rows, Stream
 from processes import Script, wait_until
 
 #: A script that says when it begins to wait, and where Ctrl-C has found it.
@@ -13,7 +13,7 @@ SCRIPT = """
 import sys, time, traceback
 sys.path.insert(0, {folder!r})
 import torch
-from datasets import Rows, Slow, Stream
+from torch_datasets import Rows, Slow, Stream
 from loader import DataLoader
 import test_interrupts as here
 

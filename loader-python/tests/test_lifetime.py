@@ -9,7 +9,7 @@ import numpy as np
 import processes
 import pytest
 import torch
-from datasets import Items, Rows, Stream
+from torch_datasets import Items, Rows, Stream
 
 from loader import DataLoader
 
@@ -160,7 +160,7 @@ HEAD = f"""
 import os, sys
 sys.path.insert(0, {FOLDER!r})
 import torch
-from datasets import Rows, Slow, Stream
+from torch_datasets import Rows, Slow, Stream
 from loader import DataLoader
 """
 LAST = {

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.utils.data
-from datasets import Items, Rows, same
+from torch_datasets import Items, Rows, same
 from torch.utils.data import TensorDataset
 
 from loader import DataLoader

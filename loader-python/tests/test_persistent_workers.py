@@ -5,7 +5,7 @@ import gc
 import processes
 import torch
 import torch.utils.data
-from datasets import Rows, Where
+from torch_datasets import Rows, Where
 
 from loader import DataLoader
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 import torch
-from datasets import Items, Rows
+from torch_datasets import Items, Rows
 
 from loader import DataLoader
 

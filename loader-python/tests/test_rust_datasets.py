@@ -18,7 +18,7 @@ import pytest
 import torch
 import torch.utils.data
 import torchvision
-from datasets import same
+from torch_datasets import same
 from PIL import Image
 from torchvision.transforms import v2
 

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 import torch.utils.data
-from datasets import Items, Rows, same
+from torch_datasets import Items, Rows, same
 from torch.utils.data import (
     BatchSampler,
     RandomSampler,

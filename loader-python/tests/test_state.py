@@ -4,7 +4,7 @@ import io
 
 import pytest
 import torch
-from datasets import Rows, Stream
+from torch_datasets import Rows, Stream
 
 from loader import DataLoader
 

@@ -5,7 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
-from datasets import Rows, Slow
+from torch_datasets import Rows, Slow
 
 from loader import DataLoader
 

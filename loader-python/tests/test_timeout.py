@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from datasets import Rows, Slow
+from torch_datasets import Rows, Slow
 
 from loader import DataLoader
 

@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 import torch
-from datasets import Draws, Rows, Slow, Stream, same
+from torch_datasets import Draws, Rows, Slow, Stream, same
 from processes import workers
 
 from loader import DataLoader

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.utils.data
-from datasets import Draws, Rows, Where, same
+from torch_datasets import Draws, Rows, Where, same
 
 import loader
 from loader import DataLoader
