@@ -26,7 +26,7 @@ def saved(state):
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
-    return torch.load(file, weights_only=False)
+    return torch.load(file, weights_only=True)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def capture() -> dict[str, Any]:
-    """Returns the state of each generator that is imported."""
+    """Returns the state of each generator that is imported, in types that ``torch.load`` reads with ``weights_only=True``."""
     state: dict[str, Any] = {"random": random.getstate()}
     if sys.modules.get("torch"):
         import torch
@@ -19,7 +19,8 @@ def capture() -> dict[str, Any]:
     if sys.modules.get("numpy"):
         import numpy
 
-        state["numpy"] = numpy.random.get_state()
+        name, key, *rest = numpy.random.get_state()
+        state["numpy"] = (name, key.tolist(), *rest)
     return state
 
 
