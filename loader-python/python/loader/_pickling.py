@@ -29,7 +29,7 @@ def dumps(value: Any, settings: dict[str, Any]) -> bytes:
     if not needs_main:
         for key in _MAIN:
             preparation.pop(key, None)
-    outer = pickle.dumps((preparation, settings), protocol=5)
+    outer = pickle.dumps((preparation, dict(os.environ), settings), protocol=5)
     return len(outer).to_bytes(8, "little") + outer + inner
 
 
@@ -37,7 +37,10 @@ def loads(memory: Any) -> tuple[dict[str, Any], Any]:
     """Prepares this process as :func:`dumps` says, and returns the settings and the value."""
     with memoryview(memory) as view:
         size = 8 + int.from_bytes(view[:8], "little")
-        preparation, settings = pickle.loads(view[8:size])
+        preparation, environment, settings = pickle.loads(view[8:size])
+        # The engine keeps the variables of launchers from its workers. A dataset of PyTorch may read its rank there.
+        for name in environment.keys() - os.environ.keys():
+            os.environ[name] = environment[name]
         multiprocessing.spawn.prepare(preparation)
         return settings, pickle.loads(view[size:])
 
