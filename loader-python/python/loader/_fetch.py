@@ -90,9 +90,12 @@ class Items:
         self._dataset = dataset
         self._count = 0
         position = position or {}
+        start = getattr(dataset, "_starting_state_dict", _NOTHING)
         if "dataset" in position:
             dataset.load_state_dict(position["dataset"])
         self._items: Iterator[Any] = iter(dataset)
+        if "dataset" in position and start is not _NOTHING:
+            self._items = _with_start_again(self._items, dataset, start)
         if "iterator" in position:
             self._items.load_state_dict(position["iterator"])  # type: ignore[attr-defined]
         if position:
@@ -118,6 +121,19 @@ class Items:
         except Exception:
             # PyTorch's loader never asks for the state, so a state that cannot be sent must not fail the batch.
             return pickle.dumps({"count": self._count}, protocol=5)
+
+
+_NOTHING = object()
+
+
+def _with_start_again(items: Iterator[Any], dataset: Any, start: Any) -> Iterator[Any]:
+    """Returns the items of a dataset of Hugging Face. It keeps a position that it was given, and would begin the next epochs there
+    too."""
+    first = next(items, _NOTHING)
+    dataset._starting_state_dict = start
+    if first is not _NOTHING:
+        yield first
+        yield from items
 
 
 def _is_stateful(value: Any) -> bool:
