@@ -7,8 +7,10 @@ descriptors), which are also its fast options. Samples are tensors, so that coll
 
 import json
 import os
+import pathlib
 import signal
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -38,6 +40,7 @@ from workloads import (
     verify,
 )
 
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "loader-python/examples"
 RESUME_AT = 10_000  # batches
 KILL_WITHIN = 0.01  # a kill comes at most this many seconds after the middle of the epoch
 WATCHED = 0.05  # a gap counts if it begins at most this many seconds after the kill
@@ -181,6 +184,19 @@ def parquet(peer, options):
 
 def json_lines(peer, options):
     files(peer, options, peer.open(JsonRows(options.file), options, False))
+
+
+def train(peer, options):
+    """Trains the example of this loader's Python package for an epoch. Its two imports come from the package that is measured."""
+    sys.path.insert(0, str(EXAMPLES))
+    import train_photos
+
+    loader = train_photos.loader_of(options.package, options.folder, options.batch_size, options.workers)
+    net = train_photos.network("small", len(loader.dataset.classes))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    rates = [train_photos.rate_of_loading(loader) for _ in range(options.epochs)]
+    trained = [train_photos.train_epoch(loader, net, optimizer, "cpu")[1] for _ in range(options.epochs)]
+    peer.line(options, loading_images_per_second=spread(rates), training_images_per_second=spread(trained))
 
 
 def minor_faults(pid):
@@ -414,6 +430,7 @@ PyTorch.further_workloads = {
     "shutdown": shutdown_with_fault,
     "parquet": parquet,
     "json-lines": json_lines,
+    "train": train,
 }
 
 

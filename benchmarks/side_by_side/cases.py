@@ -399,3 +399,11 @@ def python() -> Iterator[Case]:
         options = ["--workers", str(workers), "--folder", ".data/images", "--batches", "20", "--epochs", "1"]
         sides = (OURS, RUST, STANDARD)
         yield Case("python", options, [row], "images", ["--pipeline", "rust"], sides=sides, needs="images", program="python")
+    for workers in (1, 2):
+        how = f"{count(workers)}, torchvision's ImageFolder with PyTorch"
+        rows = [
+            Row(f"loading photographs per second, {how}", "", median_of("loading_images_per_second"), more_is_better=True),
+            Row(f"training with photographs per second, {how}", "", median_of("training_images_per_second"), more_is_better=True),
+        ]
+        options = ["--workers", str(workers), "--folder", ".data/images", "--epochs", "1"]
+        yield Case("python", options, rows, "train", sides=(OURS, STANDARD), needs="images", program="python")
