@@ -6,7 +6,7 @@ import weakref
 
 import numpy as np
 import pytest
-from datasets import Items, same
+from torch_datasets import Items, same
 from processes import descriptors, workers
 
 from loader import DataLoader

@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 import torch.utils.data
-from datasets import Rows, Stream, same
+from torch_datasets import Rows, Stream, same
 
 from loader import DataLoader
 
