@@ -26,8 +26,14 @@ use crate::{
     order::{OrderObjects, PyOrder, Raised},
 };
 
-/// The number of the next dataset. Relaxed: each caller only needs a number of its own.
-static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
+/// Counts the datasets of this process. Relaxed: each caller only needs a number of its own.
+static DATASETS: AtomicU64 = AtomicU64::new(0);
+
+/// Returns a number for a dataset. No other process returns it: a dataset that main has sent to a worker may make a
+/// loader there.
+fn new_number() -> u64 {
+    u64::from(std::process::id()) << 32 | DATASETS.fetch_add(1, Ordering::Relaxed)
+}
 
 /// A loader, with its dataset and options as they were when it was made.
 ///
@@ -123,7 +129,7 @@ struct Parts {
 impl Engine {
     #[new]
     fn new(py: Python<'_>, parts: Parts) -> PyResult<Self> {
-        let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+        let number = new_number();
         let Parts { pickle, opened, fingerprint, begin, batches, sampler_fingerprint, seed_samples, .. } =
             parts;
         let pickle = pickle.map(|pickle| Tensor::from_slice(&pickle, [pickle.len()])).transpose();
@@ -251,6 +257,7 @@ impl Common {
         let digest = options.digest == Some(true);
         builder
             .options(options)
+            .allow_nested()
             .worker_program(program)
             .on_warning(warnings.listener(true))
             .collate_with(number, dataset::collate)

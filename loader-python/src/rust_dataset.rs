@@ -243,6 +243,7 @@ impl Building {
         let program = WorkerProgram::new(parts.program).args(parts.arguments);
         let mut builder = DataLoader::builder(dataset)
             .options(options)
+            .allow_nested()
             .worker_program(program)
             .on_warning(warnings.listener(order.is_some()));
         if let Some(order) = order {
@@ -263,6 +264,7 @@ impl Building {
         let builder = DataLoader::stream(dataset)
             .snapshots()
             .options(options)
+            .allow_nested()
             .worker_program(program)
             .on_warning(warnings.listener(false));
         Ok(match parts.is_unbatched {

@@ -116,3 +116,41 @@ def test_the_environment_and_the_arguments_of_main_are_the_worker_s(num_workers,
     import only_here_module
 
     assert list(DataLoader(Rows(1), num_workers=num_workers, collate_fn=only_here_module.first)) == ["7"]
+
+
+class Nested(Rows):
+    """Each sample is made of the batches of another loader. Samples of odd indices fail."""
+
+    def __getitem__(self, index):
+        batches = DataLoader(Failing(index) if index % 2 else Rows(index), batch_size=2, collate_fn=lengths)
+        try:
+            return index, list(batches)
+        except ValueError as error:
+            return index, repr(error)
+
+
+class Failing(Rows):
+    def __getitem__(self, index):
+        raise ValueError("inner")
+
+
+def lengths(samples):
+    return len(samples)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_a_dataset_may_use_a_loader_without_workers(num_workers):
+    loader = DataLoader(Nested(6), batch_size=2, num_workers=num_workers, collate_fn=list)
+    failed = "ValueError('inner')"
+    expected = [(0, []), (1, failed), (2, [2]), (3, failed), (4, [2, 2]), (5, failed)]
+    assert [sample for batch in loader for sample in batch] == expected
+
+
+class NestedWorkers(Rows):
+    def __getitem__(self, index):
+        return list(DataLoader(Rows(2), num_workers=1))
+
+
+def test_a_loader_in_a_worker_cannot_have_workers():
+    with pytest.raises(RuntimeError, match="must load with num_workers=0"):
+        list(DataLoader(NestedWorkers(1), num_workers=1))

@@ -131,7 +131,9 @@ where
 {
     /// Checks the options that both kinds of datasets have. Returns those of the workers, and their CPUs.
     fn check(&mut self) -> Result<(WorkerOptions, WorkerCpus), Error> {
-        if process::is_worker() {
+        let has_workers = self.settings.options.num_workers.unwrap_or_else(default::num_workers);
+        let is_nested = self.settings.may_be_nested && has_workers == NumWorkers::Fixed(0);
+        if process::is_worker() && !is_nested {
             return Err(Error::LoaderInWorker);
         }
         let variables = ranks::environment();

@@ -299,6 +299,15 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
+    /// Lets a worker build the loader, if it has no workers of its own. For a host whose workers run nothing but the
+    /// dataset; any other host may have forgotten `init`, and a worker would then run the program again.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn allow_nested(mut self) -> Self {
+        self.settings.may_be_nested = true;
+        self
+    }
+
     /// Sets the max time that `next` waits for a batch before it returns
     /// [`Error::TimedOut`](crate::Error::TimedOut); zero, the default, waits for ever. The time in which the awaited
     /// worker opens the dataset does not count, up to 30 seconds of each wait. After this error, call

@@ -46,6 +46,8 @@ pub(super) struct Settings {
     pub(super) worker_program: Option<WorkerProgram>,
     pub(super) registered: Option<String>,
     pub(super) handle_sigchld: bool,
+    /// True if a worker may build the loader, without workers of its own.
+    pub(super) may_be_nested: bool,
     pub(super) warn: Warn,
 }
 
@@ -70,6 +72,7 @@ impl Default for Settings {
             worker_program: None,
             registered: None,
             handle_sigchld: true,
+            may_be_nested: false,
             warn: Warn::default(),
         }
     }
