@@ -1,6 +1,7 @@
 //! A worker's process from main's side: main starts it without `fork`, watches it through a pidfd, and reaps
 //! it. A [template](crate::template) may start and reap it instead.
 
+mod inherited;
 mod observed;
 
 use std::{
@@ -39,6 +40,7 @@ use crate::{
     template::TemplateReport,
 };
 
+pub use inherited::Limits;
 pub use observed::{Halt, cpu_time, private_memory};
 
 /// Environment variable that marks a process as a worker or a template. Its value is the inode of the socket

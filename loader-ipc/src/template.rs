@@ -48,7 +48,7 @@ use crate::{
     cpu_set::CpuSet,
     frame::ExitStatus,
     lifeline::{Lifeline, LifelineError, poll_until},
-    process::WorkerProcess,
+    process::{Limits, WorkerProcess},
 };
 
 /// Maximum time from the end of a template's sockets to the end of its process.
@@ -60,6 +60,8 @@ const END_DEADLINE: Duration = Duration::from_secs(1);
 pub struct Request {
     /// The CPUs to which the worker is bound; `None` if main's mask cannot be read.
     pub cpus: Option<CpuSet>,
+    /// Main's umask and resource limits.
+    pub limits: Limits,
 }
 
 /// What a template tells main about one worker.
@@ -144,8 +146,8 @@ impl TemplateProcess {
     }
 
     /// Asks the template for a worker with `lifeline` as its standard input and `output` as its standard
-    /// output and error. It is bound to `cpus`, or to the CPUs of this thread. Waits for the answer until
-    /// `deadline`.
+    /// output and error. It is bound to `cpus`, or to the CPUs of this thread, and has this process's working
+    /// directory, umask and resource limits. Waits for the answer until `deadline`.
     ///
     /// # Errors
     /// [`TemplateError`]. The template may have forked a worker nevertheless, so the caller must drop its end
@@ -162,7 +164,8 @@ impl TemplateProcess {
             .map_err(io::Error::from)?;
         let cpus = cpus.cloned().or_else(|| CpuSet::of_this_thread().ok());
         let fds = [lifeline.as_fd(), output.as_fd(), theirs.as_fd(), folder.as_fd()];
-        let sent = self.requests.send(&Request { cpus }, &fds, deadline);
+        let request = Request { cpus, limits: Limits::of_this_process() };
+        let sent = self.requests.send(&request, &fds, deadline);
         // The report socket ends with the template only if this process has closed its copy of that end.
         drop((lifeline, output, theirs));
         let answer = sent.and_then(|()| self.receive(&report, deadline));

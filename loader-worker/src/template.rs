@@ -11,7 +11,7 @@ use std::{
 use loader_ipc::{
     cpu_set::CpuSet,
     lifeline::{Lifeline, LifelineError, poll_until},
-    process::{WorkerProcess, is_worker, take_lifeline_from_stdin},
+    process::{Limits, WorkerProcess, is_worker, take_lifeline_from_stdin},
     template::{Request, TemplateReport},
 };
 use nix::{
@@ -89,6 +89,7 @@ struct Child {
 #[derive(Debug)]
 pub struct StartRequest {
     cpus: Option<CpuSet>,
+    limits: Limits,
     lifeline: OwnedFd,
     output: OwnedFd,
     report: Lifeline,
@@ -135,7 +136,7 @@ impl Template {
                 return Ok(None);
             }
             match self.requests.as_ref().map(|requests| requests.receive(Instant::now())) {
-                Some(Ok((Request { cpus }, fds))) => return StartRequest::new(cpus, fds).map(Some),
+                Some(Ok((request, fds))) => return StartRequest::new(request, fds).map(Some),
                 Some(Err(LifelineError::TimedOut)) => {}
                 Some(Err(LifelineError::Closed)) => {
                     self.requests = None;
@@ -178,20 +179,22 @@ impl Template {
     }
 
     /// Makes this process, a forked child of the template, the worker of `request`. Its standard streams,
-    /// working directory and CPUs become those of the request, and what belongs to the template is closed.
+    /// working directory, CPUs, umask and resource limits become those of the request, and what belongs to the
+    /// template is closed.
     /// [`Registry::serve`](crate::Registry::serve) must follow.
     ///
     /// # Errors
     /// If the system refuses, for example because the worker may use none of its CPUs. The process must print
     /// the error to standard error and exit.
     pub fn become_worker(self, request: StartRequest) -> io::Result<()> {
-        let StartRequest { cpus, lifeline, output, folder, report } = request;
+        let StartRequest { cpus, limits, lifeline, output, folder, report } = request;
         let Self { main, requests, children } = self;
         drop((requests, children, report));
         dup2_stdout(&output)?;
         dup2_stderr(&output)?;
         dup2_stdin(&lifeline)?;
         fchdir(&folder)?;
+        limits.apply();
         if let Some(cpus) = cpus {
             cpus.bind_this_thread()?;
         }
@@ -200,7 +203,7 @@ impl Template {
 }
 
 impl StartRequest {
-    fn new(cpus: Option<CpuSet>, fds: Vec<OwnedFd>) -> io::Result<Self> {
+    fn new(Request { cpus, limits }: Request, fds: Vec<OwnedFd>) -> io::Result<Self> {
         let count = fds.len();
         let fds = <[OwnedFd; 4]>::try_from(fds);
         let [lifeline, output, report, folder] = fds.map_err(|_| {
@@ -209,7 +212,7 @@ impl StartRequest {
                 format!("main's request has {count} descriptors instead of 4"),
             )
         })?;
-        Ok(Self { cpus, lifeline, output, report: Lifeline::from_socket(report), folder })
+        Ok(Self { cpus, limits, lifeline, output, report: Lifeline::from_socket(report), folder })
     }
 }
 

@@ -26,6 +26,7 @@ use loader_ipc::{
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::signal::Signal,
+    unistd::{Gid, Uid, getegid, geteuid},
 };
 
 use super::{
@@ -61,6 +62,8 @@ struct Running {
     has_answered: AtomicBool,
     /// The environment of this process when it started the template.
     environment: BTreeMap<OsString, OsString>,
+    /// The user and group of this process when it started the template.
+    user: (Uid, Gid),
     /// This process. A forked child of it has a copy of this value, and must start a template of its own.
     owner: u32,
 }
@@ -82,15 +85,17 @@ impl Template {
         Self::new(path, args).running().map(drop)
     }
 
-    /// Returns the running template; starts one if there is none, if it has ended, or if the environment has
-    /// changed.
+    /// Returns the running template; starts one if there is none, if it has ended, or if the environment or the
+    /// user of this process has changed.
     fn running(&self) -> io::Result<Arc<Running>> {
         // pytest changes its variable for each test; a template that is started again takes seconds.
         let environment = env::vars_os().filter(|(name, _)| name != "PYTEST_CURRENT_TEST").collect();
+        let user = (geteuid(), getegid());
         let mut templates = templates();
         if let Some(running) = templates.get(&self.key)
             && running.owner == process::id()
             && running.environment == environment
+            && running.user == user
             && running.template.process().try_reap().is_none()
         {
             return Ok(Arc::clone(running));
@@ -98,7 +103,7 @@ impl Template {
         let (path, args) = &self.key;
         let template = TemplateProcess::spawn(path, args, launchers_variables())?;
         let (started, has_answered) = (Instant::now(), AtomicBool::new(false));
-        let running = Running { template, started, has_answered, environment, owner: process::id() };
+        let running = Running { template, started, has_answered, environment, user, owner: process::id() };
         let running = Arc::new(running);
         if let Some(replaced) = templates.insert(self.key.clone(), Arc::clone(&running))
             && replaced.owner == process::id()

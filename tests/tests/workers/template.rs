@@ -23,7 +23,14 @@ use loader_tests::{
     timing::{assert_soon, timed},
     traces::Before,
 };
-use nix::{errno::Errno, sys::signal::Signal};
+use nix::{
+    errno::Errno,
+    sys::{
+        resource::{Resource, setrlimit},
+        signal::Signal,
+        stat::{Mode, umask},
+    },
+};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_test-template");
 /// Maximum time for processes to end.
@@ -117,7 +124,8 @@ fn threads_start_workers_from_one_template_at_the_same_time() {
     });
 }
 
-/// The program's arguments and main's environment decide; working directory and CPUs are those of the moment.
+/// The program's arguments and main's environment decide; working directory, CPUs, umask and limits are those of the
+/// moment.
 #[test]
 fn a_worker_has_mains_surroundings() {
     alone(|| {
@@ -125,6 +133,8 @@ fn a_worker_has_mains_surroundings() {
         drop(noise("").build().unwrap().iter().unwrap());
         let first = template();
         env::set_current_dir("/usr").unwrap();
+        umask(Mode::from_bits_truncate(0o027));
+        setrlimit(Resource::RLIMIT_NOFILE, 700, 800).unwrap();
         for cpu in &cpus {
             let bound = noise("").worker_affinity(WorkerAffinity::Sets(vec![cpu.clone()])).build().unwrap();
             let batches = bound.iter().unwrap();
@@ -133,6 +143,13 @@ fn a_worker_has_mains_surroundings() {
                 assert_eq!(fs::read_link(format!("/proc/{pid}/cwd")).unwrap().to_str(), Some("/usr"));
                 let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
                 assert!(status.contains(&format!("Cpus_allowed_list:\t{cpu}\n")), "{cpu}: {status}");
+                assert!(status.contains("Umask:\t0027\n"), "{status}");
+                let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+                let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+                assert!(
+                    files.split_whitespace().any(|word| word == "700") && files.contains("800"),
+                    "{limits}"
+                );
                 let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
                 let targets: Vec<_> =
                     descriptors.map(|fd| fs::read_link(fd.unwrap().path()).unwrap_or_default()).collect();
