@@ -70,7 +70,7 @@ impl Shards {
         let before = reached.position;
         reached.position = position.max(before);
         if let Some(bytes) = snapshot {
-            reached.snapshot = Some(Snapshot { position: reached.position, bytes });
+            reached.snapshot = Some(Snapshot { position: reached.position, bytes: bytes.into() });
         }
         self.returned += 1;
         self.turn = (shard + 1) % self.positions.len();

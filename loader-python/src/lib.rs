@@ -28,7 +28,7 @@ mod _native {
         engine::Engine,
         iterator::BatchIterator,
         memory::{Memory, allocate},
-        order::are_plain,
+        order::{Numbers, plain_numbers},
         rust_dataset::RustDataset,
         worker::{Template, serve, start_template},
     };

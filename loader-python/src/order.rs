@@ -53,7 +53,8 @@ impl OrderObjects {
     }
 }
 
-/// Batches of indices from a Python object: its method `begin(epoch)` returns a generator of lists of indices.
+/// Batches of indices from a Python object: its method `begin(epoch)` returns a generator of lists of
+/// indices, or of [`Numbers`].
 pub(crate) struct PyOrder {
     pub(crate) objects: OrderObjects,
     /// Number of batches in an epoch, as far as the sampler says.
@@ -105,7 +106,7 @@ impl Batches {
                 true => batches.call_method1("send", (true,)),
                 false => batches.call_method0("__next__"),
             };
-            match taken.and_then(|batch| batch.extract()) {
+            match taken.and_then(|batch| numbers(&batch)) {
                 Ok(indices) => return Some(indices),
                 Err(error) if error.is_instance_of::<PyStopIteration>(py) => {}
                 Err(error) => self.raised.set(error),
@@ -138,9 +139,28 @@ impl Iterator for Batches {
     }
 }
 
-/// True if all elements of a list are plain integers from 0 and below `end`.
+/// The indices of a batch, made by [`plain_numbers`]. Only [`Batches`] reads it, so that it reads each Python integer
+/// once.
+#[pyclass(frozen, module = "loader._native")]
+#[derive(Debug)]
+pub(crate) struct Numbers(Mutex<Vec<usize>>);
+
+/// Returns the elements of a list if all of them are plain integers from 0 and below `end`.
 #[pyfunction]
-pub(crate) fn are_plain(keys: &Bound<'_, PyList>, end: u64) -> bool {
-    keys.iter()
-        .all(|key| key.is_exact_instance_of::<PyInt>() && key.extract::<u64>().is_ok_and(|key| key < end))
+pub(crate) fn plain_numbers(keys: &Bound<'_, PyList>, end: usize) -> Option<Numbers> {
+    let plain = |key: Bound<'_, PyAny>| match key.is_exact_instance_of::<PyInt>() {
+        true => key.extract().ok().filter(|&number: &usize| number < end),
+        false => None,
+    };
+    Some(Numbers(Mutex::new(keys.iter().map(plain).collect::<Option<_>>()?)))
+}
+
+/// Returns what the generator gave: [`Numbers`], or a list of integers.
+fn numbers(batch: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
+    match batch.cast::<Numbers>() {
+        Ok(numbers) => {
+            Ok(std::mem::take(&mut *numbers.get().0.lock().unwrap_or_else(PoisonError::into_inner)))
+        }
+        Err(_) => batch.extract(),
+    }
 }

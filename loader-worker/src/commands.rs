@@ -356,7 +356,7 @@ impl Worker<'_> {
                     None => None,
                     Some(len) => Some(Snapshot {
                         position: position.saturating_sub(skip),
-                        bytes: self.read_slot(lease, len)?,
+                        bytes: self.read_slot(lease, len)?.into(),
                     }),
                 };
                 let open_at = ShardPosition { position, snapshot, ended: false };

@@ -259,8 +259,8 @@ pub struct ShardPosition {
 pub struct Snapshot {
     /// Number of items taken from the shard when it was written.
     pub position: u64,
-    /// The encoded snapshot.
-    pub bytes: Vec<u8>,
+    /// The encoded snapshot. States share it.
+    pub bytes: Arc<[u8]>,
 }
 
 impl ShardPosition {
@@ -557,7 +557,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
             .with_memory(DatasetMemory::new(self.memory))
             .collated::<O::Dataset>(C::BY_TYPE);
         let wants_snapshot = Arc::new(AtomicBool::new(false));
-        let snapshot = snapshot.map(|snapshot| snapshot.bytes.clone());
+        let snapshot = snapshot.map(|snapshot| snapshot.bytes.to_vec());
         let items = Arc::clone(&self.dataset).open(whole, cx, snapshot, skip, Arc::clone(&wants_snapshot));
         Cursor {
             items: Some(items),

@@ -420,7 +420,7 @@ mod shards {
             let snapshot = match snapshot {
                 None => None,
                 Some((at, _)) if at > position => return None,
-                Some((at, hex)) => Some(Snapshot { position: at, bytes: from_hex(&hex)? }),
+                Some((at, hex)) => Some(Snapshot { position: at, bytes: from_hex(&hex)?.into() }),
             };
             Some(ShardPosition { position, snapshot, ended })
         };
@@ -439,7 +439,7 @@ mod tests {
     use super::*;
 
     fn state() -> State {
-        let snapshot = Snapshot { position: 3, bytes: vec![0, 255, 16] };
+        let snapshot = Snapshot { position: 3, bytes: [0, 255, 16].into() };
         let shards = vec![
             ShardPosition { position: 5, snapshot: Some(snapshot), ended: false },
             ShardPosition::default(),

@@ -163,9 +163,10 @@ class KeyOrder(Order):
         self._keys.clear()
         self.has_keys = False
 
-    def _numbers(self, batch: Iterable[Any]) -> list[int]:
+    def _numbers(self, batch: Iterable[Any]) -> list[int] | _native.Numbers:
         batch = batch if type(batch) is list else list(batch)
-        if _native.are_plain(batch, FIRST):
-            return batch
+        plain = _native.plain_numbers(batch, FIRST)
+        if plain is not None:
+            return plain
         self.has_keys = True
         return self._keys.add(self.given - 1, batch)

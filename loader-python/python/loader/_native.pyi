@@ -13,8 +13,11 @@ class Memory:
 def allocate(size: int) -> Memory:
     """Allocates bytes for an array of the batch that this thread collates. Their content is undefined."""
 
-def are_plain(keys: list[Any], end: int) -> bool:
-    """Whether all elements are plain integers from 0 and below ``end``."""
+class Numbers:
+    """The numbers of a batch, as the engine takes them from an order."""
+
+def plain_numbers(keys: list[Any], end: int) -> Numbers | None:
+    """Returns the elements if all of them are plain integers from 0 and below ``end``."""
 
 class Array:
     """A tensor in a slot of shared memory or on the heap, with the buffer protocol and DLPack."""

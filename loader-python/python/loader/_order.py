@@ -3,6 +3,8 @@
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
+from . import _native
+
 
 class Order:
     """The batches of an epoch, as the engine asks for them. Subclasses make numbers of the sampler's keys.
@@ -26,7 +28,7 @@ class Order:
         """Sets the iterator over the sampler for the next epoch."""
         self._begun = begun
 
-    def begin(self, _epoch: int) -> Generator[list[int], bool | None]:
+    def begin(self, _epoch: int) -> Generator[list[int] | _native.Numbers, bool | None]:
         """Begins an epoch. A resumed loader may find that the epoch was over, and begins the next one. ``send(True)`` leaves a batch
         out, and returns an empty list.
         """
@@ -45,6 +47,6 @@ class Order:
     def _begin_epoch(self) -> None:
         """Called before the first batch of an epoch."""
 
-    def _numbers(self, batch: Iterable[Any]) -> list[int]:
+    def _numbers(self, batch: Iterable[Any]) -> list[int] | _native.Numbers:
         """Returns a number for each key of a batch."""
         raise NotImplementedError
