@@ -39,7 +39,7 @@ pub enum DatasetConfig {
 
 /// The name of a kind in a config.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DatasetKind {
+pub enum KindName {
     /// [`ImageFolderOptions::KIND`].
     ImageFolder,
     /// One of [`RecordConfig::KINDS`].
@@ -51,7 +51,7 @@ pub enum DatasetKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub struct KindOnly {
     /// The value of the key.
-    pub kind: DatasetKind,
+    pub kind: KindName,
 }
 
 /// An open dataset.
@@ -101,13 +101,13 @@ impl DatasetConfig {
         let path = path.as_ref();
         let config = Config::load_as::<KindOnly>(path)?;
         let dataset = match config.dataset.kind {
-            DatasetKind::ImageFolder => {
+            KindName::ImageFolder => {
                 let mut images = Config::load_as::<ImageFolderOptions>(path)?.dataset;
                 images.path = config.folder_of("dataset.path").join(&images.path);
                 Self::ImageFolder(images)
             }
             #[cfg(feature = "formats")]
-            DatasetKind::Records => {
+            KindName::Records => {
                 let mut records = Config::load_as::<RecordConfig>(path)?.dataset;
                 records.relative_to_each(|key| config.folder_of(&format!("dataset.{key}")).to_owned());
                 Self::Records(Box::new(records))
@@ -132,8 +132,8 @@ impl DatasetConfig {
     #[cfg(feature = "formats")]
     pub fn from_json(keys: serde_json::Value) -> Result<Self, serde_json::Error> {
         Ok(match KindOnly::deserialize(&keys)?.kind {
-            DatasetKind::ImageFolder => Self::ImageFolder(serde_json::from_value(keys)?),
-            DatasetKind::Records => Self::Records(serde_json::from_value(keys)?),
+            KindName::ImageFolder => Self::ImageFolder(serde_json::from_value(keys)?),
+            KindName::Records => Self::Records(serde_json::from_value(keys)?),
         })
     }
 
@@ -174,7 +174,7 @@ impl DatasetConfig {
     }
 }
 
-impl<'de> Deserialize<'de> for DatasetKind {
+impl<'de> Deserialize<'de> for KindName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match &String::deserialize(deserializer)?[..] {
             ImageFolderOptions::KIND => Ok(Self::ImageFolder),

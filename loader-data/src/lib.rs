@@ -126,7 +126,7 @@ pub use config::{
 #[cfg(feature = "csv")]
 pub use csv_files::{ColumnType, Csv, CsvOptions, CsvStream};
 #[cfg(feature = "image-folder")]
-pub use dataset_config::{DatasetConfig, DatasetError, DatasetKind, KindOnly, OpenDataset};
+pub use dataset_config::{DatasetConfig, DatasetError, KindName, KindOnly, OpenDataset};
 #[cfg(all(feature = "records", any(feature = "audio", feature = "image-folder")))]
 pub use decoded::{DecodedRecords, FieldDecoder};
 #[cfg(feature = "records")]
