@@ -98,8 +98,8 @@ struct Batches {
 }
 
 impl Batches {
-    /// Takes a batch from the generator. With `is_left_out`, the list is empty; not for the first batch.
-    fn take(&mut self, is_left_out: bool) -> Option<Vec<usize>> {
+    /// Draws a batch from the generator. With `is_left_out`, the list is empty; not for the first batch.
+    fn draw(&self, is_left_out: bool) -> Option<Vec<usize>> {
         Python::attach(|py| {
             let batches = self.batches.get(py)?;
             let taken = match is_left_out {
@@ -127,13 +127,13 @@ impl Iterator for Batches {
     type Item = Vec<usize>;
 
     fn next(&mut self) -> Option<Vec<usize>> {
-        self.take(false)
+        self.draw(false)
     }
 
     /// A resumed loader leaves out the batches that the program has got, after the first batch of the epoch.
     fn nth(&mut self, count: usize) -> Option<Vec<usize>> {
         for _ in 0..count {
-            self.take(true)?;
+            self.draw(true)?;
         }
         self.next()
     }
