@@ -15,6 +15,18 @@ from torch.utils.data import DistributedSampler, IterableDataset, get_worker_inf
 from loader import DataLoader
 
 SAMPLES, RANKS = 101, 2
+CONFIG = """
+[dataset]
+kind = "csv"
+path = "{}"
+
+[loader]
+batch_size = 4
+shuffle = true
+seed = 3
+num_workers = 2
+launcher = "auto"
+"""
 
 
 class OfRank(IterableDataset):
@@ -72,15 +84,17 @@ def main():
 
 
 def rust(rank):
-    """Returns the numbers that a loader in the engine's order gives: the rank from the launcher, and from arguments."""
+    """Returns the numbers that a loader in the engine's order gives: the rank from the launcher, from arguments, and from the
+    launcher because a config says so."""
     import loader
 
     rows = loader.Csv(sys.argv[1])
     options = {"batch_size": 4, "shuffle": True, "seed": 3, "num_workers": 2}
     launched = loader.RustLoader(rows, launcher="auto", **options)
     given = loader.RustLoader(rows, rank=rank, world_size=RANKS, **options)
-    found = [[batch["number"].tolist() for batch in made] for made in (launched, given)]
-    assert found[0] == found[1]
+    configured = loader.from_config(sys.argv[2])
+    found = [[batch["number"].tolist() for batch in made] for made in (launched, given, configured)]
+    assert found[0] == found[1] == found[2]
     assert len(launched) == len(found[0])
     return found[0]
 
@@ -88,9 +102,11 @@ def rust(rank):
 @pytest.fixture(scope="module")
 def of_ranks(tmp_path_factory):
     path = tmp_path_factory.mktemp("rows") / "rows.csv"
+    config = path.with_name("run.toml")
+    config.write_text(CONFIG.format(path))
     path.write_text("number\n" + "".join(f"{number}\n" for number in range(SAMPLES)))
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", RANKS]
-    return json.loads(processes.run(*torchrun, __file__, path, PYTHONWARNINGS="error::RuntimeWarning").splitlines()[-1])
+    return json.loads(processes.run(*torchrun, __file__, path, config, PYTHONWARNINGS="error::RuntimeWarning").splitlines()[-1])
 
 
 @pytest.mark.parametrize("how", ["in main", "workers", "persistent workers"])
