@@ -58,6 +58,26 @@ def test_a_map_style_dataset_may_go_on_with_other_workers(kind):
     assert numbers(found) + numbers(other) == numbers(KINDS[kind]())
 
 
+class Texts(Rows):
+    def __getitem__(self, key):
+        return super().__getitem__(int(key))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_keys_that_are_texts_resume_in_a_later_epoch_of_persistent_workers(num_workers):
+    def make(num_workers):
+        keys = [str(number) for number in range(39, -1, -1)]
+        return DataLoader(Texts(40), batch_size=4, sampler=keys, num_workers=num_workers, persistent_workers=num_workers > 0)
+
+    loader = make(2)
+    whole = [numbers(loader), numbers(loader)][1]
+    iterator = iter(loader)
+    found = numbers([next(iterator) for _ in range(3)])
+    other = make(num_workers)
+    other.load_state_dict(saved(loader.state_dict()))
+    assert found + numbers(other) == whole
+
+
 def test_a_state_from_the_end_of_an_epoch_begins_the_next():
     loader = KINDS["shuffled by a generator"]()
     list(loader)
