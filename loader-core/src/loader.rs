@@ -1,6 +1,7 @@
 //! [`DataLoader`].
 
 use std::{
+    borrow::Cow,
     fmt,
     net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -203,14 +204,7 @@ impl<B: Batch> DataLoader<B> {
     ///   [`Error::TimedOut`].
     pub fn resume(&self, state: &State) -> Result<Iter<B>, Error> {
         let is_merged = state.is_merged();
-        let of_rank;
-        let state = if is_merged {
-            of_rank = state.of_rank(&self.origin)?;
-            &of_rank
-        } else {
-            state.check(&self.origin)?;
-            state
-        };
+        let state = &*self.of_this_rank(state)?;
         let mut iter = self.start(state.epoch(), state.position())?;
         // From a merged state, all ranks resume in the same epoch, also one for which nothing is left.
         if matches!(state.position(), Position::Shards(_)) && !is_merged {
@@ -225,9 +219,46 @@ impl<B: Batch> DataLoader<B> {
                 iter = self.start(state.epoch().saturating_add(1), &Position::Start)?;
             }
         }
+        Ok(self.resumed(iter, state))
+    }
+
+    /// As [`resume`](Self::resume), but always resumes in the epoch of the state, and does not wait for the first
+    /// batch. The two differ for an iterable dataset only: from a state that was taken after the last batch, before
+    /// `next` had returned `None`, the iterator has no batches. In a map-style dataset's state at that position, the
+    /// epoch is the next one already.
+    ///
+    /// # Errors
+    /// As [`resume`](Self::resume); an error of the iterator before its first batch is returned by its `next`.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::prelude::*;
+    ///
+    /// let numbers = TensorDataset::new(Tensor::from_slice(&[10i64, 20, 30, 40], [4])?)?;
+    /// let loader = DataLoader::builder(numbers).batch_size(3).build()?;
+    /// let mut batches = loader.iter()?;
+    /// batches.next().unwrap()?;
+    /// assert_eq!(loader.resume_epoch(&batches.state())?.count(), 1);
+    /// # anyhow::Ok(())
+    /// ```
+    pub fn resume_epoch(&self, state: &State) -> Result<Iter<B>, Error> {
+        let state = &*self.of_this_rank(state)?;
+        Ok(self.resumed(self.start(state.epoch(), state.position())?, state))
+    }
+
+    /// Checks a state, and returns this rank's part of it.
+    fn of_this_rank<'a>(&self, state: &'a State) -> Result<Cow<'a, State>, Error> {
+        if state.is_merged() {
+            return Ok(Cow::Owned(state.of_rank(&self.origin)?));
+        }
+        state.check(&self.origin)?;
+        Ok(Cow::Borrowed(state))
+    }
+
+    fn resumed(&self, mut iter: Iter<B>, state: &State) -> Iter<B> {
         *self.next_epoch() = iter.epoch().saturating_add(1);
         iter.continue_from(state);
-        Ok(iter)
+        iter
     }
 
     fn start(&self, number: u64, position: &Position) -> Result<Iter<B>, Error> {

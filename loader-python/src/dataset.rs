@@ -245,14 +245,15 @@ impl SnapshotDataset for StreamDataset {
     fn iter_from(
         &self,
         _shard: Shard,
-        _cx: &mut SampleContext,
+        cx: &mut SampleContext,
         snapshot: Option<Vec<u8>>,
     ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<PySample>, Snapshot = Vec<u8>> + Send>
     {
         let number = self.sent.number;
         let snapshot = snapshot.as_deref();
         let items = self.sent.with(|py, opened| {
-            let items = Held::new(opened.fetcher.call_method1(py, "iterate", (snapshot,))?);
+            let items = opened.fetcher.call_method1(py, "iterate", (cx.epoch(), snapshot))?;
+            let items = Held::new(items);
             opened.items.set(py, &items);
             Ok(items)
         })?;

@@ -58,6 +58,7 @@ pub(crate) struct Engine {
 pub(crate) trait Loader: fmt::Debug + Send + Sync {
     fn epoch(&self, number: u64) -> Result<Box<dyn Batches>, Error>;
     fn resume(&self, state: &State) -> Result<Box<dyn Batches>, Error>;
+    fn resume_epoch(&self, state: &State) -> Result<Box<dyn Batches>, Error>;
     /// Number of batches in an epoch, if it is known.
     fn len(&self) -> Option<usize>;
 }
@@ -69,6 +70,10 @@ impl<B: Batch + IntoObject> Loader for DataLoader<B> {
 
     fn resume(&self, state: &State) -> Result<Box<dyn Batches>, Error> {
         Ok(Box::new(self.resume(state)?))
+    }
+
+    fn resume_epoch(&self, state: &State) -> Result<Box<dyn Batches>, Error> {
+        Ok(Box::new(self.resume_epoch(state)?))
     }
 
     fn len(&self) -> Option<usize> {
@@ -178,11 +183,16 @@ impl Engine {
         self.iterator(py, loads, |loader| loader.epoch(epoch))
     }
 
-    /// Continues from a state, as JSON.
+    /// Continues from a state, as JSON. After the last batch of an epoch that is the next epoch.
     fn resume(&self, py: Python<'_>, state: &str, loads: Py<PyAny>) -> PyResult<BatchIterator> {
-        let state: State = serde_json::from_str(state)
-            .map_err(|error| PyValueError::new_err(format!("this is no state of a loader: {error}")))?;
+        let state = parsed(state)?;
         self.iterator(py, loads, |loader| loader.resume(&state))
+    }
+
+    /// Continues the epoch of a state, as JSON. After the last batch of an iterable dataset there are no batches.
+    fn resume_epoch(&self, py: Python<'_>, state: &str, loads: Py<PyAny>) -> PyResult<BatchIterator> {
+        let state = parsed(state)?;
+        self.iterator(py, loads, |loader| loader.resume_epoch(&state))
     }
 
     /// Visits the Python objects that the loader and its iterator hold.
@@ -193,6 +203,11 @@ impl Engine {
             None => Ok(()),
         }
     }
+}
+
+fn parsed(state: &str) -> PyResult<State> {
+    serde_json::from_str(state)
+        .map_err(|error| PyValueError::new_err(format!("this is no state of a loader: {error}")))
 }
 
 impl Engine {

@@ -145,6 +145,14 @@ impl Iterator for Batches {
 #[derive(Debug)]
 pub(crate) struct Numbers(Mutex<Vec<usize>>);
 
+#[pymethods]
+impl Numbers {
+    /// Returns a copy of the indices, before [`Batches`] has read them.
+    fn tolist(&self) -> Vec<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
 /// Returns the elements of a list if all of them are plain integers from 0 and below `end`.
 #[pyfunction]
 pub(crate) fn plain_numbers(keys: &Bound<'_, PyList>, end: usize) -> Option<Numbers> {

@@ -51,8 +51,8 @@ struct Parts {
     sampler_fingerprint: String,
     /// JSON with the names of the section `[loader]` of a config file.
     options: String,
-    /// True if each batch is one sample.
-    is_unbatched: bool,
+    /// True if samples are batched; otherwise each batch is one sample.
+    auto_collation: bool,
     program: PathBuf,
     arguments: Vec<String>,
 }
@@ -249,9 +249,9 @@ impl Building {
         if let Some(order) = order {
             builder = builder.batch_sampler(order);
         }
-        Ok(match parts.is_unbatched {
-            true => Box::new(builder.collate(single::<D::Sample>).build()?),
-            false => Box::new(builder.build()?),
+        Ok(match parts.auto_collation {
+            true => Box::new(builder.build()?),
+            false => Box::new(builder.collate(single::<D::Sample>).build()?),
         })
     }
 
@@ -267,9 +267,9 @@ impl Building {
             .allow_nested()
             .worker_program(program)
             .on_warning(warnings.listener(false));
-        Ok(match parts.is_unbatched {
-            true => Box::new(builder.collate(single::<D::Sample>).build()?),
-            false => Box::new(builder.build()?),
+        Ok(match parts.auto_collation {
+            true => Box::new(builder.build()?),
+            false => Box::new(builder.collate(single::<D::Sample>).build()?),
         })
     }
 }

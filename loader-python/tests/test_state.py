@@ -1,10 +1,12 @@
 """`state_dict` and `load_state_dict`."""
 
 import io
+import json
 
 import pytest
 import torch
 from torch_datasets import Rows, Stream
+from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 
 from loader import DataLoader
 
@@ -92,10 +94,168 @@ def test_a_loaded_state_is_the_state():
     state = loader.state_dict()
     other = KINDS["in sequence"]()
     other.load_state_dict(state)
-    assert other.state_dict()["position"]["returned"] == 1
+    assert other.state_dict()["returned"] == 1
 
 
 def test_what_is_no_state_is_refused():
-    for state in ({}, [], {"version": 1}, {"version": 99, "position": None}):
+    for state in ({}, [], {"version": 2}, {"version": 1, "at": "between"}):
         with pytest.raises(ValueError):
             DataLoader(Rows(3)).load_state_dict(state)
+
+
+class Counted(IterableDataset):
+    """Pairs of the epoch and a number. Each worker counts its epochs."""
+
+    def __init__(self, length: int) -> None:
+        self.length, self.epoch, self.given = length, 0, 0
+
+    def __iter__(self):
+        info = get_worker_info()
+        while self.given < self.length:
+            self.given += 1
+            yield self.epoch, self.given + (1000 * info.id if info else 0)
+        self.epoch, self.given = self.epoch + 1, 0
+
+    def state_dict(self):
+        return {"epoch": self.epoch, "given": self.given}
+
+    def load_state_dict(self, state):
+        self.epoch, self.given = state["epoch"], state["given"]
+
+
+class Noisy(Dataset):
+    """Row `i` is `i` and a number from the generator of the process, whose state is the dataset's."""
+
+    def __len__(self):
+        return 30
+
+    def __getitem__(self, index):
+        return index, torch.rand(()).item()
+
+    def state_dict(self):
+        return {"generator": torch.get_rng_state()}
+
+    def load_state_dict(self, state):
+        torch.set_rng_state(state["generator"])
+
+
+class Turning(Sampler):
+    """Begins one later in each epoch."""
+
+    def __init__(self) -> None:
+        self.epoch, self.given = 0, 0
+
+    def __iter__(self):
+        while self.given < 20:
+            self.given += 1
+            yield (self.epoch + self.given) % 20
+        self.epoch, self.given = self.epoch + 1, 0
+
+    def __len__(self):
+        return 20
+
+    def state_dict(self):
+        return {"epoch": self.epoch, "given": self.given}
+
+    def load_state_dict(self, state):
+        self.epoch, self.given = state["epoch"], state["given"]
+
+
+STATEFUL = {
+    "a dataset": lambda **arguments: DataLoader(Noisy(), batch_size=4, shuffle=True, collate_fn=list, **arguments),
+    "a stream": lambda **arguments: DataLoader(Counted(22), batch_size=4, collate_fn=list, **arguments),
+    "a stream without its last batches": lambda **arguments: DataLoader(
+        Counted(22), batch_size=4, drop_last=True, collate_fn=list, **arguments
+    ),
+    "a stream of samples": lambda **arguments: DataLoader(Counted(6), batch_size=None, **arguments),
+    "a sampler": lambda **arguments: DataLoader(Rows(20), 4, sampler=Turning(), collate_fn=plain, **arguments),
+    "a sampler of batches": lambda **arguments: DataLoader(
+        Rows(20), batch_sampler=torch.utils.data.BatchSampler(Turning(), 3, False), collate_fn=plain, **arguments
+    ),
+}
+
+WORKERS = {
+    "no workers": {},
+    "workers": {"num_workers": 2},
+    "persistent workers": {"num_workers": 2, "persistent_workers": True},
+    "persistent workers that are far ahead": {"num_workers": 2, "persistent_workers": True, "prefetch_factor": 8},
+}
+
+
+def plain(rows):
+    return [row.tolist() for row in rows]
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("kind", STATEFUL)
+def test_states_go_on_as_the_run_that_was_not_interrupted(kind, workers):
+    """In the second epoch: at its beginning, within it, after its last batch, and at its end."""
+    make = STATEFUL[kind]
+    torch.manual_seed(5)
+    loader = make(**WORKERS[workers])
+    list(loader)
+    states, found = [], []
+    iterator = iter(loader)
+    while True:
+        states.append((json.dumps(loader.state_dict()), torch.get_rng_state()))
+        batch = next(iterator, None)
+        if batch is None:
+            break
+        found.append(batch)
+    states.append((json.dumps(loader.state_dict()), torch.get_rng_state()))
+    following = list(loader)
+    assert len(found) > 3
+    for step, (state, generator) in enumerate(states):
+        if step not in (0, 1, 3, len(found), len(found) + 1):
+            continue
+        torch.set_rng_state(generator)
+        other = make(**WORKERS[workers])
+        other.load_state_dict(json.loads(state))
+        epochs = [list(other), list(other)]
+        expected = [found[step:], following] if step <= len(found) else [following]
+        if kind == "a dataset" and step <= len(found):
+            # The number of draws of the program itself is another one.
+            epochs, expected = epochs[:1], expected[:1]
+        assert epochs[: len(expected)] == expected, f"after {step} of {len(found)} batches"
+
+
+def test_an_iterable_dataset_needs_the_same_number_of_workers():
+    loader = KINDS["a stream"](num_workers=2)
+    next(iter(loader))
+    other = KINDS["a stream"](num_workers=1)
+    other.load_state_dict(loader.state_dict())
+    for kind in (ValueError, AssertionError):
+        with pytest.raises(kind, match="num_workers=2.*num_workers=1"):
+            iter(other)
+
+
+def test_a_state_from_before_the_first_epoch_has_its_order():
+    torch.manual_seed(1)
+    loader = KINDS["shuffled by the global generator"]()
+    state = loader.state_dict()
+    expected = numbers(loader)
+    torch.manual_seed(2)
+    other = KINDS["shuffled by the global generator"]()
+    other.load_state_dict(state)
+    after = torch.get_rng_state()
+    assert numbers(other) == expected
+    assert torch.equal(torch.get_rng_state(), after)
+
+
+def test_a_generator_that_the_program_has_restored_too_goes_on():
+    torch.manual_seed(1)
+    loader = KINDS["shuffled by the global generator"]()
+    state, generator = loader.state_dict(), torch.get_rng_state()
+    expected = numbers(loader), numbers(loader)
+    other = KINDS["shuffled by the global generator"]()
+    torch.set_rng_state(generator)
+    other.load_state_dict(state)
+    assert (numbers(other), numbers(other)) == expected
+
+
+def test_a_state_of_a_dataset_that_cannot_be_sent_does_not_fail_the_batch():
+    class Unsendable(Noisy):
+        def state_dict(self):
+            raise RuntimeError("not now")
+
+    assert len(list(DataLoader(Unsendable(), num_workers=1))) == 30

@@ -98,7 +98,9 @@ impl Supply {
         match self {
             Self::Batches { plan, .. } => {
                 let mut schedule = Schedule::of_workers(is_working, per_worker, in_order);
-                schedule.start_at(plan.next_number(), 0);
+                // Batch i belongs to worker i modulo the number of workers, also in an epoch that is resumed.
+                let turn = plan.next_number() % is_working.len() as u64;
+                schedule.start_at(plan.next_number(), turn as usize);
                 schedule
             }
             Self::Shards { shards, .. } => {

@@ -51,7 +51,11 @@ else:
     data_pipes = (IterDataPipe, MapDataPipe)
     default_dtype = torch.get_default_dtype
     pin_memory = _utils.pin_memory.pin_memory
-    generator_state = torch.Generator.get_state
-    set_generator_state = torch.Generator.set_state
+
+    def generator_state(generator: Generator) -> Any:
+        return generator.get_state().numpy().tobytes()
+
+    def set_generator_state(generator: Generator, state: Any) -> None:
+        generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
 
 __all__ = ["DataLoader", "Generator", "default_collate"]

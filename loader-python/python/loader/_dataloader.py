@@ -1,10 +1,12 @@
 """The loader with PyTorch's interface."""
 
+import contextlib
 import functools
 import inspect
 import json
 import multiprocessing
 import os
+import pickle
 import random
 import shutil
 import sys
@@ -13,15 +15,12 @@ import weakref
 from multiprocessing import spawn, util
 from typing import Any, Literal, TypeVar
 
-from . import _base, _collate, _exit, _fetch, _info, _keys, _native, _pickling, _rust, _seeds
+from . import _base, _collate, _exit, _fetch, _info, _keys, _last_states, _native, _pickling, _rust, _state
 from ._base import _BaseDataLoaderIter, _DatasetKind
 from ._order import Order
 
 #: What the template of workers imports if main has imported it.
 _LARGE_LIBRARIES = ("numpy", "torch", "torchvision")
-
-#: Version of the format of states.
-_STATE_VERSION = 1
 
 #: The engine's options, with the names of the section `[loader]` of a config file. `None` leaves the engine's default.
 _ENGINE_OPTIONS = (
@@ -151,8 +150,8 @@ class DataLoader(_base.DataLoader[_Batch]):
         self._begun_epochs = 0
         self._resume_from: dict[str, Any] | None = None
         self._last_iterator: Any = lambda: None
-        # The position at which the last iterator was dropped, as by `break`, and which iterator that is.
-        self._last_position: dict[str, Any] | None = None
+        # The state when the last iterator was dropped, as by `break`, and which iterator that is.
+        self._last_state: dict[str, Any] | None = None
         self._last_number = 0
         is_python = _rust.base_of(dataset) is None
         if num_workers > 0 and is_python and not _info.is_worker and _start_method(self) != "spawn":
@@ -161,7 +160,7 @@ class DataLoader(_base.DataLoader[_Batch]):
         for name in _ENGINE_OPTIONS:
             setattr(self, name, arguments[name])
 
-    def _get_iterator(self) -> "_Iterator":
+    def _get_iterator(self) -> "_Iterator | _state.NoBatches":
         if self.num_workers > 0:
             if _info.is_worker:
                 raise RuntimeError(
@@ -170,43 +169,67 @@ class DataLoader(_base.DataLoader[_Batch]):
                     " that has a loader must load with num_workers=0"
                 )
             self.check_worker_number_rationality()
+        if self._resume_from is not None and self._resume_from["at"] == "end":
+            return _state.NoBatches(self)
         return _Iterator(self)
 
+    def _end_epoch(self) -> None:
+        """Called when the iterator of :class:`NoBatches` has ended: the next one begins an epoch."""
+        if self._resume_from is not None:
+            self._resume_from = self._resume_from | {"at": "between"}
+        self._iterator = None
+
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state, which is the position in the epoch: after the batch that the last iterator has returned last, however many batches are
-        loaded ahead. It can be pickled and saved with ``torch.save``, and contains the random number generators.
+        """Returns the state, which is the position in the epoch: after the batch that the last iterator has returned last,
+        however many batches are loaded ahead. It has only what JSON has. It contains the random number generators that
+        determine the order, and the states of a dataset and a sampler with ``state_dict`` and ``load_state_dict``.
+
+        After the last batch the state still belongs to the epoch, and the iterator that continues from it has no batches.
+        Once the iterator has ended, the state is the beginning of the next epoch.
         """
-        iterator = self._last_iterator()
-        position = iterator._position() if iterator is not None else self._last_position
-        if position is None and self._resume_from is not None:
+        if self._resume_from is not None:
             return self._resume_from
-        return {"version": _STATE_VERSION, "begun_epochs": self._begun_epochs, "position": position}
+        iterator = self._last_iterator()
+        state = iterator._state() if iterator is not None else self._last_state
+        if state is None or (iterator is None and state["at"] != "within"):
+            state = (state or self._before_epoch()) | {"generators": _state.Generators(self).capture()}
+        return {"version": _state.VERSION, "epochs": self._begun_epochs, "num_workers": self.num_workers} | state
+
+    def _before_epoch(self) -> dict[str, Any]:
+        """Returns the part of the state that the datasets and samplers have, if there was no iterator yet."""
+        dataset = _fetch.dataset_state(self.dataset) if self.num_workers == 0 else None
+        datasets = {} if dataset is None else {"0": _state.to_text(dataset)}
+        sampler = _state.sampler_of(self)
+        return {"at": "between", "datasets": datasets, "sampler": _state.sampler_state(sampler) if sampler is not None else None}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Makes the next iterator continue from a position that :meth:`state_dict` has returned, with the same dataset and
-        options. The number of workers of a map-style dataset may be another one. The order of the rest is the same,
-        if the sampler draws before its first batch, as those of PyTorch do.
+        options. The number of workers of a map-style dataset may be another one, unless it has ``state_dict``. The order of
+        the rest is the same, if the sampler draws before its first batch, as those of PyTorch do, or has ``state_dict`` and
+        ``load_state_dict``.
+
+        The state contains pickles, so load only states that you trust.
 
         Raises:
-            ValueError: If ``state_dict`` is not a state of a loader, or has a format version that this package does not read. The
-                next ``iter`` raises it if the loader has another dataset or other options than the state.
+            ValueError: If ``state_dict`` is not a state of a loader, or has a format version that this package does not read.
+                The next ``iter`` raises it if the loader has another dataset, other options, or another number of workers
+                where that matters; in that case it is an ``AssertionError`` too, as torchdata raises.
         """
-        if not isinstance(state_dict, dict) or "position" not in state_dict:
+        if not isinstance(state_dict, dict) or "version" not in state_dict:
             raise ValueError("this is no state of a loader: it must come from DataLoader.state_dict()")
-        if state_dict.get("version") != _STATE_VERSION:
-            raise ValueError(f"this state has version {state_dict.get('version')}, and this package reads {_STATE_VERSION}: load it with the version of the package that wrote it")
-        self._begun_epochs = state_dict["begun_epochs"]
+        if state_dict["version"] != _state.VERSION:
+            raise ValueError(
+                f"this state has version {state_dict['version']}, and this package reads {_state.VERSION}: load it with the version"
+                " of the package that wrote it"
+            )
+        if "at" not in state_dict:
+            raise ValueError("this state is incomplete: it must come from DataLoader.state_dict()")
+        self._begun_epochs = state_dict["epochs"]
         self._resume_from = state_dict
-        self._last_iterator, self._last_position = (lambda: None), None
+        self._last_iterator, self._last_state = (lambda: None), None
         self._last_number += 1
         # Persistent workers belong to the epoch before.
         self._iterator = None
-
-    def _generators(self) -> list[_base.Generator]:
-        """Returns the generators that determine the order of an epoch."""
-        owners = (self, self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None))
-        found = (getattr(owner, "generator", None) for owner in owners)
-        return list({id(generator): generator for generator in found if isinstance(generator, _base.Generator)}.values())
 
     def _engine_options(self) -> dict[str, Any]:
         workers = "auto" if self._is_auto else self.num_workers
@@ -229,20 +252,58 @@ class _Iterator(_BaseDataLoaderIter):
     """The batches of an epoch; of several, if the workers are persistent."""
 
     def __init__(self, loader: DataLoader) -> None:
-        resume = _Resume(loader)
-        before = resume.generators()
-        super().__init__(loader)
-        if resume.state is not None:
-            self._base_seed = resume.base_seed
-        self._make_engine(loader)
-        with resume:
-            # A generator function draws its first numbers later, when the engine asks for a batch.
-            self._began_with = before if not inspect.isgenerator(self._sampler_iter) else resume.generators()
-            if self._num_workers > 0 or resume.state is not None:
-                # PyTorch, too, begins the sampler once more for workers.
-                self._began_with = resume.generators()
-                self._sampler_iter = iter(self._index_sampler)
-            self._batches = self._start(loader, resume)
+        state = loader._resume_from
+        within = state if state is not None and state["at"] == "within" else None
+        is_map = loader._dataset_kind == _DatasetKind.Map
+        self._generators = _state.Generators(loader)
+        self._stateful_sampler = _state.sampler_of(loader)
+        self._fetcher: _fetch.Fetcher | None = None
+        self._last_states: _last_states.LastStates | None = None
+        # The states of the dataset in the workers, as far as they are known.
+        self._states: dict[int, bytes] = {}
+        if state is not None:
+            self._generators.check(state["generators"])
+            _state.check_workers(state, loader)
+            self._states = {int(worker): _state.from_text(text) for worker, text in state["datasets"].items()}
+        if within is None and loader.num_workers == 0 and 0 in self._states:
+            # Before the epoch draws its numbers: the dataset may set the generators.
+            _fetch.restore_between(loader.dataset, pickle.loads(self._states.pop(0)))
+        with contextlib.ExitStack() as stack:
+            if state is not None and not (within and is_map):
+                stack.enter_context(self._generators.as_saved(state["generators"]))
+            self._began_with = self._generators.capture()
+            self._load_sampler(state)
+            super().__init__(loader)
+            if within is not None:
+                self._base_seed = within["base_seed"]
+            elif state is not None and state["epochs"] > 0 and loader.persistent_workers:
+                # The workers of the state would have stayed, and their seed has been drawn before.
+                self._generators.restore(state["generators"])
+            self._make_engine(loader)
+            if is_map:
+                if within is not None:
+                    # The order is drawn after what PyTorch's class has drawn.
+                    stack.enter_context(self._generators.as_saved(within["generators"]))
+                if inspect.isgenerator(self._sampler_iter) or self._num_workers > 0 or within is not None:
+                    # A generator function draws its first numbers when the engine asks for a batch.
+                    self._began_with = self._generators.capture()
+                if self._num_workers > 0 or within is not None:
+                    # PyTorch, too, begins the sampler once more for workers.
+                    self._load_sampler(state)
+                    self._sampler_iter = iter(self._index_sampler)
+                self._batches = self._start(loader, state)
+        # The state of a dataset within an epoch is from after these draws.
+        if self._fetcher is not None:
+            self._fetcher.restore(self._states.pop(0, None))
+            if not is_map and (within is None or _is_start(within["engine"])):
+                self._fetcher.begin()
+        if not is_map:
+            self._batches = self._start(loader, state)
+
+    def _load_sampler(self, state: dict[str, Any] | None) -> None:
+        sampler = state["sampler"] if state is not None else None
+        if sampler is not None and self._stateful_sampler is not None:
+            self._stateful_sampler.load_state_dict(_state.from_text(sampler))
 
     def _make_engine(self, loader: DataLoader) -> None:
         if self._num_workers == 0 and self._timeout != 0:
@@ -250,6 +311,7 @@ class _Iterator(_BaseDataLoaderIter):
         if self._num_workers > 0 and loader.prefetch_factor == 0:
             raise AssertionError("prefetch_factor must be at least 1")
         rust = _rust.base_of(loader.dataset)
+        self._in_order, self._persistent = loader.in_order, bool(loader.persistent_workers)
         self._order: Order | None = None
         self._engine = self._python_engine(loader) if rust is None else self._rust_engine(loader, *rust)
         self._loads = _collate.loads if rust is None else rust[0].convert
@@ -267,7 +329,7 @@ class _Iterator(_BaseDataLoaderIter):
         return _rust.engine(
             dataset,
             json.dumps(options),
-            is_unbatched=not self._auto_collation,
+            auto_collation=self._auto_collation,
             begin=self._order.begin if self._order else None,
             batches=_length(loader._index_sampler) if self._order else 0,
             sampler=type(loader._index_sampler).__qualname__,
@@ -278,11 +340,13 @@ class _Iterator(_BaseDataLoaderIter):
         is_local = self._num_workers == 0
         keys = _keys.KeyList() if is_local else _keys.KeyFile()
         is_template = _start_method(loader) != "spawn"
+        self._fetcher = self._opened(keys) if is_local else None
+        self._last_states = _last_states.LastStates() if self._persistent and not is_map else None
         self._order = _keys.KeyOrder(self._index_sampler, self._auto_collation, keys) if is_map else None
         return _native.Engine(
             _Parts(
                 pickle=None if is_local else self._pickle(loader, keys.path),
-                opened=self._opened(keys) if is_local else None,
+                opened=self._fetcher,
                 fingerprint=_fingerprint(loader.dataset),
                 begin=self._order.begin if self._order else None,
                 batches=_length(loader._index_sampler) if is_map else 0,
@@ -309,26 +373,35 @@ class _Iterator(_BaseDataLoaderIter):
             "num_workers": self._num_workers,
             "auto_collation": self._auto_collation,
             "keys": keys,
+            "is_map": self._dataset_kind == _DatasetKind.Map,
+            "states": self._states,
+            "last_states": self._last_states.path if self._last_states is not None else None,
             "torch": _base.has_torch,
             "default_dtype": _base.default_dtype(),
         }
         return _pickling.dumps((self._dataset, self._collate_fn, worker_init_fn), settings)
 
-    def _start(self, loader: DataLoader, resume: "_Resume") -> _native.BatchIterator:
+    def _start(self, loader: DataLoader, state: dict[str, Any] | None) -> _native.BatchIterator:
+        within = state if state is not None and state["at"] == "within" else None
         if self._order is not None:
-            self._order.set_begun(self._sampler_iter)
-        if resume.state is not None:
-            batches = self._engine.resume(resume.state, self._loads)
-            self._num_yielded = resume.returned
+            sampler = self._stateful_sampler
+            capture = None if sampler is None else functools.partial(_state.sampler_state, sampler)
+            is_loaded = sampler is not None and state is not None and state["sampler"] is not None
+            self._order.set_begun(self._sampler_iter, capture, is_loaded)
+            if within is not None and is_loaded:
+                self._order.set_before(within["first"], _given(within["engine"]))
+        if within is not None:
+            batches = self._engine.resume_epoch(json.dumps(within["engine"]), self._loads)
+            self._num_yielded = within["returned"]
         else:
             batches = self._engine.iterate(loader._begun_epochs, self._loads)
             loader._begun_epochs += 1
         # Only now: a state that does not fit must not be forgotten.
         loader._resume_from = None
         self._is_over = False
+        self._epoch = batches.epoch
         self._last_pids: list[int] = []
-        self._generators = loader._generators()
-        loader._last_iterator, loader._last_position = weakref.ref(self), None
+        loader._last_iterator, loader._last_state = weakref.ref(self), None
         loader._last_number += 1
         self._loader, self._number = weakref.ref(loader), loader._last_number
         _exit.close_at_exit(batches)
@@ -336,13 +409,14 @@ class _Iterator(_BaseDataLoaderIter):
 
     def _reset(self, loader: DataLoader, first_iter: bool = False) -> None:
         self._batches.close()
-        resume = _Resume(loader)
-        self._began_with = resume.generators()
+        self._began_with = self._generators.capture()
         super()._reset(loader, first_iter)
+        if self._last_states is not None:
+            self._last_states.begin_epoch(self._epoch + 1)
         if isinstance(self._dataset, _base.data_pipes):
             # PyTorch has given it the seed of this epoch. Workers get it with the dataset, so they cannot stay.
             self._make_engine(loader)
-        self._batches = self._start(loader, resume)
+        self._batches = self._start(loader, None)
 
     def _next_data(self) -> Any:
         try:
@@ -352,27 +426,46 @@ class _Iterator(_BaseDataLoaderIter):
             raise
         if self._num_workers > 0 and not self._last_pids:
             self._last_pids = self._batches.worker_pids()
-        if self._order is not None and self._order.has_keys and (first := self._batches.first_unreturned()) is not None:
-            self._order.free(first)
+        if self._order is not None:
+            if self._in_order:
+                # The state is behind this batch from now on.
+                self._order.states.pop(self._num_yielded, None)
+            if self._order.has_keys and (first := self._batches.first_unreturned()) is not None:
+                self._order.free(first)
+        if type(batch) is _fetch.BatchWithState:
+            batch, worker, self._states[worker] = batch
         # PyTorch's allocator uses this memory again only after the copies to the device that read it. A slot is used
         # again as soon as the batch is dropped, so slots are not page-locked.
         return _base.pin_memory(batch, self._pin_memory_device) if self._pin_memory else batch
 
-    def _position(self) -> dict[str, Any] | None:
+    def _state(self) -> dict[str, Any] | None:
         """Returns what the state of the loader says of this epoch; `None` once the iterator is closed."""
-        state = self._batches.state()
-        if state is None:
+        text = self._batches.state()
+        if text is None:
             return None
+        engine = json.loads(text)
+        is_within = not self._is_over and engine["epoch"] == self._epoch
+        states = dict(self._states) if is_within or self._persistent else {}
+        if self._last_states is not None:
+            states |= self._last_states.before(self._epoch if is_within else self._epoch + 1)
+        if self._fetcher is not None and not (is_within and self._order is None and not _is_start(engine)):
+            # Elsewhere the engine's state has it.
+            snapshot = self._fetcher.snapshot()
+            states = {} if snapshot is None else {0: snapshot}
+        state: dict[str, Any] = {"datasets": {str(worker): _state.to_text(each) for worker, each in states.items()}}
+        if not is_within:
+            sampler = None if self._stateful_sampler is None else _state.sampler_state(self._stateful_sampler)
+            at = "between" if self._is_over else "end"
+            return state | {"at": at, "generators": self._generators.capture(), "sampler": sampler}
         order = self._order
-        is_over = self._is_over or (order is not None and order.is_exhausted and self._num_yielded >= order.given)
-        return {
-            "engine": state,
+        return state | {
+            "at": "within",
+            "generators": self._began_with,
+            "engine": engine,
             "base_seed": self._base_seed,
             "returned": self._num_yielded,
-            "is_over": is_over,
-            # At the end of an epoch the next one begins with the generators as they are now.
-            "generators": [_base.generator_state(generator) for generator in self._generators] if is_over else self._began_with[0],
-            "global_generators": None if is_over else self._began_with[1],
+            "sampler": order.states.get(_given(engine)) if order is not None else None,
+            "first": order.first if order is not None and self._stateful_sampler is not None else [],
         }
 
     @property
@@ -395,7 +488,7 @@ class _Iterator(_BaseDataLoaderIter):
             return
         loader = self._loader()
         if loader is not None and loader._last_number == self._number:
-            loader._last_position = self._position()
+            loader._last_state = self._state()
         batches.close()
 
 
@@ -418,51 +511,22 @@ class _Worker:
             time.sleep(0.005)
 
 
-class _Resume:
-    """What a new iterator continues from, if anything. In its ``with`` block the random number generators are those from which the
-    epoch began, so that the sampler gives the same order again. Afterwards the global ones are as they were before."""
-
-    def __init__(self, loader: DataLoader) -> None:
-        position = (loader._resume_from or {}).get("position") or {"is_over": True, "generators": None}
-        self._generators = loader._generators()
-        self._begun: list[Any] | None = position["generators"]
-        if self._begun is not None and len(self._generators) != len(self._begun):
-            raise ValueError(
-                f"the state has {len(self._begun)} random number generators, and the loader has {len(self._generators)}: make the"
-                " loader with the same `sampler` and `generator` as before"
-            )
-        is_over = position["is_over"]
-        self._begun_global = None if is_over else position["global_generators"]
-        if is_over:
-            self._set_generators()
-        self.state: str | None = None if is_over else position["engine"]
-        self.base_seed: int = 0 if is_over else position["base_seed"]
-        self.returned: int = 0 if is_over else position["returned"]
-
-    def generators(self) -> tuple[list[Any], dict[str, Any]]:
-        """Returns the states of the loader's generators and of the global ones, as they are now."""
-        return [_base.generator_state(generator) for generator in self._generators], _seeds.capture()
-
-    def _set_generators(self) -> None:
-        for generator, begun in zip(self._generators, self._begun or []):
-            _base.set_generator_state(generator, begun)
-
-    def __enter__(self) -> None:
-        if self._begun_global is not None:
-            self._before = _seeds.capture()
-            _seeds.restore(self._begun_global)
-            self._set_generators()
-
-    def __exit__(self, *_raised: object) -> None:
-        if self._begun_global is not None:
-            _seeds.restore(self._before)
-
-
 class _Parts:
     """What an engine is made from; see `Parts` in `engine.rs`."""
 
     def __init__(self, **parts: Any) -> None:
         self.__dict__.update(parts)
+
+
+def _given(engine: dict[str, Any]) -> int:
+    """Returns the number of the first batch that was not returned, of the engine's state."""
+    return 0 if engine["place"] == "start" else engine["place"]["batches"]["next"]
+
+
+def _is_start(engine: dict[str, Any]) -> bool:
+    """True if no sample of an iterable dataset was returned, so that the engine's state has no position of the dataset."""
+    place = engine["place"]
+    return place == "start" or all(shard["position"] == 0 for shard in place["shards"]["shards"])
 
 
 def _start_method(loader: DataLoader) -> str | None:

@@ -1,11 +1,12 @@
 """A dataset that is open in this process, with the functions that turn its samples into batches."""
 
+import functools
 import itertools
 import pickle
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
-from . import _keys, _seeds
+from . import _keys, _last_states, _seeds
 
 
 class Fetcher:
@@ -34,6 +35,11 @@ class Fetcher:
         self.encode = encode
         self.is_local = encode is None
         # As in PyTorch, the method may be there and false.
+        self._worker = 0
+        self._last_states: str | None = None
+        self._sends_state = False
+        self._begun: Items | None = None
+        self._items: Items | None = None
         self.has_many = auto_collation and bool(getattr(dataset, "__getitems__", None))
 
     def get(self, number: int, epoch: int, seed: int | None) -> Any:
@@ -61,15 +67,81 @@ class Fetcher:
         # PyTorch gives whatever it is to `collate_fn`. The engine wants a sample per key.
         return [_Whole(samples), *keys[1:]]
 
-    def iterate(self, snapshot: bytes | None) -> "Items":
-        """Begins the samples of an iterable dataset, after a position that :meth:`Items.snapshot` has returned."""
-        return Items(self.dataset, pickle.loads(snapshot) if snapshot is not None else None)
+    def join(self, worker: int, is_map: bool, last_states: str | None) -> None:
+        """Called in a worker. The state of a map-style dataset goes with each batch. That of an iterable dataset at the end of
+        an epoch goes into the file ``last_states``, which is ``None`` if the worker ends then."""
+        self._worker, self._last_states = worker, last_states
+        self._sends_state = is_map and is_stateful(self.dataset)
+
+    def begin(self) -> None:
+        """Begins the samples of an iterable dataset, which the next :meth:`iterate` takes over."""
+        self._begun = self._begun or Items(self.dataset, None)
+
+    def iterate(self, epoch: int, snapshot: bytes | None) -> "Items":
+        """Begins the samples of an iterable dataset in an epoch, after a position that :meth:`Items.snapshot` has returned."""
+        begun, self._begun = self._begun, None
+        if snapshot is not None or begun is None:
+            begun = Items(self.dataset, pickle.loads(snapshot) if snapshot is not None else None)
+        begun.at_end = functools.partial(self._note_end, epoch)
+        self._items = begun
+        return begun
+
+    def _note_end(self, epoch: int, items: "Items") -> None:
+        if self._last_states is not None and items.is_stateful:
+            _last_states.append(self._last_states, self._worker, epoch, items.snapshot())
+
+    def snapshot(self) -> bytes | None:
+        """Returns the state of the dataset in this process, for :meth:`restore`; ``None`` if it has none."""
+        items = self._begun or self._items
+        return dataset_state(self.dataset) if items is None else items.snapshot()
+
+    def restore(self, snapshot: bytes | None) -> None:
+        """Gives the dataset a state that :meth:`snapshot` has returned in another process."""
+        if snapshot is None:
+            return
+        position = pickle.loads(snapshot)
+        if position["is_over"]:
+            restore_between(self.dataset, position)
+        else:
+            self._begun = Items(self.dataset, position)
 
     def collate(self, samples: list[Any]) -> Any:
         """Makes a batch."""
         if samples and type(samples[0]) is _Whole:
-            return self._collate_fn(samples[0].samples)
-        return self._collate_fn(samples if self._auto_collation else samples[0])
+            batch = self._collate_fn(samples[0].samples)
+        else:
+            batch = self._collate_fn(samples if self._auto_collation else samples[0])
+        if self._sends_state and (state := dataset_state(self.dataset)) is not None:
+            return BatchWithState(batch, self._worker, state)
+        return batch
+
+
+class BatchWithState(NamedTuple):
+    """A batch of a worker, with the state of its map-style dataset after the batch."""
+
+    batch: Any
+    worker: int
+    state: bytes
+
+
+def dataset_state(dataset: Any) -> bytes | None:
+    """Returns the state of a dataset between two epochs, for :meth:`Fetcher.restore`; ``None`` if it has none."""
+    if not is_stateful(dataset):
+        return None
+    try:
+        return pickle.dumps({"is_over": True, "dataset": dataset.state_dict()}, protocol=5)
+    except Exception:
+        # PyTorch's loader never asks for the state, so a state that cannot be sent must not fail the batch.
+        return None
+
+
+def restore_between(dataset: Any, position: dict[str, Any]) -> None:
+    """Gives a dataset a state of the end of an epoch, or before the first one."""
+    if "dataset" in position:
+        dataset.load_state_dict(position["dataset"])
+    elif "iterator" in position:
+        # What the iterator's state changes besides the iterator, such as a generator, remains.
+        iter(dataset).load_state_dict(position["iterator"])
 
 
 class _Whole:
@@ -89,6 +161,9 @@ class Items:
     def __init__(self, dataset: Any, position: dict[str, Any] | None) -> None:
         self._dataset = dataset
         self._count = 0
+        self._is_over = False
+        #: Called at the end.
+        self.at_end: Callable[[Items], None] | None = None
         position = position or {}
         start = getattr(dataset, "_starting_state_dict", _NOTHING)
         if "dataset" in position:
@@ -104,23 +179,35 @@ class Items:
                 # Drops the samples before the position.
                 next(itertools.islice(self._items, self._count, self._count), None)
 
+    @property
+    def is_stateful(self) -> bool:
+        return is_stateful(self._items) or is_stateful(self._dataset)
+
     def __next__(self) -> Any:
-        item = next(self._items)
+        try:
+            item = next(self._items)
+        except StopIteration:
+            if not self._is_over:
+                self._is_over = True
+                if self.at_end is not None:
+                    self.at_end(self)
+            raise
         self._count += 1
         return item
 
     def snapshot(self) -> bytes:
         """Returns the position after the sample that was taken last."""
-        position: dict[str, Any] = {"count": self._count}
-        if _is_stateful(self._items):
-            position["iterator"] = self._items.state_dict()  # type: ignore[attr-defined]
-        if _is_stateful(self._dataset) and self._items is not self._dataset:
-            position["dataset"] = self._dataset.state_dict()
+        position: dict[str, Any] = {"count": self._count, "is_over": self._is_over}
         try:
-            return pickle.dumps(position, protocol=5)
+            states = {}
+            if is_stateful(self._items):
+                states["iterator"] = self._items.state_dict()  # type: ignore[attr-defined]
+            if is_stateful(self._dataset) and self._items is not self._dataset:
+                states["dataset"] = self._dataset.state_dict()
+            return pickle.dumps(position | states, protocol=5)
         except Exception:
             # PyTorch's loader never asks for the state, so a state that cannot be sent must not fail the batch.
-            return pickle.dumps({"count": self._count}, protocol=5)
+            return pickle.dumps(position, protocol=5)
 
 
 _NOTHING = object()
@@ -136,5 +223,5 @@ def _with_start_again(items: Iterator[Any], dataset: Any, start: Any) -> Iterato
         yield from items
 
 
-def _is_stateful(value: Any) -> bool:
+def is_stateful(value: Any) -> bool:
     return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")

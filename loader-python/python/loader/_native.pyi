@@ -16,6 +16,8 @@ def allocate(size: int) -> Memory:
 class Numbers:
     """The numbers of a batch, as the engine takes them from an order."""
 
+    def tolist(self) -> list[int]: ...
+
 def plain_numbers(keys: list[Any], end: int) -> Numbers | None:
     """Returns the elements if all of them are plain integers from 0 and below ``end``."""
 
@@ -91,7 +93,7 @@ class RustParts(Protocol):
     @property
     def options(self) -> str: ...
     @property
-    def is_unbatched(self) -> bool: ...
+    def auto_collation(self) -> bool: ...
     @property
     def program(self) -> str: ...
     @property
@@ -105,7 +107,10 @@ class Engine:
         """Begins an epoch."""
 
     def resume(self, state: str, loads: Callable[..., Any]) -> BatchIterator:
-        """Continues from a state, as JSON."""
+        """Continues from a state, as JSON. After the last batch of an epoch that is the next epoch."""
+
+    def resume_epoch(self, state: str, loads: Callable[..., Any]) -> BatchIterator:
+        """Continues the epoch of a state, as JSON. After the last batch of an iterable dataset there are no batches."""
 
     def batches(self) -> int | None:
         """Returns the number of batches in an epoch, if it is known."""

@@ -1,6 +1,7 @@
 """The order of an epoch: the batches that PyTorch's sampler gives, as the numbers that the engine's tasks carry."""
 
-from collections.abc import Generator, Iterable, Iterator
+import itertools
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
 from . import _native
@@ -18,28 +19,53 @@ class Order:
         self._sampler = sampler
         self._auto_collation = auto_collation
         self._begun: Iterator[Any] | None = None
-        #: Number of batches that the sampler has given in this epoch, and whether there are more.
+        self._before: Iterable[list[int]] = ()
+        self._capture: Callable[[], Any] | None = None
+        self._is_loaded = False
+        #: Number of batches that the sampler has given in this epoch, and the first of them.
         self.given = 0
-        self.is_exhausted = False
         #: True if it keeps keys, which :meth:`free` frees.
         self.has_keys = False
+        self.first: list[int] = []
+        #: The states of a stateful sampler, by the number of batches that it had given. Main removes what it does not need.
+        self.states: dict[int, Any] = {}
 
-    def set_begun(self, begun: Iterator[Any]) -> None:
-        """Sets the iterator over the sampler for the next epoch."""
-        self._begun = begun
+    def set_begun(self, begun: Iterator[Any], capture: Callable[[], Any] | None = None, is_loaded: bool = False) -> None:
+        """Sets the iterator over the sampler for the next epoch. ``capture`` returns the state of a stateful sampler.
+        ``is_loaded`` is true if the sampler has loaded a state."""
+        self._begun, self._before, self._capture, self._is_loaded = begun, (), capture, is_loaded
+
+    def set_before(self, first: list[int], given: int) -> None:
+        """Says that the sampler goes on after ``given`` batches. The engine skips these, and looks at the first one only."""
+        self._before = itertools.islice(itertools.chain([first], itertools.repeat([0])), given)
 
     def begin(self, _epoch: int) -> Generator[list[int] | _native.Numbers, bool | None]:
-        """Begins an epoch. A resumed loader may find that the epoch was over, and begins the next one. ``send(True)`` leaves a batch
-        out, and returns an empty list.
-        """
+        """Begins an epoch. ``send(True)`` leaves a batch out, and returns an empty list."""
         items, self._begun = self._begun or iter(self._sampler), None
         self._begin_epoch()
-        self.given, self.is_exhausted = 0, False
+        self.given, self.first, self.states = 0, [], {}
         is_left_out: bool | None = False
+        for batch in self._before:
+            self._note(batch)
+            is_left_out = yield batch
+        if self._capture is not None:
+            self.states[self.given] = self._capture()
+        if self._is_loaded and self.given == 0:
+            # Until torchdata's `StatefulDistributedSampler` gives its first index, its state is the end of the epoch
+            # before, after which it gives no batch.
+            first = list(itertools.islice(items, 1))
+            items = itertools.chain(first, items) if first else iter(self._sampler)
         for item in items:
-            self.given += 1
-            is_left_out = yield [] if is_left_out else self._numbers(item if self._auto_collation else [item])
-        self.is_exhausted = True
+            batch = [] if is_left_out else self._numbers(item if self._auto_collation else [item])
+            self._note(batch)
+            if self._capture is not None:
+                self.states[self.given] = self._capture()
+            is_left_out = yield batch
+
+    def _note(self, batch: list[int] | _native.Numbers) -> None:
+        if self.given == 0:
+            self.first = batch if isinstance(batch, list) else batch.tolist()
+        self.given += 1
 
     def free(self, first: int) -> None:
         """Called when the program has got all batches before number ``first``."""

@@ -140,7 +140,7 @@ class RustLoader:
         self._state: str | None = None
         self._batches: _native.BatchIterator | None = None
         options["batch_size"] = 1 if batch_size is None else batch_size
-        self._engine = engine(dataset, json.dumps(options, default=_plain), batch_size is None)
+        self._engine = engine(dataset, json.dumps(options, default=_plain), batch_size is not None)
 
     def __iter__(self) -> _native.BatchIterator:
         convert = self.dataset.convert
@@ -228,7 +228,7 @@ class IndexOrder(Order):
 def engine(
     dataset: RustDataset | RustStream,
     options: str,
-    is_unbatched: bool,
+    auto_collation: bool,
     begin: Callable[[int], Iterator[list[int]]] | None = None,
     batches: int = 0,
     sampler: str = "",
@@ -237,7 +237,7 @@ def engine(
     from multiprocessing import spawn
 
     program = os.fsdecode(spawn.get_executable())
-    return dataset._native.engine(_Parts(begin, batches, sampler, options, is_unbatched, program, worker_arguments()))
+    return dataset._native.engine(_Parts(begin, batches, sampler, options, auto_collation, program, worker_arguments()))
 
 
 class _Parts(NamedTuple):
@@ -247,7 +247,7 @@ class _Parts(NamedTuple):
     batches: int
     sampler_fingerprint: str
     options: str
-    is_unbatched: bool
+    auto_collation: bool
     program: str
     arguments: list[str]
 

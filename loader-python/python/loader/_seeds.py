@@ -15,7 +15,7 @@ def capture() -> dict[str, Any]:
     if sys.modules.get("torch"):
         import torch
 
-        state["torch"] = torch.get_rng_state()
+        state["torch"] = torch.get_rng_state().numpy().tobytes()
     if sys.modules.get("numpy"):
         import numpy
 
@@ -26,11 +26,12 @@ def capture() -> dict[str, Any]:
 
 def restore(state: dict[str, Any]) -> None:
     """Sets the generators to a state that :func:`capture` has returned."""
-    random.setstate(state["random"])
+    if "random" in state:
+        random.setstate(state["random"])
     if "torch" in state:
         import torch
 
-        torch.set_rng_state(state["torch"])
+        torch.set_rng_state(torch.frombuffer(bytearray(state["torch"]), dtype=torch.uint8))
     if "numpy" in state:
         import numpy
 

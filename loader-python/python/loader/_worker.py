@@ -44,7 +44,10 @@ def open_dataset(memory: Any, worker: int) -> Any:
     collation.prepare_worker()
     keys = _keys.KeyReader(settings["keys"])
     collate_fn = collation.in_worker(collate_fn)
-    return _fetch.Fetcher(dataset, collate_fn, settings["auto_collation"], keys, _collate.encode)
+    fetcher = _fetch.Fetcher(dataset, collate_fn, settings["auto_collation"], keys, _collate.encode)
+    fetcher.join(worker, settings["is_map"], settings["last_states"])
+    fetcher.restore(settings["states"].get(worker))
+    return fetcher
 
 
 def seed_everything(base_seed: int, worker: int) -> None:

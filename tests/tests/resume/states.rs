@@ -64,6 +64,10 @@ fn the_end_of_an_epoch_is_the_beginning_of_the_next() {
             assert_eq!(loader.state(), after);
             // Before `next` returns `None`, a loader does not know that a stream has ended.
             assert!(inside == after || !is_map_style);
+            if inside != after {
+                assert_eq!(loader.resume_epoch(&inside).unwrap().count(), 0);
+                assert_eq!(loader.state().epoch(), 1);
+            }
             for state in [inside, after] {
                 for resumed in [&loader, &build(way)] {
                     let batches = resumed.resume(&state).unwrap();

@@ -262,7 +262,14 @@ fn without_move_tasks_each_batch_is_loaded_by_the_worker_whose_turn_it_is() {
     });
     let builder = DataLoader::builder(dataset).batch_size(1).num_workers(2).prefetch_factor(3);
     let loader = builder.move_tasks(false).build().unwrap();
-    for (indices, workers) in all(loader.iter().unwrap()) {
+    let mut begun = loader.iter().unwrap();
+    let first: Vec<_> = begun.by_ref().take(3).map(Result::unwrap).collect();
+    let state = begun.state();
+    drop(begun);
+    // A resumed epoch begins with the worker whose turn it was.
+    let rest = all(loader.resume(&state).unwrap());
+    assert_eq!(rest.len(), 21);
+    for (indices, workers) in first.into_iter().chain(rest) {
         assert_eq!(workers.as_slice()[0], indices.as_slice()[0] % 2);
     }
 }

@@ -1,0 +1,129 @@
+"""What a state of the loader consists of, besides the engine's own state.
+
+A state has only what JSON has, so that any format can hold it. Objects, such as the states of random number generators
+and of the user's dataset, are pickles in base64.
+
+Alternative considered: numbers in lists. They are longer, each generator would need a conversion of its own, and the state
+of the user's objects is a pickle anyway.
+"""
+
+import base64
+import contextlib
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+from . import _base, _seeds
+from ._fetch import is_stateful
+
+#: Version of the format.
+VERSION = 2
+
+
+class WrongWorkers(ValueError, AssertionError):
+    """The state has a part for each worker, and the loader has another number of workers. It is an ``AssertionError`` too,
+    because torchdata's loader raises that."""
+
+
+def to_text(value: Any) -> str:
+    return base64.b64encode(pickle.dumps(value, protocol=5)).decode()
+
+
+def from_text(text: str) -> Any:
+    return pickle.loads(base64.b64decode(text))
+
+
+def sampler_of(loader: Any) -> Any:
+    """Returns the sampler that has a state, that of batches before that of samples; ``None`` if there is none."""
+    found = (loader.batch_sampler, loader.sampler, getattr(loader.batch_sampler, "sampler", None))
+    return next((sampler for sampler in found if is_stateful(sampler)), None)
+
+
+def sampler_state(sampler: Any) -> str | None:
+    """Returns the state of a sampler; ``None`` if it has none."""
+    try:
+        return to_text(sampler.state_dict())
+    except Exception:
+        # PyTorch's loader never asks for the state.
+        return None
+
+
+def check_workers(state: dict[str, Any], loader: Any) -> None:
+    """Raises :class:`WrongWorkers` if the loader has another number of workers than the state, and cannot go on with it."""
+    has_positions = loader._dataset_kind == _base._DatasetKind.Iterable or is_stateful(loader.dataset)
+    has_parts = bool(state["datasets"]) or (state["at"] == "within" and has_positions)
+    if has_parts and state["num_workers"] != loader.num_workers:
+        raise WrongWorkers(
+            f"the state is of a loader with num_workers={state['num_workers']}, and this loader has"
+            f" num_workers={loader.num_workers}: make it with the number of the state, because an iterable dataset, or one with"
+            " `state_dict`, has a state in each worker"
+        )
+
+
+class Generators:
+    """The generators that determine the order of a loader: its own, and the global ones."""
+
+    def __init__(self, loader: Any) -> None:
+        owners = (loader, loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
+        found = (getattr(owner, "generator", None) for owner in owners)
+        own = {id(generator): generator for generator in found if isinstance(generator, _base.Generator)}
+        self._own = list(own.values())
+
+    def capture(self) -> dict[str, Any]:
+        """Returns their states as they are now."""
+        own = [to_text(_base.generator_state(generator)) for generator in self._own]
+        return {"own": own, "global": {name: to_text(state) for name, state in _seeds.capture().items()}}
+
+    def check(self, saved: dict[str, Any]) -> None:
+        """Raises ``ValueError`` if the states belong to other generators."""
+        if len(saved["own"]) != len(self._own):
+            raise ValueError(
+                f"the state has {len(saved['own'])} random number generators, and the loader has {len(self._own)}: make the"
+                " loader with the same `sampler` and `generator` as before"
+            )
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Sets them to the states that :meth:`capture` has returned."""
+        for generator, state in zip(self._own, saved["own"], strict=True):
+            _base.set_generator_state(generator, from_text(state))
+        _restore(saved["global"])
+
+    @contextlib.contextmanager
+    def as_saved(self, saved: dict[str, Any]) -> Iterator[None]:
+        """In the body the generators begin in the states that :meth:`capture` has returned. Afterwards a global one is as it
+        was before, unless the program has restored it too: one that was as saved goes on from what the body has drawn."""
+        before = self.capture()["global"]
+        self.restore(saved)
+        try:
+            yield
+        finally:
+            _restore({name: state for name, state in before.items() if state != saved["global"].get(name)})
+
+
+def _restore(states: dict[str, str]) -> None:
+    _seeds.restore({name: from_text(state) for name, state in states.items()})
+
+
+class NoBatches:
+    """The rest of an epoch whose state was taken after its last batch, before its iterator had ended."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> "NoBatches":
+        return self
+
+    def __next__(self) -> Any:
+        loader, self._loader = self._loader, None
+        if loader is not None:
+            loader._end_epoch()
+        raise StopIteration
+
+    def __len__(self) -> int:
+        return 0
+
+    def _reset(self, _loader: Any, _first_iter: bool = False) -> None:
+        """Called for persistent workers if the program begins once more."""
+
+    def report(self) -> None:
+        """There is no report of an epoch without batches."""
