@@ -405,5 +405,5 @@ def python() -> Iterator[Case]:
             Row(f"loading photographs per second, {how}", "", median_of("loading_images_per_second"), more_is_better=True),
             Row(f"training with photographs per second, {how}", "", median_of("training_images_per_second"), more_is_better=True),
         ]
-        options = ["--workers", str(workers), "--folder", ".data/images", "--epochs", "1"]
+        options = ["--workers", str(workers), "--folder", ".data/images", "--epochs", "3"]
         yield Case("python", options, rows, "train", sides=(OURS, STANDARD), needs="images", program="python")

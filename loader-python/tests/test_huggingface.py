@@ -44,7 +44,8 @@ STREAMS = {
     "torch": lambda: rows().to_iterable_dataset(num_shards=SHARDS).with_format("torch"),
     "mapped": lambda: rows().to_iterable_dataset(num_shards=SHARDS).map(with_double).with_format("torch"),
     "filtered": lambda: rows().to_iterable_dataset(num_shards=SHARDS).filter(is_no_multiple),
-    "shuffled": lambda: rows().to_iterable_dataset(num_shards=SHARDS).shuffle(seed=3, buffer_size=1),
+    "shuffled": lambda: rows().to_iterable_dataset(num_shards=SHARDS).shuffle(seed=3, buffer_size=8),
+    "shuffled and mapped": lambda: STREAMS["shuffled"]().map(with_double).with_format("torch"),
 }
 
 
@@ -91,7 +92,7 @@ def test_batches_of_a_stream_equal_pytorchs(kind, num_workers):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("kind", [kind for kind in STREAMS if kind != "shuffled"])
+@pytest.mark.parametrize("kind", STREAMS)
 @pytest.mark.parametrize("taken", [1, 7])
 def test_a_stream_resumes_in_mid_epoch(kind, num_workers, taken):
     def make():
@@ -106,8 +107,9 @@ def test_a_stream_resumes_in_mid_epoch(kind, num_workers, taken):
     assert numbers(second) == whole
 
 
-def test_the_epoch_after_one_with_a_killed_persistent_worker_is_whole():
-    loader = DataLoader(STREAMS["torch"](), batch_size=2, num_workers=2, persistent_workers=True)
+@pytest.mark.parametrize("kind", ["torch", "shuffled"])
+def test_an_epoch_with_a_killed_persistent_worker_and_the_next_are_whole(kind):
+    loader = DataLoader(STREAMS[kind](), batch_size=2, num_workers=2, persistent_workers=True)
     whole, found = numbers(loader), []
     with pytest.warns(RuntimeWarning, match="worker"):
         for batch in loader:

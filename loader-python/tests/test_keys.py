@@ -125,3 +125,15 @@ def test_the_dataset_gets_the_sampler_s_own_types(num_workers):
     keys = [np.int64(2), 1, True, -1, np.uint8(7)]
     loader = DataLoader(Types([0]), batch_size=None, sampler=keys, num_workers=num_workers)
     assert list(loader) == [f"{type(key).__name__} {key}" for key in keys]
+
+
+def test_a_state_does_not_fit_a_sampler_with_other_keys_of_the_same_length():
+    loader = DataLoader(Named(), batch_size=4, sampler=KEYS[10:])
+    next(iter(loader))
+    state = loader.state_dict()
+    other = DataLoader(Named(), batch_size=4, sampler=KEYS[:9:-1])
+    other.load_state_dict(state)
+    with pytest.raises(ValueError, match="the sampler gives another first batch"):
+        iter(other)
+    loader.load_state_dict(state)
+    assert len(list(loader)) == 7

@@ -392,6 +392,14 @@ class _Iterator(_BaseDataLoaderIter):
                 self._order.set_before(within["first"], _given(within["engine"]))
         if within is not None:
             batches = self._engine.resume_epoch(json.dumps(within["engine"]), self._loads)
+            if self._order is not None and is_loaded:
+                self._order.first_keys = within["first_keys"]
+            elif self._order is not None and self._order.first_keys != within["first_keys"]:
+                # The engine compares the numbers of the first batch, which do not show which keys these are.
+                raise ValueError(
+                    "the sampler gives another first batch than in the run of the state: make the loader with the same `sampler` and"
+                    " `generator` as before"
+                )
             self._num_yielded = within["returned"]
         else:
             batches = self._engine.iterate(loader._begun_epochs, self._loads)
@@ -466,6 +474,7 @@ class _Iterator(_BaseDataLoaderIter):
             "returned": self._num_yielded,
             "sampler": order.states.get(_given(engine)) if order is not None else None,
             "first": order.first if order is not None and self._stateful_sampler is not None else [],
+            "first_keys": order.first_keys if order is not None else None,
         }
 
     @property

@@ -224,4 +224,17 @@ def _with_start_again(items: Iterator[Any], dataset: Any, start: Any) -> Iterato
 
 
 def is_stateful(value: Any) -> bool:
-    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+    """True if the object has a state from which it goes on without a loss."""
+    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict") and not _has_shuffle_buffer(value)
+
+
+def _has_shuffle_buffer(value: Any) -> bool:
+    """True for a shuffled stream of Hugging Face. Its state does not have the rows in its buffer, which would be missing after a
+    worker's death: it is read again instead."""
+    parts = [getattr(value, "_ex_iterable", None)]
+    while parts:
+        part = parts.pop()
+        if type(part).__name__ == "BufferShuffledExamplesIterable":
+            return True
+        parts += [getattr(part, "ex_iterable", None)] if hasattr(part, "ex_iterable") else getattr(part, "ex_iterables", [])
+    return False

@@ -1,23 +1,26 @@
 """Keys of samples that are not plain integers, such as strings, tuples and NumPy's integers.
 
-A plain integer from 0 is its own number in the engine's tasks. For other keys main writes a pickle of all keys of a batch into a file in memory that the
-workers read, and sends numbers that contain its offset. A worker that loads a batch again reads its keys there. Once the program has got the batch, no
-worker needs its keys any more, and main frees them.
+A plain integer from 0 is its own number in the engine's tasks. For other keys main writes a pickle of all keys of a batch
+into a file in memory that the workers read, and sends numbers that contain its offset. A worker that loads a batch again
+reads its keys there. Once the program has got the batch, no worker needs its keys any more, and main frees them.
 """
 
 import contextlib
+import hashlib
 import mmap
 import os
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterable
+from types import NoneType
 from typing import Any
 
 from . import _native
 from ._order import Order
 
-#: The lowest number that stands for a key in the file. In the bits below, 16 to 61 are the offset of the block in bytes, and 0 to 15 the position in the
-#: block. So a batch has the same numbers in each run, and a state fits the loader that continues from it.
+#: The lowest number that stands for a key in the file. In the bits below, 16 to 61 are the offset of the block in bytes, and
+#: 0 to 15 the position in the block. So a batch has the same numbers in each run, and a state fits the loader that continues
+#: from it.
 FIRST = 1 << 62
 _PER_RECORD = 1 << 16
 _OFFSET_SHIFT = 16
@@ -146,7 +149,10 @@ class KeyList:
         self._freed = end
 
     def get(self, number: int, _epoch: int) -> Any:
-        return self._keys[number - FIRST - self._freed]
+        position = number - FIRST - self._freed
+        if position < 0:
+            raise IndexError("the key of this number was freed")
+        return self._keys[position]
 
 
 class KeyOrder(Order):
@@ -161,7 +167,7 @@ class KeyOrder(Order):
 
     def _begin_epoch(self) -> None:
         self._keys.clear()
-        self.has_keys = False
+        self.has_keys, self.first_keys = False, None
 
     def _numbers(self, batch: Iterable[Any]) -> list[int] | _native.Numbers:
         batch = batch if type(batch) is list else list(batch)
@@ -169,4 +175,19 @@ class KeyOrder(Order):
         if plain is not None:
             return plain
         self.has_keys = True
-        return self._keys.add(self.given - 1, batch)
+        if self.given == 0:
+            self.first_keys = _shown(batch)
+        return self._keys.add(self.given, batch)
+
+
+def _shown(keys: list[Any]) -> str | None:
+    """Returns a hash of keys that is the same in each process; ``None`` if some key may be shown in different ways."""
+
+    def is_simple(key: Any) -> bool:
+        if isinstance(key, (tuple, list)):
+            return all(map(is_simple, key))
+        return isinstance(key, (str, bytes, int, float, NoneType)) or type(key).__module__ == "numpy"
+
+    if not is_simple(keys):
+        return None
+    return hashlib.blake2b(repr(keys).encode(errors="surrogatepass"), digest_size=16).hexdigest()

@@ -27,6 +27,8 @@ class Order:
         #: True if it keeps keys, which :meth:`free` frees.
         self.has_keys = False
         self.first: list[int] = []
+        #: A hash of the keys of the first batch, if they are not plain integers and can be hashed.
+        self.first_keys: str | None = None
         #: The states of a stateful sampler, by the number of batches that it had given. Main removes what it does not need.
         self.states: dict[int, Any] = {}
 
