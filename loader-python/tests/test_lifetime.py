@@ -148,12 +148,13 @@ def test_many_epochs_leave_nothing():
     loader = DataLoader(Rows(10), num_workers=1)
     list(loader)
     gc.collect()
-    before = processes.descriptors()
+    # Libraries of other tests may keep shared memory of their own.
+    before, shared = processes.descriptors(), processes.shared_memory()
     for _ in range(4):
         list(loader)
     gc.collect()
     assert processes.wait_until(lambda: len(processes.descriptors()) <= len(before), 5), processes.descriptors().items() - before.items()
-    assert not processes.shared_memory()
+    assert processes.shared_memory() <= shared
 
 
 HEAD = f"""

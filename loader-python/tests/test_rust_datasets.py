@@ -158,7 +158,8 @@ def test_workers_run_no_python_libraries(photos):
     del batches
 
 
-@pytest.mark.filterwarnings("ignore:worker .* another process takes its place:RuntimeWarning")
+# A worker may be killed before it has answered, too.
+@pytest.mark.filterwarnings("ignore:worker .* (another process takes its place|did not start):RuntimeWarning")
 def test_killed_workers_change_nothing(photos):
     dataset = loader.ImageFolder(photos, TRAIN)
     sampler = [index % 13 for index in range(130)]
