@@ -48,7 +48,7 @@ def main() -> int:
     parser.add_argument("--loader", default=OURS, metavar="NAME", help="the class that is tested (default: %(default)s)")
     parser.add_argument("--baseline", action="store_const", dest="loader", const=TORCHS, help=f"same as --loader {TORCHS}")
     parser.add_argument("--jobs", type=int, default=2, help="tests that run at the same time (default: %(default)s)")
-    parser.add_argument("--time-limit", type=float, default=90, metavar="SECONDS", help="of one test (default: %(default)s)")
+    parser.add_argument("--time-limit", type=float, default=300, metavar="SECONDS", help="of one test (default: %(default)s)")
     options = parser.parse_args()
     file = options.file.resolve()
     if not file.is_file():
