@@ -25,6 +25,8 @@ pub(super) struct Wait {
     /// True once main was told to receive a report. It does so at least once, however soon the deadline is.
     has_received: bool,
     deadline: Option<Instant>,
+    /// True if the awaited worker had not opened the dataset when main looked last, and the deadline moves with it.
+    is_opening: bool,
     warn_at: Option<Instant>,
     move_at: Option<Instant>,
     check_at: Option<Instant>,
@@ -73,6 +75,7 @@ impl Coordinator {
             since: Some(now),
             has_received: false,
             deadline: after(self.options.timeout),
+            is_opening: false,
             warn_at: after(self.options.warn_after),
             move_at: ends_before_check.then_some(now),
             check_at: None,
@@ -140,11 +143,14 @@ impl Coordinator {
     }
 
     /// Begins the `timeout` again if the awaited worker has not opened the dataset, for which it may have to load
-    /// libraries.
+    /// libraries, and once more when it has opened it.
     fn wait_for_opening(&mut self) {
         let Some(worker) = self.schedule.awaited_worker() else { return };
         let waited = self.wait.since.map(|since| self.now.saturating_duration_since(since));
-        if !self.roster.has_opened(worker) && waited.is_some_and(|waited| waited < MAX_OPENING) {
+        let is_opening = !self.roster.has_opened(worker) && waited.is_some_and(|waited| waited < MAX_OPENING);
+        // Main may have slept since it last saw that the worker was opening the dataset.
+        let was_opening = std::mem::replace(&mut self.wait.is_opening, is_opening);
+        if is_opening || was_opening {
             self.wait.deadline = self.options.timeout.and_then(|timeout| self.now.checked_add(timeout));
         }
     }

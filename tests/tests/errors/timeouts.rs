@@ -47,7 +47,7 @@ fn a_timeout_names_the_worker_and_the_sample_and_loses_no_batch() {
     assert!(pids.iter().all(|&pid| !processes::exists(pid)));
 }
 
-/// Takes half a second to open.
+/// Takes nearly two timeouts of 500 ms to open, and then half a timeout for its first sample.
 #[derive(Serialize, Deserialize)]
 struct SlowToOpen;
 
@@ -59,11 +59,12 @@ impl Dataset for SlowToOpen {
     }
 
     fn setup(&mut self, _cx: &mut SampleContext) -> anyhow::Result<()> {
-        thread::sleep(Duration::from_millis(500));
+        thread::sleep(Duration::from_millis(950));
         Ok(())
     }
 
     fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
+        thread::sleep(Duration::from_millis(if index == 0 { 250 } else { 0 }));
         Ok(index as u64)
     }
 }
@@ -71,11 +72,11 @@ impl Dataset for SlowToOpen {
 #[test]
 fn opening_the_dataset_does_not_count_towards_the_timeout() {
     let _watchdog = Watchdog::start();
-    let builder = DataLoader::builder(SlowToOpen).num_workers(2).timeout(Duration::from_millis(100));
+    let builder = DataLoader::builder(SlowToOpen).num_workers(2).timeout(Duration::from_millis(500));
     let loader = builder.build().unwrap();
     let (count, took) = timed(|| loader.iter().unwrap().map(Result::unwrap).count());
     assert_eq!(count, 4);
-    assert!(took >= Duration::from_millis(400), "{took:?}: the timeout must be shorter than the wait");
+    assert!(took >= Duration::from_millis(1_200), "{took:?}: the timeout must be shorter than the wait");
 }
 
 // PyTorch: A10
