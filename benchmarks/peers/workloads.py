@@ -241,8 +241,9 @@ def cpu_microseconds():
 
 
 def children():
-    """Returns the child processes, except the one that cleans up after Python's `multiprocessing`."""
-    pids = []
+    """Returns the processes that this one has started, and those that these have started, except the one that cleans up after
+    Python's `multiprocessing`."""
+    parents = {}
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
             continue
@@ -251,9 +252,13 @@ def children():
             command = pathlib.Path(entry.path, "cmdline").read_bytes()
         except OSError:
             continue  # the process has just ended
-        if int(parent) == os.getpid() and state != "Z" and b"resource_tracker" not in command:
-            pids.append(int(entry.name))
-    return sorted(pids)
+        if state != "Z" and b"resource_tracker" not in command:
+            parents[int(entry.name)] = int(parent)
+    found, checked = [], {os.getpid()}
+    while checked:
+        checked = {pid for pid, parent in parents.items() if parent in checked}
+        found += checked
+    return sorted(found)
 
 
 def alive(pid):

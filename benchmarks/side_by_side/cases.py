@@ -18,6 +18,7 @@ FILES = {
     "tokens": ("tokens.u16", 1000),
 }
 IMAGE_SIDES = (OURS, "python-rust", "torchvision", "pillow", "grain", "tf.data", "spdl", "dataloader-rs")
+PYTHON_SIDES = ("grain", "spdl")  # beside the Python package and PyTorch, where the dataset is the same
 PARQUET_SIDES = (OURS, STANDARD, "pytorch-batches", "hf")
 JSON_SIDES = (OURS, STANDARD, "hf")
 BURN_SIDES = (OURS, "burn")
@@ -370,10 +371,10 @@ def candle() -> Iterator[Case]:
 
 
 def python() -> Iterator[Case]:
-    """The Python package beside PyTorch, with the same dataset and options in the same script."""
+    """The Python package beside PyTorch, with the same dataset and options in the same script, and beside other packages."""
 
     def case(command: str, options: list[str], row: Row, further: list[str]) -> Case:
-        return Case("python", options, [row], command, further, further, (OURS, STANDARD), program="python")
+        return Case("python", options, [row], command, further, further, (OURS, STANDARD, *PYTHON_SIDES), program="python")
 
     per_batch = median_of("us_per_batch")
     for workers in (0, 1, 2):
@@ -394,10 +395,19 @@ def python() -> Iterator[Case]:
                 options = ["--workers", str(workers), "--dataset", dataset]
                 of_pytorch = ["--epochs", "5", *(["--start-method", method] if method else [])]
                 yield Case("python", options, rows, "start", ["--epochs", "5"], of_pytorch, (OURS, STANDARD), program="python")
+    for method in (None, "forkserver"):
+        of = f"an array of 1 GB, {count(4)}, PyTorch {method or 'forks main'}"
+        rows = [
+            Row(f"private memory per worker, {of}", "MB", worst_private),
+            Row(f"all processes together, {of}", "MB", lambda line: line["pss"] / 1e6),
+        ]
+        of_pytorch = ["--start-method", method] if method else []
+        options = ["--workers", "4", "--dataset", "memory", "--shuffle"]
+        yield Case("python", options, rows, "memory", [], of_pytorch, (OURS, STANDARD), program="python")
     for workers in (1, 2):
         row = Row(f"photographs per second, {count(workers)}", "", median_of("images_per_second"), more_is_better=True)
         options = ["--workers", str(workers), "--folder", ".data/images", "--batches", "20", "--epochs", "1"]
-        sides = (OURS, RUST, STANDARD)
+        sides = (OURS, RUST, STANDARD, *PYTHON_SIDES)
         yield Case("python", options, [row], "images", ["--pipeline", "rust"], sides=sides, needs="images", program="python")
     for workers in (1, 2):
         how = f"{count(workers)}, torchvision's ImageFolder with PyTorch"

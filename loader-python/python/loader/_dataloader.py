@@ -15,7 +15,7 @@ import weakref
 from multiprocessing import spawn, util
 from typing import Any, Literal, TypeVar
 
-from . import _base, _collate, _exit, _fetch, _info, _keys, _last_states, _native, _pickling, _rust, _state
+from . import _base, _collate, _exit, _fetch, _info, _keys, _last_states, _native, _pickling, _rust, _shared_arrays, _state
 from ._base import _BaseDataLoaderIter, _DatasetKind
 from ._order import Order
 
@@ -379,7 +379,9 @@ class _Iterator(_BaseDataLoaderIter):
             "torch": _base.has_torch,
             "default_dtype": _base.default_dtype(),
         }
-        return _pickling.dumps((self._dataset, self._collate_fn, worker_init_fn), settings)
+        # A worker that is replaced opens it too.
+        self._arrays = _shared_arrays.ArrayFile()
+        return _pickling.dumps((self._dataset, self._collate_fn, worker_init_fn), settings, self._arrays)
 
     def _start(self, loader: DataLoader, state: dict[str, Any] | None) -> _native.BatchIterator:
         within = state if state is not None and state["at"] == "within" else None

@@ -11,11 +11,12 @@ import mmap
 import os
 import pickle
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import NoneType
 from typing import Any
 
 from . import _native
+from ._memory_file import MemoryFile
 from ._order import Order
 
 #: The lowest number that stands for a key in the file. In the bits below, 16 to 61 are the offset of the block in bytes, and
@@ -28,21 +29,17 @@ _OFFSET_SHIFT = 16
 _PART = 1 << 20
 
 
-class KeyFile:
+class KeyFile(MemoryFile):
     """Main's side: a file in memory for the keys of the batches that the program has not got."""
 
     def __init__(self) -> None:
-        self._file = os.memfd_create("loader-keys")
+        super().__init__("loader-keys")
         self._begin()
 
     def _begin(self) -> None:
         self._size = self._freed = 0
         #: The number of each batch in the file, and where its keys begin.
         self._batches: deque[tuple[int, int]] = deque()
-
-    @property
-    def path(self) -> str:
-        return f"/proc/{os.getpid()}/fd/{self._file}"
 
     def add(self, number: int, batch: list[Any]) -> list[int]:
         """Adds the keys of batch ``number``, and returns their numbers."""
@@ -53,9 +50,7 @@ class KeyFile:
             record = pickle.dumps(part, protocol=5)
             record = len(record).to_bytes(8, "little") + record
             start = FIRST | self._size << _OFFSET_SHIFT
-            written = 0
-            while written < len(record):
-                written += os.pwrite(self._file, record[written:], self._size + written)
+            self._write(record, self._size)
             self._size += len(record)
             numbers.extend(range(start, start + len(part)))
         return numbers
@@ -73,17 +68,11 @@ class KeyFile:
             self._freed = end
 
     def clear(self) -> None:
-        """Begins an epoch with an empty file under the same path. Workers that read the one before still have it."""
+        """Begins an epoch without keys."""
         if self._size == 0:
             return
-        fresh = os.memfd_create("loader-keys")
-        os.dup2(fresh, self._file, inheritable=False)
-        os.close(fresh)
+        self._replace()
         self._begin()
-
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        # The module `os` may be gone when the interpreter ends.
-        close(self._file)
 
 
 class KeyReader:

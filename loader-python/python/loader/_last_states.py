@@ -6,18 +6,18 @@ before it reports the end to main. Workers are ahead of the program, so each sta
 
 import os
 import struct
-from collections.abc import Callable
+
+from ._memory_file import MemoryFile
 
 #: Worker, epoch, and size of the state in bytes.
 _HEADER = struct.Struct("<QQQ")
 
 
-class LastStates:
+class LastStates(MemoryFile):
     """Main's side."""
 
     def __init__(self) -> None:
-        self._file = os.memfd_create("loader-states")
-        self.path = f"/proc/{os.getpid()}/fd/{self._file}"
+        super().__init__("loader-states")
         self._read = 0
         self._states: dict[int, dict[int, bytes]] = {}
 
@@ -31,12 +31,10 @@ class LastStates:
         return found
 
     def begin_epoch(self, epoch: int) -> None:
-        """Forgets the states that no later call of :meth:`before` returns, and begins an empty file under the same path."""
+        """Forgets the states that no later call of :meth:`before` returns, and begins with an empty file."""
         kept = self.before(epoch)
         self._states = {worker: {epoch - 1: state} for worker, state in kept.items()}
-        fresh = os.memfd_create("loader-states")
-        os.dup2(fresh, self._file, inheritable=False)
-        os.close(fresh)
+        self._replace()
         self._read = 0
 
     def _receive(self) -> None:
@@ -50,10 +48,6 @@ class LastStates:
             self._states.setdefault(worker, {})[epoch] = content[_HEADER.size : end]
             content = content[end:]
             self._read += end
-
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        # The module `os` may be gone when the interpreter ends.
-        close(self._file)
 
 
 def append(path: str, worker: int, epoch: int, state: bytes) -> None:

@@ -1,15 +1,16 @@
-"""Pickles what `pickle` alone refuses or copies: tensors, with the storage that several of them share, and objects of
-``multiprocessing`` and tensors in shared memory, which the workers then share with main."""
+"""Pickles what `pickle` alone refuses or copies: tensors, with the storage that several of them share; objects of
+``multiprocessing`` and tensors in shared memory, which the workers then share with main; and arrays that are views of a file."""
 
 import contextlib
 import copyreg
 import fcntl
 import io
+import mmap
 import os
 import pickle
 import sys
 from collections import ChainMap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import context, reduction
 from typing import Any
 
@@ -17,12 +18,12 @@ from typing import Any
 _SHARED = ("multiprocessing.connection", "multiprocessing.heap", "multiprocessing.sharedctypes")
 
 
-def dumps(value: Any, base: type = pickle.Pickler) -> bytes:
+def dumps(value: Any, keeps: Callable[[pickle.PickleBuffer], bool], base: type = pickle.Pickler) -> bytes:
     """Returns the pickle of a value, made by a pickler of the class ``base``. Values in it that are shared stay usable as long as
-    they live in main."""
+    they live in main. ``keeps`` is called with the bytes of each array, and returns True if they become part of the pickle."""
     file = io.BytesIO()
     with _starting():
-        _pickler(base)(file, protocol=5).dump(value)
+        _pickler(base)(file, protocol=5, buffer_callback=keeps).dump(value)
     return file.getvalue()
 
 
@@ -39,10 +40,13 @@ def _pickler(base: type) -> type:
             self.storages: dict[tuple[int, int], _Storage] = {}
 
         def reducer_override(self, value: Any) -> Any:
+            reduced = NotImplemented
             if sys.modules.get("torch") is not None:
                 reduced = _reduce(value, self.storages)
-                if reduced is not NotImplemented:
-                    return reduced
+            if reduced is NotImplemented and sys.modules.get("numpy") is not None:
+                reduced = _reduce_mapped(value)
+            if reduced is not NotImplemented:
+                return reduced
             return super().reducer_override(value) if hasattr(base, "reducer_override") else NotImplemented
 
     return Pickler
@@ -98,6 +102,38 @@ def _view(storage: Any, offset: int, dtype: Any, shape: tuple[int, ...], stride:
     import torch
 
     return torch.empty(0, dtype=dtype).set_(storage, offset, shape, stride)
+
+
+def _reduce_mapped(value: Any) -> Any:
+    """Lets a worker map the file that an array of NumPy is a view of. Otherwise a pickle would contain the file's content."""
+    import numpy
+
+    if type(value) not in (numpy.ndarray, numpy.memmap):
+        return NotImplemented
+    mapped = value
+    while isinstance(mapped, numpy.ndarray) and not isinstance(mapped.base, mmap.mmap):
+        mapped = mapped.base
+    # What main has changed in a mapping with mode `c` is not in the file.
+    if not isinstance(mapped, numpy.memmap) or mapped.filename is None or mapped.mode == "c":
+        return NotImplemented
+    try:
+        is_there = os.path.getsize(mapped.filename) >= mapped.offset + mapped.nbytes
+    except OSError:
+        is_there = False
+    if not is_there:
+        return NotImplemented
+    mode = "r" if mapped.mode == "r" else "r+"
+    place = (value.ctypes.data - mapped.ctypes.data, value.dtype, value.shape, value.strides)
+    return _map, (type(value), os.path.abspath(mapped.filename), mode, mapped.offset, mapped.nbytes, *place)
+
+
+def _map(
+    kind: type, path: str, mode: str, offset: int, size: int, start: int, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> Any:
+    import numpy
+
+    content = numpy.memmap(path, numpy.uint8, mode, offset, (size,))
+    return numpy.ndarray(shape, dtype, content, start, strides).view(kind)
 
 
 @contextlib.contextmanager

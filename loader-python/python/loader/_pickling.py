@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from . import _pickler
+from ._shared_arrays import ArrayFile, open_arrays
 
 #: Keys of the preparation data by which a worker would import the user's script.
 _MAIN = ("init_main_from_name", "init_main_from_path")
@@ -16,20 +17,22 @@ _MAIN = ("init_main_from_name", "init_main_from_path")
 _MAX_DEPTH = 10
 
 
-def dumps(value: Any, settings: dict[str, Any]) -> bytes:
-    """Returns what :func:`loads` reads in a worker: ``settings``, which need nothing to be prepared, and ``value``.
+def dumps(value: Any, settings: dict[str, Any], arrays: ArrayFile) -> bytes:
+    """Returns what :func:`loads` reads in a worker: ``settings``, which need nothing to be prepared, and ``value``, whose large
+    arrays go into ``arrays``. Main must keep that file as long as workers may start.
 
     Raises:
         pickle.PicklingError: If the value cannot be pickled, or needs a ``__main__`` that no worker can import.
     """
-    inner, needs_main = _dumps(value)
+    inner, needs_main = _dumps(value, arrays)
+    arrays.seal()
     # It holds what `multiprocessing` needs to make the worker similar to main: `sys.path`, `sys.argv`, the working directory.
     preparation = multiprocessing.spawn.get_preparation_data("loader-worker")
     preparation["authkey"] = bytes(preparation["authkey"])
     if not needs_main:
         for key in _MAIN:
             preparation.pop(key, None)
-    outer = pickle.dumps((preparation, dict(os.environ), settings), protocol=5)
+    outer = pickle.dumps((preparation, dict(os.environ), settings, arrays.path, arrays.places), protocol=5)
     return len(outer).to_bytes(8, "little") + outer + inner
 
 
@@ -37,23 +40,23 @@ def loads(memory: Any) -> tuple[dict[str, Any], Any]:
     """Prepares this process as :func:`dumps` says, and returns the settings and the value."""
     with memoryview(memory) as view:
         size = 8 + int.from_bytes(view[:8], "little")
-        preparation, environment, settings = pickle.loads(view[8:size])
+        preparation, environment, settings, path, places = pickle.loads(view[8:size])
         # The engine keeps the variables of launchers from its workers. A dataset of PyTorch may read its rank there.
         for name in environment.keys() - os.environ.keys():
             os.environ[name] = environment[name]
         multiprocessing.spawn.prepare(preparation)
-        return settings, pickle.loads(view[size:])
+        return settings, pickle.loads(view[size:], buffers=open_arrays(path, places))
 
 
-def _dumps(value: Any) -> tuple[bytes, bool]:
+def _dumps(value: Any, arrays: ArrayFile) -> tuple[bytes, bool]:
     """Returns the pickle, and whether a worker must import the user's script to read it.
 
     What the script itself defines is pickled by value with cloudpickle if that is installed. Then no worker runs the script
     again, so the script needs no ``if __name__ == "__main__":``.
     """
+    problem = None
     try:
-        pickled = _pickler.dumps(value)
-        problem = None
+        pickled = _pickler.dumps(value, arrays.add)
     except Exception as error:
         pickled, problem = b"", error
     if problem is None and b"__main__" not in pickled:
@@ -63,8 +66,9 @@ def _dumps(value: Any) -> tuple[bytes, bool]:
     except ImportError:
         cloudpickle = None
     if cloudpickle is not None:
+        arrays.clear()
         try:
-            return _pickler.dumps(value, cloudpickle.Pickler), False
+            return _pickler.dumps(value, arrays.add, cloudpickle.Pickler), False
         except Exception as error:
             problem = problem or error
     if problem is not None:
@@ -79,7 +83,8 @@ def _dumps(value: Any) -> tuple[bytes, bool]:
             "the dataset or one of its functions is defined in an interactive session, which no worker can import; install"
             " cloudpickle, or define it in a module"
         )
-    return pickled, True
+    arrays.clear()
+    return _pickler.dumps(value, arrays.add), True
 
 
 def _culprit(value: tuple[Any, Any, Any]) -> str:
@@ -111,7 +116,7 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
 
 def _can_be_pickled(value: Any) -> bool:
     try:
-        _pickler.dumps(value)
+        _pickler.dumps(value, keeps=lambda _array: False)
     except Exception:
         return False
     return True

@@ -1,0 +1,72 @@
+"""The arrays of the dataset, which all workers share.
+
+Main writes the bytes of NumPy arrays, tensors, and other objects with large buffers into a file in memory. Each worker
+maps that file, and its arrays are views of the mapping. A page that a worker writes to becomes the worker's own, so an
+array can be changed, and neither main nor another worker sees it.
+
+Alternative considered: arrays in the pickle of the dataset. Then each worker has a copy, and a dataset of 10 GB needs 80 GB
+with 8 workers.
+"""
+
+import fcntl
+import mmap
+import os
+import pickle
+from typing import NamedTuple
+
+from ._memory_file import MemoryFile
+
+#: Smaller arrays stay in the pickle.
+_MIN_BYTES = 4096
+#: Each array begins at a multiple of this number of bytes, which is enough for every instruction of a CPU.
+_ALIGNMENT = 64
+
+
+class Place(NamedTuple):
+    """Where an array is in the file, in bytes."""
+
+    offset: int
+    size: int
+    is_read_only: bool
+
+
+class ArrayFile(MemoryFile):
+    """Main's side."""
+
+    def __init__(self) -> None:
+        super().__init__("loader-arrays")
+        self._size = 0
+        self.places: list[Place] = []
+
+    def add(self, buffer: pickle.PickleBuffer) -> bool:
+        """Writes the bytes of an array into the file, for a pickler. Returns True if they are too few, and stay in the pickle."""
+        with buffer.raw() as content:
+            if content.nbytes < _MIN_BYTES:
+                return True
+            offset = -(-self._size // _ALIGNMENT) * _ALIGNMENT
+            self._write(content, offset)
+            self._size = offset + content.nbytes
+            self.places.append(Place(offset, content.nbytes, content.readonly))
+            return False
+
+    def clear(self) -> None:
+        """Removes all arrays."""
+        os.truncate(self._file, 0)
+        self._size, self.places = 0, []
+
+    def seal(self) -> None:
+        """Makes every later change of the file an error."""
+        fcntl.fcntl(self._file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+
+
+def open_arrays(path: str, places: list[Place]) -> list[memoryview]:
+    """Returns the arrays of a file of main, in a worker."""
+    if not places:
+        return []
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        content = memoryview(mmap.mmap(file, 0, access=mmap.ACCESS_COPY))
+    finally:
+        os.close(file)
+    arrays = [content[offset : offset + size] for offset, size, _ in places]
+    return [array.toreadonly() if place.is_read_only else array for array, place in zip(arrays, places)]

@@ -1,0 +1,156 @@
+"""The memory of a dataset's arrays: all workers share it, and what a worker writes is its own."""
+
+import os
+import signal
+
+import numpy as np
+import processes
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from loader import DataLoader
+
+MIB = 1 << 20
+
+
+class Table(Dataset):
+    """Row `i` of an array. Reports what the worker has read of it, and the worker's own memory then."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return index, int(self.values[index]), int(self.values[:-1].sum()), own_memory()
+
+
+class Mapped(Table):
+    """Five values from each seventh, their kind and strides, and the files that the worker has mapped."""
+
+    def __getitem__(self, index):
+        with open("/proc/self/maps") as lines:
+            names = [line.split()[-1] for line in lines]
+        return index, np.array(self.values[index * 7 : index * 7 + 5]), type(self.values), self.values.strides, names
+
+
+class Counts(Table):
+    """Adds 100 to each row that it loads."""
+
+    def __getitem__(self, index):
+        self.values[index] += 100
+        return index, int(self.values[index]), int(self.values.sum()), os.getpid()
+
+
+def own_memory():
+    """Returns the bytes that are no part of a file, also of a file in memory."""
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
+
+
+@pytest.mark.parametrize("make", [np.arange, torch.arange])
+def test_workers_share_the_arrays_of_the_dataset(make):
+    values = make(0, 8 * MIB)  # 64 MiB
+    loader = DataLoader(Table(values), num_workers=2, collate_fn=lambda samples: samples[0])
+    own = [memory for index, value, _, memory in loader if index == value]
+    small = [memory for *_, memory in DataLoader(Table(make(0, 8)), num_workers=2, collate_fn=lambda samples: samples[0])]
+    assert len(own) == len(small) == 8
+    assert max(own) < max(small) + 32 * MIB, "a worker has a copy"
+
+
+@pytest.mark.parametrize("make", [np.zeros, torch.zeros])
+def test_a_worker_changes_a_copy_of_its_own(make):
+    values = make(10_000)
+    rows = list(DataLoader(Counts(values), num_workers=2, collate_fn=lambda samples: samples[0]))
+    # A worker that loads row `i` has loaded every second one before.
+    assert [(index, value, total) for index, value, total, _ in rows] == [(i, 100, 100 * (i // 2 + 1)) for i in range(8)]
+    assert float(values.sum()) == 0
+
+
+@pytest.mark.filterwarnings("ignore:worker:RuntimeWarning")
+def test_a_new_worker_has_the_arrays_as_main_sent_them():
+    values = np.zeros(10_000)
+    loader = DataLoader(Counts(values), num_workers=1, prefetch_factor=1, collate_fn=lambda samples: samples[0])
+    batches = iter(loader)
+    _, _, _, pid = next(batches)
+    values += 1
+    os.kill(pid, signal.SIGKILL)
+    rows = list(batches)
+    assert [(index, value) for index, value, *_ in rows] == [(i, 100) for i in range(1, 8)]
+    assert rows[-1][3] != pid
+
+
+def test_an_array_that_must_not_be_changed_stays_so():
+    values = np.arange(10_000)
+    values.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        list(DataLoader(Counts(values), num_workers=1))
+
+
+def test_arrays_of_every_kind_arrive():
+    big = np.arange(60_000, dtype=np.float32)
+    dataset = [
+        big,
+        big.reshape(200, 300).T,
+        big[::-2],
+        np.asfortranarray(big.reshape(200, 300)),
+        np.array([("x", 1)] * 1000, dtype=[("name", "U7"), ("number", ">i4")]),
+        np.array(["a", None, 3] * 2000, dtype=object),
+        np.empty((0, 5000)),
+        torch.arange(9000).to(torch.bfloat16),
+        torch.arange(60_000).reshape(200, 300)[::3, 1:].t(),
+    ]
+    loader = DataLoader(dataset, batch_size=None, num_workers=2, collate_fn=lambda value: (repr(value), value))
+    for before, (shown, after) in zip(dataset, loader, strict=True):
+        assert shown == repr(before) == repr(after)
+
+
+def mapped_tokens(tmp_path, mode="r"):
+    path = tmp_path / "tokens.bin"
+    np.arange(8 * MIB, dtype=np.uint16).tofile(path)
+    return np.memmap(path, np.uint16, mode, offset=16)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda tokens: tokens,
+        lambda tokens: np.asarray(tokens),
+        lambda tokens: tokens[100:],
+        lambda tokens: tokens[::-3],
+        lambda tokens: tokens[: 6 * MIB].reshape(-1, 3)[:, 1:],
+    ],
+)
+def test_workers_map_the_file_of_a_mapped_array(tmp_path, view):
+    tokens = view(mapped_tokens(tmp_path))
+    loader = DataLoader(Mapped(tokens), num_workers=1, collate_fn=lambda samples: samples[0])
+    for index, rows, kind, strides, names in loader:
+        assert np.array_equal(rows, tokens[index * 7 : index * 7 + 5])
+        assert (kind, strides) == (type(tokens), tokens.strides)
+        assert any(name.endswith("tokens.bin") for name in names)
+        # The values themselves were not sent.
+        assert size_of_array_files() < MIB
+
+
+def size_of_array_files():
+    names = processes.descriptors()
+    return sum(os.stat(f"/proc/self/fd/{number}").st_size for number, name in names.items() if "loader-arrays" in name)
+
+
+def test_a_mapped_array_without_its_file_is_sent(tmp_path):
+    tokens = mapped_tokens(tmp_path, mode="c")
+    tokens[:] = 7
+    assert [value for _, value, *_ in DataLoader(Table(tokens), num_workers=1, collate_fn=lambda rows: rows[0])] == [7] * 8
+    tokens = mapped_tokens(tmp_path)
+    os.remove(tmp_path / "tokens.bin")
+    expected = [(i, i + 8) for i in range(8)]
+    rows = DataLoader(Table(tokens), num_workers=1, collate_fn=lambda rows: rows[0][:2])
+    assert list(rows) == expected
+
+
+def test_a_worker_writes_into_a_file_that_main_has_mapped_for_writing(tmp_path):
+    tokens = mapped_tokens(tmp_path, mode="r+")
+    list(DataLoader(Counts(tokens), num_workers=2))
+    assert tokens[:9].tolist() == [i + 108 for i in range(8)] + [16]
