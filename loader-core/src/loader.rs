@@ -20,7 +20,7 @@ use crate::{
     fetch::{Iterable, MapStyle, Plain, ShardLayout},
     iter::{
         BatchSource, IdleTeam, Inner, Iter, IterOptions, LocalBatches, LocalShards, ShardSource, SharedTuner,
-        Team, WorkerIter,
+        StartInterrupt, Team, WorkerIter,
     },
     metrics::MetricsServer,
     options::Order,
@@ -64,6 +64,7 @@ pub(crate) enum Loading<B> {
         slots: SlotPool,
         epochs: WorkerOptions,
         idle: Option<IdleTeam>,
+        interrupt: Option<StartInterrupt>,
         tuner: Option<SharedTuner>,
     },
 }
@@ -272,12 +273,16 @@ impl<B: Batch> DataLoader<B> {
             (Loading::Shards(source), Supply::Shards { shards, .. }) => {
                 Inner::Shards(LocalShards::new(Arc::clone(source), shards))
             }
-            (Loading::Workers { launch, slots, epochs, idle, tuner }, supply) => {
-                let rested = idle.as_ref().map_or(Ok(None), |idle| idle.take(number, epochs.timeout));
-                let rested = rested.unwrap_or_else(|error| {
-                    self.warn.warn(&Warning::WorkersReplaced { problem: error.to_string() });
-                    None
-                });
+            (Loading::Workers { launch, slots, epochs, idle, interrupt, tuner }, supply) => {
+                let take = |idle: &IdleTeam| idle.take(number, epochs, interrupt.as_ref());
+                let rested = match idle.as_ref().map_or(Ok(None), take) {
+                    Err(Error::Interrupted) => return Err(Error::Interrupted),
+                    Err(error) => {
+                        self.warn.warn(&Warning::WorkersReplaced { problem: error.to_string() });
+                        None
+                    }
+                    Ok(rested) => rested,
+                };
                 let rested =
                     rested.filter(|team| !tuner.as_ref().is_some_and(|tuner| tuner.needs_larger_team(team)));
                 let trace = self.observers.tracer.as_ref().map(|tracer| tracer.begin_pass(number));
@@ -313,7 +318,7 @@ impl<B: Batch> DataLoader<B> {
                 Ok(Supply::batches(self.plan(number, taken)?))
             }
             (Content::Batches { .. }, Position::Batches(position)) => {
-                let plan = self.plan(number, &position.taken)?;
+                let mut plan = self.plan(number, &position.taken)?;
                 plan.check(position)?;
                 Ok(Supply::batches_from(plan, position))
             }

@@ -18,18 +18,19 @@ use crate::{
 
 type Batches = Box<dyn Iterator<Item = Vec<usize>> + Send>;
 
-/// The batches of one epoch that have not been given out yet. It takes the first batch from the sampler at once, and
-/// every other one when it is asked for: a sampler may draw from a generator that the program uses too. Once it has
-/// given as many batches as the sampler has announced, it takes one in advance, so that it knows whether it is over.
+/// The batches of one epoch that have not been given out yet. It takes each batch from the sampler when it is asked for
+/// it: a sampler may draw from a generator that the program uses too. Once it has given as many batches as the sampler
+/// has announced, if that is a number above 0, it takes one in advance, so that it knows whether it is over.
 pub(crate) struct Plan {
     batches: Batches,
     epoch: u64,
     upcoming: Upcoming,
     /// Number of the next batch.
     next: u64,
-    /// Hash of the indices of the epoch's first batch; 0 if there is none.
-    fingerprint: u64,
-    /// Number of batches that the sampler's `len` returned.
+    /// Hash of the indices of the epoch's first batch; 0 if there is none, and `None` if the sampler was not asked for it, or
+    /// has panicked then.
+    fingerprint: Option<u64>,
+    /// Number of batches that the sampler's `len` returned. 0 may mean that it does not know.
     announced: usize,
     /// Number of samples at the end of the last batch that another rank loads too.
     repeated: usize,
@@ -37,8 +38,8 @@ pub(crate) struct Plan {
     samples: usize,
     /// What earlier runs have returned of the epoch; the plan is of a share of the rest.
     taken: Vec<Taken>,
-    /// True if the sampler panicked.
-    has_failed: bool,
+    /// Number of the batch for which the sampler panicked.
+    failed_at: Option<u64>,
 }
 
 /// The next batch of a plan.
@@ -69,31 +70,18 @@ impl Plan {
             Ok((announced, repeated, batches)) => (announced, repeated, batches, None),
             Err(payload) => (1, 0, no_batches(), Some(sampler_panicked(&*payload, 0))),
         };
-        let (epoch, next, fingerprint) = (epoch.number, 0, 0);
-        let has_failed = panicked.is_some();
-        let (upcoming, taken) = (Upcoming::NotDrawn, Vec::new());
-        let mut plan = Self {
-            batches,
-            epoch,
-            upcoming,
-            next,
-            fingerprint,
-            announced,
-            repeated,
-            samples,
-            taken,
-            has_failed,
-        };
-        plan.upcoming = match panicked {
-            Some(error) => Upcoming::Drawn(Err(error)),
-            None => plan.draw(0, 0),
-        };
-        if let Upcoming::Drawn(Ok(indices)) = &plan.upcoming {
-            let mut hash = Xxh3::new();
-            indices.iter().for_each(|&index| hash.update(&(index as u64).to_le_bytes()));
-            plan.fingerprint = hash.digest();
+        let (epoch, next, taken) = (epoch.number, 0, Vec::new());
+        let failed_at = panicked.is_some().then_some(0);
+        let upcoming = panicked.map_or(Upcoming::NotDrawn, |error| Upcoming::Drawn(Err(error)));
+        let fingerprint = None;
+        Self { batches, epoch, upcoming, next, fingerprint, announced, repeated, samples, taken, failed_at }
+    }
+
+    /// Takes the first batch from the sampler, if that has not been done.
+    pub(crate) fn begin(&mut self) {
+        if self.fingerprint.is_none() && !self.has_failed() {
+            self.upcoming = self.draw(0, 0);
         }
-        plan
     }
 
     /// Notes that the sampler gives a share of what `taken` leaves of the epoch.
@@ -106,15 +94,27 @@ impl Plan {
     }
 
     /// Makes the position for a state. `next` is the first batch that was not returned, `ahead` the later
-    /// batches that were.
+    /// batches that were. A resumed epoch asks the sampler again for a batch for which it has panicked.
     pub(crate) fn position(&self, next: u64, ahead: Vec<u64>) -> Position {
-        let batches = self.announced as u64;
-        let (fingerprint, taken) = (self.fingerprint, self.taken.clone());
-        Position::Batches(BatchesPosition { next, ahead, batches, fingerprint, taken })
+        let (batches, taken) = (self.announced as u64, self.taken.clone());
+        match self.fingerprint {
+            Some(fingerprint) => {
+                let next = self.failed_at.map_or(next, |failed| next.min(failed));
+                Position::Batches(BatchesPosition { next, ahead, batches, fingerprint, taken })
+            }
+            None if taken.is_empty() => Position::Start,
+            None => Position::Remaining(taken),
+        }
+    }
+
+    /// True if the sampler has panicked, and so the rest of the epoch is unknown.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed_at.is_some()
     }
 
     /// Checks that a state was taken from an equal plan.
-    pub(crate) fn check(&self, position: &BatchesPosition) -> Result<(), Error> {
+    pub(crate) fn check(&mut self, position: &BatchesPosition) -> Result<(), Error> {
+        self.begin();
         must_agree("number of batches", position.batches, self.announced as u64)?;
         // A user's own sampler may give another order although its fingerprint is the same. In that case, the
         // first batch of the epoch nearly always differs.
@@ -122,7 +122,7 @@ impl Plan {
         must_agree(
             "first batch of the epoch (hash of its indices)",
             hex(position.fingerprint),
-            hex(self.fingerprint),
+            hex(self.fingerprint.unwrap_or(0)),
         )
     }
 
@@ -134,6 +134,7 @@ impl Plan {
     /// Skips the batches before number `next`.
     pub(crate) fn skip_to(&mut self, next: u64) {
         if let Some(ahead) = next.checked_sub(self.next).filter(|&ahead| ahead > 0) {
+            self.begin();
             self.upcoming = match self.upcoming {
                 Upcoming::NotDrawn => self.draw(usize::try_from(ahead).unwrap_or(usize::MAX), next),
                 Upcoming::Drawn(_) => self.draw(usize::try_from(ahead - 1).unwrap_or(usize::MAX), next),
@@ -143,9 +144,9 @@ impl Plan {
         }
     }
 
-    /// True if it is known that there are no more batches.
+    /// True if it is known that the epoch has no more batches.
     pub(crate) fn is_over(&self) -> bool {
-        matches!(self.upcoming, Upcoming::End)
+        matches!(self.upcoming, Upcoming::End) && !self.has_failed()
     }
 
     /// Returns the number of samples at the end of batch `number` that another rank loads too: 0 for all
@@ -159,24 +160,35 @@ impl Plan {
     pub(crate) fn miscount(&self) -> Option<(usize, u64)> {
         let given = self.next + u64::from(matches!(self.upcoming, Upcoming::Drawn(_)));
         let is_wrong = given > self.announced as u64 || (self.is_over() && given < self.announced as u64);
-        (is_wrong && !self.has_failed).then_some((self.announced, given))
+        (is_wrong && !self.has_failed()).then_some((self.announced, given))
     }
 
     /// Takes a batch from the sampler, after skipping `ahead` batches. The sampler is user code, so it may
     /// panic.
     fn draw(&mut self, ahead: usize, number: u64) -> Upcoming {
         let batches = &mut self.batches;
-        match catch_unwind(AssertUnwindSafe(|| batches.nth(ahead))) {
+        let drawn = match catch_unwind(AssertUnwindSafe(|| batches.nth(ahead))) {
             Ok(Some(indices)) => Upcoming::Drawn(Ok(indices)),
             Ok(None) => Upcoming::End,
             Err(payload) => {
                 // The iterator is dropped: after a panic it may return anything.
                 self.batches = no_batches();
-                self.has_failed = true;
+                self.failed_at = Some(number);
                 Upcoming::Drawn(Err(sampler_panicked(&*payload, number)))
             }
+        };
+        if self.fingerprint.is_none() && !self.has_failed() {
+            self.fingerprint =
+                Some(if let Upcoming::Drawn(Ok(indices)) = &drawn { hashed(indices) } else { 0 });
         }
+        drawn
     }
+}
+
+fn hashed(indices: &[usize]) -> u64 {
+    let mut hash = Xxh3::new();
+    indices.iter().for_each(|&index| hash.update(&(index as u64).to_le_bytes()));
+    hash.digest()
 }
 
 fn no_batches() -> Batches {
@@ -202,7 +214,7 @@ impl Iterator for Plan {
             return None;
         };
         self.next += 1;
-        if self.next >= self.announced as u64 {
+        if self.announced > 0 && self.next >= self.announced as u64 {
             self.upcoming = self.draw(0, self.next);
         }
         Some(match drawn {

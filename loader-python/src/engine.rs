@@ -21,7 +21,7 @@ use crate::{
     batch::Collated,
     dataset::{self, MapDataset, PySample, Sent, StreamDataset},
     errors,
-    iterator::{BatchIterator, Batches},
+    iterator::{BatchIterator, Batches, SIGNAL_INTERVAL},
     objects::IntoObject,
     order::{OrderObjects, PyOrder, Raised},
 };
@@ -149,7 +149,7 @@ impl Engine {
             dataset::note_opened(number, opened.bind(py))?;
         }
         let (raised, warnings) = (Raised::default(), Warnings::default());
-        let common = Common { number, options, program, warnings: warnings.clone() };
+        let common = Common { number, options, program, raised: raised.clone(), warnings: warnings.clone() };
         let (is_map, objects) = (begin.is_some(), OrderObjects::new(begin));
         let loader: Result<DataLoader<Collated>, Error> = py.detach(|| match is_map {
             true => {
@@ -248,6 +248,11 @@ impl Drop for Engine {
     }
 }
 
+/// Runs Python's signal handlers. Returns true if one has raised an exception, which `raised` has then.
+pub(crate) fn has_signal(raised: &Raised) -> bool {
+    Python::attach(|py| py.check_signals().map_err(|error| raised.set(error)).is_err())
+}
+
 fn forget(number: Option<u64>) {
     if let Some(number) = number {
         dataset::forget_opened(number);
@@ -260,6 +265,7 @@ struct Common {
     number: u64,
     options: LoaderOptions,
     program: WorkerProgram,
+    raised: Raised,
     warnings: Warnings,
 }
 
@@ -268,11 +274,12 @@ impl Common {
         self,
         builder: Builder<K>,
     ) -> Builder<K, HashWith<CollateFnWith<u64, PySample, Collated>, PySample>> {
-        let Self { number, options, program, warnings } = self;
+        let Self { number, options, program, raised, warnings } = self;
         let digest = options.digest == Some(true);
         builder
             .options(options)
             .allow_nested()
+            .interrupt_start_when(SIGNAL_INTERVAL, move || has_signal(&raised))
             .worker_program(program)
             .on_warning(warnings.listener(true))
             .collate_with(number, dataset::collate)

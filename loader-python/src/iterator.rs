@@ -10,7 +10,7 @@ use std::{
 use loader_core::{BatchInfo, Error, Iter, State, collate::Batch};
 use pyo3::{
     PyTraverseError, PyVisit,
-    exceptions::{PyStopIteration, PyValueError},
+    exceptions::{PyException, PyStopIteration, PyValueError},
     prelude::*,
     types::PyDict,
 };
@@ -18,7 +18,7 @@ use pyo3::{
 use crate::{engine::Warnings, errors, objects::IntoObject, order::Raised};
 
 /// How often a wait for a batch looks for signals, such as Ctrl-C.
-const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
+pub(crate) const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How long the end of the interpreter waits for an iterator that another thread uses.
 const EXIT_DEADLINE: Duration = Duration::from_secs(1);
@@ -36,6 +36,10 @@ pub(crate) struct BatchIterator {
     /// The thread that is in `__next__`, and the state before that call. User code of the call, such as a signal
     /// handler, may ask for the state in the same thread.
     busy: Mutex<Option<(ThreadId, State)>>,
+    /// The state before the last call of `__next__`.
+    before: Mutex<Option<State>>,
+    /// Set if the last call of `__next__` was interrupted, such as by Ctrl-C, and so the program has not got a batch.
+    undone: Mutex<Option<Undone>>,
     /// Number of the dataset, if it is one of Python objects.
     number: Option<u64>,
     /// True if each sample calls Python code in this thread, so that it keeps the interpreter's lock.
@@ -47,10 +51,22 @@ pub(crate) struct BatchIterator {
     loads: Py<PyAny>,
 }
 
+/// What the engine returns for a batch; `None` at the end.
+type Next = Option<Result<Box<dyn Made>, Error>>;
+
+/// A call of `__next__` that was interrupted.
+#[derive(Debug)]
+struct Undone {
+    /// The state before the call, which is the state until the next call.
+    state: Option<State>,
+    /// What the next call returns; `None` if it could not be kept.
+    next: Option<Next>,
+}
+
 /// An [`Iter`] over batches of any type.
 pub(crate) trait Batches: fmt::Debug + Send {
     /// Returns the next batch, or an error in its place.
-    fn next(&mut self) -> Option<Result<Box<dyn Made>, Error>>;
+    fn next(&mut self) -> Next;
     fn epoch(&self) -> u64;
     fn state(&self) -> State;
     fn first_unreturned(&self) -> Option<u64>;
@@ -72,8 +88,21 @@ impl<B: IntoObject> Made for B {
     }
 }
 
+impl fmt::Debug for dyn Made {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Made")
+    }
+}
+
+/// A batch that is a Python object already.
+impl Made for Py<PyAny> {
+    fn into_object(self: Box<Self>, _loads: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        Ok(*self)
+    }
+}
+
 impl<B: Batch + IntoObject> Batches for Iter<B> {
-    fn next(&mut self) -> Option<Result<Box<dyn Made>, Error>> {
+    fn next(&mut self) -> Next {
         let next = Iterator::next(self)?;
         Some(next.map(|batch| -> Box<dyn Made> { Box::new(batch) }))
     }
@@ -119,24 +148,42 @@ impl BatchIterator {
         }
         // Before a batch is taken: a warning may be an exception, and no batch may be lost for it.
         self.warn(py)?;
-        let next = loop {
-            match self.next_batch(py) {
-                // Signal handlers run while the iterator is not locked.
-                Some(Err(Error::Interrupted)) => py.check_signals()?,
-                next => break next,
-            }
+        let next = match self.take_undone() {
+            Some(next) => next,
+            None => loop {
+                match self.next_batch(py) {
+                    // Signal handlers run while the iterator is not locked.
+                    Some(Err(Error::Interrupted)) => py.check_signals()?,
+                    next => break next,
+                }
+            },
         };
         if let Some(interrupt) = self.raised.take_interrupt(py) {
+            self.undo(Some(next));
             return Err(interrupt);
         }
-        match next {
+        let object = match next {
             Some(Ok(batch)) => batch.into_object(self.loads.bind(py)),
+            Some(Err(Error::SamplerPanicked { .. })) => {
+                Err(self.raised.take().unwrap_or_else(|| PyStopIteration::new_err(())))
+            }
             Some(Err(error)) => Err(errors::to_python(py, &error, self.number)),
             None => {
                 self.warn(py)?;
-                Err(self.raised.take().unwrap_or_else(|| PyStopIteration::new_err(())))
+                Err(PyStopIteration::new_err(()))
             }
-        }
+        };
+        object.inspect_err(|error| {
+            if !error.is_instance_of::<PyException>(py) {
+                self.undo(None);
+            }
+        })
+    }
+
+    /// Takes the batch back that the last call of `__next__` has returned, because the program has not got it: the next
+    /// call returns it again.
+    fn put_back(&self, batch: Py<PyAny>) {
+        self.undo(Some(Some(Ok(Box::new(batch)))));
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -149,6 +196,7 @@ impl BatchIterator {
             Some((thread, state)) if *thread == thread::current().id() => Some(state.clone()),
             _ => None,
         };
+        let state = state.or_else(|| lock(&self.undone).as_ref().and_then(|undone| undone.state.clone()));
         let state = state.or_else(|| self.with(py, |iter| iter.state()))?;
         Some(serde_json::to_string(&state).expect("a state has text keys only"))
     }
@@ -223,8 +271,8 @@ impl BatchIterator {
         loads: Py<PyAny>,
     ) -> Self {
         iter.interrupt_waits();
-        let busy = Mutex::default();
-        Self { iter: Mutex::new(Some(iter)), busy, number, is_local, raised, warnings, loads }
+        let (busy, before, undone) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { iter: Mutex::new(Some(iter)), busy, before, undone, number, is_local, raised, warnings, loads }
     }
 
     /// Gives the engine's warnings to Python. A warning may be an exception there.
@@ -235,12 +283,26 @@ impl BatchIterator {
         Ok(())
     }
 
+    /// Notes that the last call of `__next__` was interrupted, and what the next call returns if that could be kept.
+    fn undo(&self, next: Option<Next>) {
+        *lock(&self.undone) = Some(Undone { state: lock(&self.before).clone(), next });
+    }
+
+    /// Takes what the last call could not return.
+    fn take_undone(&self) -> Option<Next> {
+        let Undone { state, next } = lock(&self.undone).take()?;
+        if next.is_some() {
+            *lock(&self.before) = state;
+        }
+        next
+    }
+
     /// True if this thread is in `__next__`, and waiting for the iterator would never end.
     fn is_busy(&self) -> bool {
         lock(&self.busy).as_ref().is_some_and(|(thread, _)| *thread == thread::current().id())
     }
 
-    fn next_batch(&self, py: Python<'_>) -> Option<Result<Box<dyn Made>, Error>> {
+    fn next_batch(&self, py: Python<'_>) -> Next {
         if self.is_local
             && let Ok(mut iter) = self.iter.try_lock()
         {
@@ -249,10 +311,10 @@ impl BatchIterator {
         py.detach(|| self.next_of(&mut lock(&self.iter)))
     }
 
-    fn next_of(&self, iter: &mut Option<Box<dyn Batches>>) -> Option<Result<Box<dyn Made>, Error>> {
+    fn next_of(&self, iter: &mut Option<Box<dyn Batches>>) -> Next {
         let iter = iter.as_mut()?;
         *lock(&self.busy) = Some((thread::current().id(), iter.state()));
-        let _idle = OnDrop(|| *lock(&self.busy) = None);
+        let _idle = OnDrop(|| *lock(&self.before) = lock(&self.busy).take().map(|(_, state)| state));
         iter.next()
     }
 

@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    panic::resume_unwind,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -70,13 +71,14 @@ impl BatchSampler for PyOrder {
 
     fn batches(&self, epoch: Epoch) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
         let batches = Python::attach(|py| {
-            let begin = self.objects.begin.get(py)?;
-            let begun = begin.call1((epoch.number,)).map_err(|error| self.raised.set(error)).ok()?;
+            let Some(begin) = self.objects.begin.get(py) else { return Ok(Held::default()) };
+            let begun = begin.call1((epoch.number,)).map_err(|error| self.raised.set(error))?;
             let batches = Held::new(begun.unbind());
             self.objects.batches.set(py, &batches);
-            Some(batches)
+            Ok(batches)
         });
-        Box::new(Batches { batches: batches.unwrap_or_default(), raised: self.raised.clone() })
+        let batches = batches.unwrap_or_else(|()| has_raised());
+        Box::new(Batches { batches, raised: self.raised.clone() })
     }
 
     fn fingerprint(&self) -> String {
@@ -90,6 +92,11 @@ impl fmt::Debug for PyOrder {
     }
 }
 
+/// Tells the engine that the sampler has failed, without a message on standard error.
+fn has_raised() -> ! {
+    resume_unwind(Box::new("the sampler has raised an exception"))
+}
+
 /// The batches of an epoch.
 struct Batches {
     /// The generator; nothing after its end or an exception.
@@ -99,21 +106,30 @@ struct Batches {
 
 impl Batches {
     /// Draws a batch from the generator. With `is_left_out`, the list is empty; not for the first batch.
+    ///
+    /// # Panics
+    /// If the generator raises an exception, which `raised` has then: for the engine, an end would be the end of the
+    /// epoch.
     fn draw(&self, is_left_out: bool) -> Option<Vec<usize>> {
-        Python::attach(|py| {
-            let batches = self.batches.get(py)?;
+        let drawn = Python::attach(|py| {
+            let Some(batches) = self.batches.get(py) else { return Ok(None) };
             let taken = match is_left_out {
                 true => batches.call_method1("send", (true,)),
                 false => batches.call_method0("__next__"),
             };
             match taken.and_then(|batch| numbers(&batch)) {
-                Ok(indices) => return Some(indices),
-                Err(error) if error.is_instance_of::<PyStopIteration>(py) => {}
-                Err(error) => self.raised.set(error),
+                Ok(indices) => Ok(Some(indices)),
+                Err(error) => {
+                    self.batches.clear(py);
+                    if error.is_instance_of::<PyStopIteration>(py) {
+                        return Ok(None);
+                    }
+                    self.raised.set(error);
+                    Err(())
+                }
             }
-            self.batches.clear(py);
-            None
-        })
+        });
+        drawn.unwrap_or_else(|()| has_raised())
     }
 }
 

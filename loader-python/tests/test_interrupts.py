@@ -44,6 +44,11 @@ WAITS = {
     "a timeout": ("DataLoader(Slow(4, 1000, (0,)), num_workers=1, timeout=500), 0", NEXT, ""),
     "a worker that ignores Ctrl-C": ("DataLoader(here.Deaf(4), num_workers=1), 0", NEXT, ""),
     "user code between batches": ("DataLoader(Rows(40), num_workers=2), 2", "time.sleep(1000)", ""),
+    "what persistent workers still load": (
+        "DataLoader(Slow(9, 1000, (3,)), num_workers=1, persistent_workers=True), 2",
+        "iter(loader)",
+        "",
+    ),
     "a sampler": ("DataLoader(Rows(9), sampler=here.SlowSampler(), num_workers=1), 2", "list(iterator)", ""),
 }
 

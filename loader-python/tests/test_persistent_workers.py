@@ -1,6 +1,7 @@
 """Workers that stay for several epochs."""
 
 import gc
+import time
 
 import processes
 import torch
@@ -79,3 +80,22 @@ class Begun(Rows):
 def test_worker_init_fn_is_called_once():
     loader = DataLoader(Begun(2), num_workers=1, persistent_workers=True, worker_init_fn=begin)
     assert [batch.item() for _ in range(3) for batch in loader] == [1] * 6
+
+
+class Counting(Rows):
+    """Counts the samples of its worker. Sample 2 takes longer than workers get to end."""
+
+    count = 0
+
+    def __getitem__(self, index):
+        self.count += 1
+        if index == 2 and self.count == 3:
+            time.sleep(5.5)
+        return self.count
+
+
+def test_workers_finish_a_slow_batch_that_break_has_left():
+    loader = DataLoader(Counting(4), num_workers=1, persistent_workers=True, prefetch_factor=2)
+    for _ in loader:
+        break
+    assert [batch.item() for batch in loader] == [4, 5, 6, 7]

@@ -137,3 +137,15 @@ def test_subsets_and_concatenations(num_workers):
     dataset = torch.utils.data.ConcatDataset([Rows(4), torch.utils.data.Subset(Rows(9), [8, 1])])
     theirs = list(torch.utils.data.DataLoader(dataset, batch_size=4))
     same(list(DataLoader(dataset, batch_size=4, num_workers=num_workers)), theirs)
+
+
+def zipped(kind):
+    """The orders of two shuffled loaders that a program iterates in step, and what a generator gives after them."""
+    torch.manual_seed(4)
+    labelled, unlabelled = (kind(range(8), batch_size=2, shuffle=True) for _ in range(2))
+    pairs = [(one.tolist(), two.tolist()) for one, two in zip(labelled, unlabelled)]
+    return pairs, torch.rand(1).item()
+
+
+def test_loaders_in_step_draw_in_pytorch_s_order():
+    assert zipped(DataLoader) == zipped(torch.utils.data.DataLoader)

@@ -292,5 +292,6 @@ where
     let slots = SlotPool::pinned(settings.memory()?.slots, pinner);
     let stay = settings.options.persistent_workers.unwrap_or_else(default::persistent_workers);
     let (launch, idle) = (Arc::new(launch), stay.then(IdleTeam::default));
-    Ok(Loading::Workers { launch, slots, epochs, idle, tuner: tuner.map(SharedTuner::new) })
+    let (interrupt, tuner) = (settings.interrupt.clone(), tuner.map(SharedTuner::new));
+    Ok(Loading::Workers { launch, slots, epochs, idle, interrupt, tuner })
 }

@@ -22,6 +22,7 @@ use crate::{
     dataset::{Dataset, IterableDataset, SnapshotDataset},
     fetch::{DatasetKind, FetchOptions, Iterable, MapStyle, Plain, ShardLayout, Snapshots},
     function::{CollateFn, CollateFnWith, Params, WithParams, WorkerInitFn, WorkerInitFnWith},
+    iter::StartInterrupt,
     options::{
         LauncherMode, LoaderOptions, NumWorkers, OnBadSample, OnWorkerDeath, Order, PrefetchFactor,
         WorkerAffinity,
@@ -305,6 +306,20 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     #[must_use]
     pub fn allow_nested(mut self) -> Self {
         self.settings.may_be_nested = true;
+        self
+    }
+
+    /// Calls `check` each time the start of an epoch has waited for persistent workers for `every`. If it returns true, the
+    /// start returns [`Error::Interrupted`](crate::Error::Interrupted), and the next call goes on with the wait. For interpreters, as
+    /// [`Iter::interrupt_when`](crate::Iter::interrupt_when).
+    #[doc(hidden)]
+    #[must_use]
+    pub fn interrupt_start_when(
+        mut self,
+        every: Duration,
+        check: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.settings.interrupt = Some(StartInterrupt::new(every, check));
         self
     }
 

@@ -10,6 +10,7 @@ use crate::{
     coordinator::WorkerOptions,
     error::Error,
     fetch::FetchOptions,
+    iter::StartInterrupt,
     memory,
     options::{AutoWorkers, LauncherMode, LoaderOptions, NumWorkers, OnWorkerDeath, PrefetchFactor, default},
     pool::WorkerProgram,
@@ -48,6 +49,7 @@ pub(super) struct Settings {
     pub(super) handle_sigchld: bool,
     /// True if a worker may build the loader, without workers of its own.
     pub(super) may_be_nested: bool,
+    pub(super) interrupt: Option<StartInterrupt>,
     pub(super) warn: Warn,
 }
 
@@ -73,6 +75,7 @@ impl Default for Settings {
             registered: None,
             handle_sigchld: true,
             may_be_nested: false,
+            interrupt: None,
             warn: Warn::default(),
         }
     }

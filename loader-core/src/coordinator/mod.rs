@@ -281,6 +281,11 @@ impl Coordinator {
         self.leasing.slots()
     }
 
+    /// Returns the wait after which the loader warns, if it does.
+    pub(crate) fn warn_after(&self) -> Option<Duration> {
+        self.options.warn_after
+    }
+
     /// True if workers send the hashes of the samples with each batch: with the option `digest`.
     pub(crate) fn has_hashes(&self) -> bool {
         self.options.fetch.digest
@@ -293,7 +298,7 @@ impl Coordinator {
 
     /// Returns the user's position in the epoch; `None` once the end is known.
     pub(crate) fn position(&self) -> Option<Position> {
-        let is_over = self.schedule.is_closed() && self.schedule.is_empty();
+        let is_over = self.schedule.is_closed() && self.schedule.is_empty() && !self.supply.has_failed();
         (!is_over).then(|| self.supply.position(&self.schedule))
     }
 

@@ -269,6 +269,11 @@ impl Supply {
         }
     }
 
+    /// True if the sampler has panicked, and so the rest of the epoch is unknown.
+    pub(super) fn has_failed(&self) -> bool {
+        matches!(self, Self::Batches { plan, .. } if plan.has_failed())
+    }
+
     /// Returns the number of batches that the sampler announced and the number that it has given, once they
     /// differ.
     pub(super) fn miscount(&self) -> Option<(usize, u64)> {

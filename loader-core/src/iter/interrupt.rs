@@ -2,11 +2,12 @@
 
 use std::{
     fmt,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 /// A function that is asked at intervals, while main waits for a batch, whether to end the wait.
-pub(super) struct Interrupt {
+pub(crate) struct Interrupt {
     every: Duration,
     check: Box<dyn FnMut() -> bool + Send>,
     /// When to ask next.
@@ -34,6 +35,32 @@ impl Interrupt {
 
     pub(super) fn due(&self) -> Instant {
         self.due
+    }
+}
+
+/// What makes an [`Interrupt`] for the wait of each epoch for persistent workers.
+#[derive(Clone)]
+pub(crate) struct StartInterrupt {
+    every: Duration,
+    check: Arc<dyn Fn() -> bool + Send + Sync>,
+}
+
+impl StartInterrupt {
+    pub(crate) fn new(every: Duration, check: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self { every, check: Arc::new(check) }
+    }
+
+    pub(super) fn start(&self, now: Instant) -> Interrupt {
+        let check = Arc::clone(&self.check);
+        let mut interrupt = Interrupt::new(self.every, move || check());
+        interrupt.start_wait(now);
+        interrupt
+    }
+}
+
+impl fmt::Debug for StartInterrupt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StartInterrupt").field("every", &self.every).finish_non_exhaustive()
     }
 }
 

@@ -33,6 +33,7 @@ use crate::{
     warning::{Warn, Warning},
 };
 
+pub(crate) use interrupt::StartInterrupt;
 pub(crate) use local::{BatchSource, LocalBatches, LocalShards, MapSource, ShardSource, StreamSource};
 pub(crate) use team::{IdleTeam, Team};
 pub(crate) use tuning::SharedTuner;
@@ -214,6 +215,9 @@ impl<B: Batch> Iter<B> {
 
     /// Takes over what `state`, from which this iterator was resumed, knows of the epoch, or of the one before.
     pub(crate) fn continue_from(&mut self, state: &State) {
+        if let Inner::Batches(iter) = &mut self.inner {
+            iter.begin();
+        }
         if self.epoch() != state.epoch() {
             self.digest_before = state.digest();
             return;
@@ -229,7 +233,8 @@ impl<B: Batch> Iter<B> {
     /// epoch. [`DataLoader::resume`](crate::DataLoader::resume) continues from the state, in this process or
     /// in another one, with any number of workers.
     ///
-    /// This call only copies the state. The state is exact; a batch that failed counts as returned. For the
+    /// This call only copies the state. The state is exact; a batch that failed counts as returned, unless the sampler has
+    /// panicked: a resumed epoch asks the sampler again. For the
     /// cost of resuming an iterable dataset, see [`SnapshotDataset`](crate::SnapshotDataset).
     pub fn state(&self) -> State {
         match self.inner.position().filter(|_| !self.has_all_steps()) {

@@ -9,9 +9,9 @@ use std::{
 
 use loader_ipc::{process, profile::Profile, slots::SlotPool};
 
-use super::interrupt::Interrupt;
+use super::interrupt::{Interrupt, StartInterrupt};
 use crate::{
-    coordinator::{Coordinator, LIVENESS_INTERVAL, Next, Supply, WorkerOptions},
+    coordinator::{Coordinator, Crew as _, LIVENESS_INTERVAL, Next, Supply, WorkerOptions},
     error::Error,
     exit::WorkerActivity,
     figures::ResourceUse,
@@ -22,13 +22,15 @@ use crate::{
     state::Position,
     trace::PassTracer,
     tuner::Setting,
+    warning::Warning,
 };
 
-/// Maximum time for a worker to finish its current sample before the next epoch, or its current batch with
-/// `move_tasks = false`, if the loader has no `timeout`. It equals the time that workers get to end.
+/// Maximum time for a worker to finish its current sample before the next epoch, if the loader has no `timeout`. It
+/// equals the time that workers get to end.
 const RESUME_DEADLINE: Duration = Duration::from_secs(5);
-/// Maximum time until that deadline. A longer `timeout` is reduced to this value, because adding it to an
-/// `Instant` could overflow.
+/// Maximum time until that deadline, and with `move_tasks = false`: then workers load what they were sent to the end, as in
+/// PyTorch, which waits for them. A longer `timeout` is reduced to this value, because adding it to an `Instant` could
+/// overflow.
 const MAX_RESUME_DEADLINE: Duration = Duration::from_secs(1 << 30);
 
 /// Main measures the decoding of one of this many batches.
@@ -51,6 +53,8 @@ pub(crate) struct Team {
     pub(super) last_task: Option<u64>,
     /// Number of spans of each worker that were collected for the trace.
     spans_seen: Vec<u64>,
+    /// The epoch that the workers were told to begin, while main has not seen that all of them have.
+    resuming: Option<u64>,
 }
 
 /// The time in which main decodes batches, measured for one of [`DECODE_INTERVAL`] batches.
@@ -113,7 +117,7 @@ impl Team {
         let coordinator = Coordinator::new(options, supply, slots, persistent, Instant::now(), &pool);
         let (changed, worker_time) = (Instant::now(), Duration::ZERO);
         let (profiles_before, decoding) = (Vec::new(), Decoding::default());
-        let (spans_seen, last_task) = (Vec::new(), None);
+        let (spans_seen, last_task, resuming) = (Vec::new(), None, None);
         Self {
             pool,
             coordinator,
@@ -124,6 +128,7 @@ impl Team {
             trace,
             last_task,
             spans_seen,
+            resuming,
         }
     }
 
@@ -272,27 +277,49 @@ impl Team {
 
     /// Tells the workers that `epoch` begins, and waits until each has answered everything that it was sent
     /// before, for at most `patience` after the last answer.
-    fn resume(&mut self, epoch: u64, patience: Duration) -> Result<(), Error> {
+    fn resume(
+        &mut self,
+        epoch: u64,
+        patience: Duration,
+        interrupt: Option<&StartInterrupt>,
+    ) -> Result<(), Error> {
         if !self.pool.is_owned() {
             let source = io::Error::other("the workers are its parent's");
             return Err(Error::System { what: "resuming in a forked process", source });
         }
-        self.coordinator.start_resuming(epoch, &mut self.pool)?;
-        let mut deadline = Instant::now() + patience;
+        if self.resuming != Some(epoch) {
+            self.coordinator.start_resuming(epoch, &mut self.pool)?;
+            self.resuming = Some(epoch);
+        }
+        let started = Instant::now();
+        let mut interrupt = interrupt.map(|interrupt| interrupt.start(started));
+        let mut deadline = started + patience;
+        let warn_after = self.coordinator.warn_after();
+        let mut warn_at = warn_after.and_then(|after| started.checked_add(after));
         let mut unanswered = self.coordinator.unanswered();
         while let Some(late) = self.coordinator.not_resumed() {
             let now = Instant::now();
+            if interrupt.as_mut().is_some_and(|interrupt| interrupt.is_wanted(now)) {
+                return Err(Error::Interrupted);
+            }
             if self.coordinator.unanswered() < unanswered {
                 unanswered = self.coordinator.unanswered();
                 deadline = now + patience;
+            }
+            if warn_at.is_some_and(|warn_at| now >= warn_at) {
+                warn_at = None;
+                let after = warn_after.unwrap_or_default();
+                self.pool.warn(&Warning::LongWait { after, waiting_for: self.doing(late) });
             }
             // Checked after each report too: other reports than answers must not extend the deadline.
             if now >= deadline {
                 let waiting_for = self.doing(late);
                 return Err(Error::TimedOut { after: patience, waiting_for });
             }
-            self.receive(deadline.min(now + LIVENESS_INTERVAL), true)?;
+            let look_at = interrupt.as_ref().map_or(deadline, |interrupt| deadline.min(interrupt.due()));
+            self.receive(look_at.min(now + LIVENESS_INTERVAL), true)?;
         }
+        self.resuming = None;
         Ok(())
     }
 
@@ -350,15 +377,33 @@ impl IdleTeam {
     }
 
     /// Takes the team, if there is one, and prepares it for `epoch`. Waits until its workers have answered
-    /// what they were sent, for at most `timeout` after each answer.
+    /// what they were sent: after each answer for at most the loader's `timeout`.
     ///
     /// # Errors
-    /// If the workers cannot continue. The workers have then been ended.
-    pub(crate) fn take(&self, epoch: u64, timeout: Option<Duration>) -> Result<Option<Team>, Error> {
+    /// - [`Error::Interrupted`]: the wait was interrupted. The next call goes on with it, if `epoch` is the same.
+    /// - Any other error: the workers cannot continue, and were ended.
+    pub(crate) fn take(
+        &self,
+        epoch: u64,
+        options: &WorkerOptions,
+        interrupt: Option<&StartInterrupt>,
+    ) -> Result<Option<Team>, Error> {
         let team = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // Workers that were told to begin another epoch are ended.
+        let team = team.filter(|team| team.resuming.is_none_or(|begun| begun == epoch));
         let Some(mut team) = team else { return Ok(None) };
-        team.resume(epoch, timeout.unwrap_or(RESUME_DEADLINE).min(MAX_RESUME_DEADLINE))?;
-        Ok(Some(team))
+        let patience = match options.move_tasks {
+            true => RESUME_DEADLINE,
+            false => MAX_RESUME_DEADLINE,
+        };
+        match team.resume(epoch, options.timeout.unwrap_or(patience).min(MAX_RESUME_DEADLINE), interrupt) {
+            Ok(()) => Ok(Some(team)),
+            Err(Error::Interrupted) => {
+                *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(team);
+                Err(Error::Interrupted)
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -1,5 +1,10 @@
 //! Samplers that panic or give indices which the dataset does not have.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
 use loader_core::{Error, prelude::*, sampler::Epoch};
 use loader_tests::{Watchdog, datasets::Count};
 
@@ -54,6 +59,43 @@ fn a_panic_of_the_sampler_ends_the_epoch_in_the_place_of_its_batch() {
             assert_eq!(*batch, panics_at as u64);
             assert!(message.contains("the sampler panics"), "{message}");
             assert!(batches.next().is_none());
+            // The batches that the sampler has not given are still to be loaded.
+            let sampler = BadSampler { len: 10, panics_at: None };
+            let builder = DataLoader::builder(Count(10)).num_workers(workers).sampler(sampler);
+            let rest = builder.build().unwrap().resume(&batches.state()).unwrap();
+            let rest: Vec<u64> = rest.map(|batch| batch.unwrap().as_slice()[0]).collect();
+            assert_eq!(rest, (panics_at as u64..10).collect::<Vec<_>>());
         }
+    }
+}
+
+/// Counts how many batches it has given.
+#[derive(Debug)]
+struct Counted(Arc<AtomicUsize>);
+
+impl Sampler for Counted {
+    fn len(&self) -> usize {
+        4
+    }
+
+    fn indices(&self, _epoch: Epoch) -> Box<dyn Iterator<Item = usize> + Send> {
+        let given = Arc::clone(&self.0);
+        Box::new((0..4).inspect(move |_| {
+            given.fetch_add(1, Ordering::Relaxed);
+        }))
+    }
+}
+
+#[test]
+fn without_workers_each_batch_is_taken_from_the_sampler_when_the_program_asks_for_it() {
+    let given = Arc::new(AtomicUsize::new(0));
+    let loader = DataLoader::builder(Count(4)).sampler(Counted(Arc::clone(&given))).build().unwrap();
+    let mut batches = loader.iter().unwrap();
+    for taken in 0..4 {
+        assert_eq!(given.load(Ordering::Relaxed), taken);
+        let state = batches.state();
+        assert_eq!(loader.resume(&state).unwrap().count(), 4 - taken);
+        given.store(taken, Ordering::Relaxed);
+        batches.next().unwrap().unwrap();
     }
 }

@@ -316,7 +316,7 @@ impl Setup {
             Position::Start if self.dataset.shards == 0 => Supply::batches(plan()),
             Position::Start => Supply::shards(Shards::new(epoch, self.dataset.layout())),
             Position::Batches(position) => {
-                let plan = plan();
+                let mut plan = plan();
                 plan.check(position).expect("the same batches");
                 Supply::batches_from(plan, position)
             }

@@ -100,6 +100,11 @@ impl<B> LocalBatches<B> {
         Some(digested(info, batch))
     }
 
+    /// Takes the first batch from the sampler, as a resumed epoch does at once.
+    pub(in super::super) fn begin(&mut self) {
+        self.plan.begin();
+    }
+
     /// Skips batches that the user has already received.
     fn leave_out(&mut self) {
         let mut next = self.plan.next_number();

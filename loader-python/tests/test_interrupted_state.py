@@ -1,0 +1,97 @@
+"""The state after an exception ended the iteration: a loader that continues from it loses no sample."""
+
+import pytest
+import torch
+from torch_datasets import Rows
+
+from loader import DataLoader
+
+
+class Interrupts(Rows):
+    """Sample 7 raises what Ctrl-C raises."""
+
+    def __getitem__(self, index):
+        if index == 7 and self.raises:
+            raise KeyboardInterrupt
+        return super().__getitem__(index)
+
+
+class Sampler:
+    """Raises before number 13."""
+
+    def __init__(self, raises):
+        self.raises = raises
+
+    def __len__(self):
+        return 20
+
+    def __iter__(self):
+        for index in range(20):
+            if index == 13 and self.raises is not None:
+                raise self.raises
+            yield index
+
+
+class Unreadable:
+    """A batch that main cannot unpickle if it begins with number 6."""
+
+    def __init__(self, rows):
+        self.rows = torch.stack(rows)
+
+    def __reduce__(self):
+        return (interrupt, ()) if int(self.rows[0][0]) == 6 else (torch.tensor, (self.rows.tolist(),))
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+def numbers_until_the_exception(loader, exception):
+    numbers = []
+    with pytest.raises(exception):
+        for batch in loader:
+            numbers += batch[:, 0].tolist()
+    return numbers
+
+
+def numbers(loader):
+    return [number for batch in loader for number in batch[:, 0].tolist()]
+
+
+def test_ctrl_c_in_the_dataset():
+    dataset = Interrupts(20)
+    dataset.raises = True
+    loader = DataLoader(dataset, batch_size=2)
+    before = numbers_until_the_exception(loader, KeyboardInterrupt)
+    dataset.raises = False
+    loader.load_state_dict(loader.state_dict())
+    assert before == list(range(6))
+    assert numbers(loader) == list(range(6, 20))
+
+
+@pytest.mark.parametrize("exception", [KeyboardInterrupt, OSError])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_exception_of_the_sampler(num_workers, exception):
+    sampler = Sampler(exception)
+    loader = DataLoader(Rows(20), batch_size=2, sampler=sampler, num_workers=num_workers)
+    before = numbers_until_the_exception(loader, exception)
+    sampler.raises = None
+    loader.load_state_dict(loader.state_dict())
+    assert before + numbers(loader) == list(range(20))
+
+
+def test_ctrl_c_while_main_unpickles_a_batch():
+    loader = DataLoader(Rows(20), batch_size=2, num_workers=2, collate_fn=Unreadable)
+    before = numbers_until_the_exception(loader, KeyboardInterrupt)
+    rest = DataLoader(Rows(20), batch_size=2, num_workers=2)
+    rest.load_state_dict(loader.state_dict())
+    assert before == list(range(6))
+    assert numbers(rest) == list(range(6, 20))
+
+
+def test_a_batch_that_ctrl_c_has_kept_from_the_program_comes_next():
+    sampler = Sampler(KeyboardInterrupt)
+    batches = iter(DataLoader(Rows(20), batch_size=2, sampler=sampler, num_workers=2))
+    before = numbers_until_the_exception(batches, KeyboardInterrupt)
+    # The sampler has ended, so these are the batches before its exception.
+    assert before + numbers(batches) == list(range(12))
