@@ -97,13 +97,13 @@ impl Plan {
     /// batches that were. A resumed epoch asks the sampler again for a batch for which it has panicked.
     pub(crate) fn position(&self, next: u64, ahead: Vec<u64>) -> Position {
         let (batches, taken) = (self.announced as u64, self.taken.clone());
+        let next = self.failed_at.map_or(next, |failed| next.min(failed));
         match self.fingerprint {
-            Some(fingerprint) => {
-                let next = self.failed_at.map_or(next, |failed| next.min(failed));
+            Some(fingerprint) if next > 0 || !ahead.is_empty() => {
                 Position::Batches(BatchesPosition { next, ahead, batches, fingerprint, taken })
             }
-            None if taken.is_empty() => Position::Start,
-            None => Position::Remaining(taken),
+            _ if taken.is_empty() => Position::Start,
+            _ => Position::Remaining(taken),
         }
     }
 
