@@ -1,4 +1,4 @@
-"""What all tests have in common: each one must leave no process, no file descriptor and no shared memory behind."""
+"""Checks after each test that no child process, no shared memory and no descriptor of shared memory is left."""
 
 import gc
 

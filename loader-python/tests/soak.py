@@ -1,10 +1,10 @@
-"""Epochs with random options, one after another, while workers are killed and stopped at random moments.
+"""Loads epochs with random options, one after another, and kills and stops workers at random moments.
 
     python loader-python/tests/soak.py SECONDS [SEED]
 
-Each epoch must have the batches of PyTorch's loader. Some epochs are left, and continued by another loader from the state. At
-the end no process, descriptor or shared memory may be left, and memory, descriptors and threads may not have grown. Lines that
-begin with `soak:` have the figures.
+Each epoch must have the batches of PyTorch's loader. The program leaves some epochs, and another loader resumes them
+from the state. At the end no process, descriptor or shared memory may be left, and memory, descriptors and threads may
+not have grown. Lines that begin with `soak:` have the figures.
 """
 
 import faulthandler
@@ -34,7 +34,8 @@ INTERVAL = 0.15  # seconds between signals, on average
 MAX_STOP = 0.3  # seconds for which a worker is stopped
 EPISODE_LIMIT = 120  # seconds until the program prints where each thread is, and ends
 FOREVER = 1_000_000
-#: What must not grow, with the max growth over the run that the slope of the second half may show.
+#: What must not grow, with the maximum growth: the slope of a line through the second half of the run, times the run's
+#: length.
 BOUNDS = {"bytes of memory": 16 << 20, "descriptors": 32, "threads": 4, "mappings": 32}
 
 

@@ -1,4 +1,4 @@
-"""How datasets travel to workers: what cannot travel is named, with what to do."""
+"""Datasets that can and cannot be sent to workers; the errors name the part that cannot be pickled."""
 
 import multiprocessing
 import pickle

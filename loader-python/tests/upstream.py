@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Runs a test file of PyTorch or torchdata with this package's loader in place of theirs.
 
-    python tests/upstream.py FILE [--only PATTERN] [--list] [--baseline] [--loader NAME] [--jobs N] [--time-limit SECONDS]
+    python loader-python/tests/upstream.py FILE [--only PATTERN] [--list] [--baseline] [--loader NAME] [--jobs N]
+        [--time-limit SECONDS]
 
-FILE is test/test_dataloader.py of PyTorch, or test/stateful_dataloader/test_dataloader.py or test_state_dict.py of torchdata,
-of the installed version. The project has no copy of them. README.md beside this file says where to get them.
+FILE is test/test_dataloader.py of PyTorch, or test/stateful_dataloader/test_dataloader.py or test_state_dict.py of
+torchdata, of the installed version. The project has no copy of them. README.md beside this file says where to get them.
 
-Each test runs in a process of its own. Its outcome is compared with the table of FILE's name in upstream_expected.toml, which
-names the tests that may fail and says why. The exit status is 0 if every other test passes or is skipped by FILE itself, and no
-test of the table passes.
+Each test runs in a process of its own. The table of FILE's name in upstream_expected.toml lists the tests that must
+fail, each with the reason. The exit status is 1 if any other test fails, if a listed test passes, or if the table names
+a test that FILE does not have; it is 2 if FILE's tests cannot be listed.
 """
 
 import argparse
@@ -48,7 +49,7 @@ def main() -> int:
     parser.add_argument("--loader", default=OURS, metavar="NAME", help="the class that is tested (default: %(default)s)")
     parser.add_argument("--baseline", action="store_const", dest="loader", const=TORCHS, help=f"same as --loader {TORCHS}")
     parser.add_argument("--jobs", type=int, default=2, help="tests that run at the same time (default: %(default)s)")
-    parser.add_argument("--time-limit", type=float, default=300, metavar="SECONDS", help="of one test (default: %(default)s)")
+    parser.add_argument("--time-limit", type=float, default=300, metavar="SECONDS", help="maximum seconds for one test (default: %(default)s)")
     options = parser.parse_args()
     file = options.file.resolve()
     if not file.is_file():
