@@ -1,15 +1,19 @@
-"""Loads on other machines than it trains on: loader actors hand batches to trainer actors through Ray's object store.
+"""Loads batches in Ray actors on other machines than the training.
+
+Loader actors pass the batches to trainer actors through Ray's object store.
 
     pip install ./loader-python ray torch cloudpickle
     python loader-python/examples/ray_disaggregated.py
 
-Each trainer has a share of the dataset and two loaders. Loader k gives batches k, k + 2, k + 4, ... of the share, so the trainer takes
-them in order. Each batch comes with the state of its loader. If a loader dies, the trainer makes another one with the last state that
-it has; a checkpoint of a trainer has these states too.
+Each trainer has a share of the dataset and two loader actors. Loader actor k returns the batches k, k + 2, k + 4, ... of
+the share, and the trainer asks the two in turn, so it gets the batches in order. Each batch comes with the state of its
+loader. If a loader actor dies, the trainer makes another one with the last state that it has received. A checkpoint of a
+trainer contains these states too.
 
-The script kills a loader and a trainer in the middle of the epoch. The batches and losses are those of one process, number for number.
+The script kills a loader actor and a trainer in the middle of the epoch. The batches and losses are those of one process,
+number for number.
 
-On a cluster, give the nodes resources of their own, such as `ray start --resources '{"loading": 8}'`, and the actors
+On a cluster, give the nodes resources, such as `ray start --resources '{"loading": 8}'`, and the loader actors
 `options(resources={"loading": 1})`.
 """
 

@@ -1,12 +1,12 @@
-"""Trains a small convolutional network on folders of photographs, with PyTorch's and torchvision's loader or with this one.
+"""Trains a small convolutional network on photographs, with torchvision and PyTorch's loader, or with this package.
 
     pip install ./loader-python torch torchvision
     python loader-python/examples/train_photos.py                      # pictures of clouds
     python loader-python/examples/train_photos.py FOLDER --workers 4   # one sub-folder for each class
     python loader-python/examples/train_photos.py FOLDER --workers 4 --package torch
 
-Only the two imports differ. The last line of the output is JSON with the images per second of loading alone, and of loading and
-training together.
+Only the two imports differ. The last line of the output is JSON with the images per second of loading alone, and of
+loading and training together.
 """
 
 import argparse

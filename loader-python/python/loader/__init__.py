@@ -1,9 +1,10 @@
-"""PyTorch's ``DataLoader`` with worker processes that are replaced when they die.
+"""A replacement for PyTorch's ``DataLoader`` whose worker processes are replaced when they die.
 
-``from loader import DataLoader`` takes the place of ``from torch.utils.data import DataLoader``: the same arguments, order,
-random numbers, warnings and exceptions. Workers that die are replaced, and the epoch goes on unchanged.
+Change ``from torch.utils.data import DataLoader`` to ``from loader import DataLoader``. The arguments, the order, the
+random numbers, the warnings and the exceptions are the same. The loader replaces a worker that dies, and loads its
+batches again.
 
-Importing this package imports neither PyTorch nor NumPy. The names are loaded when they are used.
+Importing this package imports neither PyTorch nor NumPy. Using one of its names imports the module that has the name.
 """
 
 import importlib

@@ -1,8 +1,8 @@
-"""The formats of files that Rust workers read. Each class describes a dataset; docs/data.md of the project has the formats, and
-the meaning of each option.
+"""Dataset classes whose files Rust workers read, one class for each format.
 
-``path`` is a file, a folder, a pattern such as ``"train-*.parquet"``, or a list of them.
-Sizes are numbers of bytes or texts such as ``"64 MiB"``.
+An object describes a dataset; see docs/data.md of the project for the formats and the options. ``path`` is a file, a
+folder, a pattern such as ``"train-*.parquet"``, or a list of them. Sizes are numbers of bytes or strings such as
+``"64 MiB"``.
 """
 
 import functools
@@ -112,12 +112,13 @@ class ImageFolder(RustDataset):
 
     Args:
         root: The folder with one sub-folder per class.
-        transform: A transform or a list of them, of :mod:`loader.transforms` or of torchvision, or ``"train"`` or ``"eval"``
-            with ``size``. By default images keep their size.
+        transform: A transform or a list of them, of :mod:`loader.transforms` or of torchvision, or ``"train"`` or
+            ``"eval"`` with ``size``. By default images keep their size.
         size: Width and height of the images that ``"train"`` and ``"eval"`` make, 224 by default.
         exif_orientation: True to turn images upright, as the orientation in their EXIF data says.
         max_file_bytes: Maximum size of an image file, 256 MiB by default.
-        output: What tensors are: ``"torch"``, ``"numpy"`` or ``"dlpack"``.
+        output: Type of the tensors: ``"torch"``, ``"numpy"``, or ``"dlpack"`` for objects with ``__dlpack__``. By default
+            ``"torch"`` if PyTorch is installed, otherwise ``"numpy"``.
 
     Example:
         >>> from loader import ImageFolder
@@ -255,8 +256,8 @@ class Tokens(RustDataset):
 
 
 class Arrays(RustDataset):
-    """Rows of arrays: NumPy's ``.npy`` and ``.npz``, safetensors, IDX (MNIST) and CIFAR's binary files. ``files`` has a file
-    for each field."""
+    """Rows of arrays: NumPy's ``.npy`` and ``.npz``, safetensors, IDX (MNIST) and CIFAR's binary files. ``files`` names a
+    file for each field."""
 
     def __init__(self, path: Paths | None = None, *, output: Output | None = None, **keys: Unpack[ArraysKeys]) -> None:
         super().__init__({"kind": "arrays", **({} if path is None else {"path": path}), **keys}, output)

@@ -1,10 +1,10 @@
 """Transforms of images that workers apply without Python, named as in ``torchvision.transforms.v2``.
 
-Each class describes a step of ``loader_data::Transform``; the steps, their arithmetic and their rounding are torchvision's.
-Random numbers come from the generator of the sample (its seed, epoch and index), so that an image looks the same with any
-number of workers.
+Each class describes a step of ``loader_data::Transform``; the steps, their arithmetic and their rounding are
+torchvision's. Each sample has its own random number generator, seeded from the loader's base seed, the epoch and the
+index, so workers transform an image in the same way, whatever their number.
 
-A transform of torchvision can be given in place of each of these: :func:`steps_of` reads its attributes.
+In place of each class, a dataset also accepts torchvision's transform of the same name.
 """
 
 import dataclasses
@@ -52,7 +52,7 @@ class Resize(Transform):
                 return {"resize": {"size": side}}
             case [height, width]:
                 return {"resize_exact": {"height": height, "width": width}}
-        raise ValueError(f"Resize: size is one number or two, not {self.size!r}")
+        raise ValueError(f"Resize: size must be one number or two, but is {self.size!r}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +67,7 @@ class CenterCrop(Transform):
 
 @dataclasses.dataclass(frozen=True)
 class RandomResizedCrop(Transform):
-    """Takes a part of random area, aspect ratio and position, and resizes it."""
+    """Takes a part of random area, aspect ratio and position, and resizes it to ``size``."""
 
     size: _Size
     scale: tuple[float, float] = (0.08, 1.0)
@@ -132,7 +132,7 @@ class ToDtype(Transform):
             return "u8"
         if name != "float32" or not self.scale:
             raise ValueError(
-                f"ToDtype: pixels are float32 from 0 to 1 (scale=True) or uint8, not {name} with scale={self.scale}"
+                f"ToDtype: dtype must be float32 with scale=True, or uint8, but is {name} with scale={self.scale}"
             )
         return "f32"
 
@@ -163,8 +163,8 @@ def steps_of(transform: Any) -> tuple[list[dict[str, Any]], str]:
     """Returns the steps of a transform or a list of them as in a config, and the type of the pixels.
 
     Raises:
-        TypeError: There is no such transform here.
-        ValueError: It has an option that the steps do not have.
+        TypeError: If workers have no such transform.
+        ValueError: If an option of the transform has a value that workers do not support.
     """
     steps: list[dict[str, Any]] = []
     pixels = "f32"
@@ -203,7 +203,9 @@ def _own(transform: Any) -> Transform:
     for option, allowed in _FIXED.items():
         value = getattr(transform, option, allowed[0])
         if getattr(value, "value", value) not in allowed:
-            raise ValueError(f"{name} has {option}={value!r}; here it is always {allowed[0]!r}")
+            raise ValueError(
+                f"{name} has {option}={value!r}, which workers do not support: use {option}={allowed[0]!r}"
+            )
     fields = [field.name for field in dataclasses.fields(kind)]
     return kind(**{field: getattr(transform, field) for field in fields if hasattr(transform, field)})
 
@@ -215,5 +217,5 @@ def _sizes(size: _Size) -> list[int]:
 def _both(size: _Size) -> Mapping[str, int]:
     sides = _sizes(size)
     if len(sides) not in (1, 2):
-        raise ValueError(f"the size of a transform must be one number or (height, width), not {size!r}")
+        raise ValueError(f"the size of a transform must be one number or (height, width), but is {size!r}")
     return {"height": sides[0], "width": sides[-1]}
