@@ -32,7 +32,6 @@ def test_the_batches_are_those_of_two_workers(persistent_workers):
     assert epochs_of(Rows(50), num_workers="auto", **arguments) == epochs_of(Rows(50), num_workers=2, **arguments)
 
 
-@pytest.mark.xfail(strict=True, reason="one worker reads both shards, and get_worker_info() names the same shard for both")
 @pytest.mark.parametrize("persistent_workers", [False, True])
 def test_the_batches_of_an_iterable_dataset_are_those_of_two_workers(persistent_workers):
     stream, arguments = Stream((20, 15)), {"persistent_workers": persistent_workers}

@@ -58,8 +58,10 @@ class DataLoader(_base.DataLoader[_Batch]):
     numbers: a new worker begins with the seed of the one before, so set ``seed_samples`` for such datasets.
 
     Args:
-        num_workers: As in PyTorch, or ``"auto"``: the loader measures, and uses as many workers as are of use, at most one per
-            CPU. Set ``persistent_workers`` too, so that an epoch begins with what the epoch before has found.
+        num_workers: As in PyTorch, or ``"auto"``: the loader measures, and uses as many workers as are of use, at most four per
+            CPU, or 16 if that is more, and never more than 62. Set ``persistent_workers`` too, so that an epoch begins with what
+            the epoch before has found. An iterable dataset of Python objects has one worker per CPU with ``"auto"``, because
+            it shares its samples among a fixed number of workers.
         on_bad_sample: What happens if ``dataset[i]`` raises: ``"error"`` (default) raises it in place of the batch, ``"skip"``
             leaves the sample out, ``"replace"`` takes another one.
         max_bad_samples: Maximum number of bad samples in an epoch; one more ends it. 10 by default.
@@ -145,6 +147,9 @@ class DataLoader(_base.DataLoader[_Batch]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
+        if self._is_auto and self._dataset_kind == _DatasetKind.Map:
+            # The maximum, which `get_worker_info` shows.
+            self.num_workers = min(max(4 * self.num_workers, 16), 62)
         self.seed_samples = seed_samples
         self.move_tasks = seed_samples if move_tasks is None else move_tasks
         self._begun_epochs = 0
@@ -168,7 +173,8 @@ class DataLoader(_base.DataLoader[_Batch]):
                     ' `if __name__ == "__main__":`, because workers import this script, or install cloudpickle; a dataset'
                     " that has a loader must load with num_workers=0"
                 )
-            self.check_worker_number_rationality()
+            if not self._is_auto:
+                self.check_worker_number_rationality()
         if self._resume_from is not None and self._resume_from["at"] == "end":
             return _state.NoBatches(self)
         return _Iterator(self)
@@ -232,8 +238,10 @@ class DataLoader(_base.DataLoader[_Batch]):
         self._iterator = None
 
     def _engine_options(self) -> dict[str, Any]:
-        workers = "auto" if self._is_auto else self.num_workers
-        options: dict[str, Any] = {"num_workers": workers, "in_order": self.in_order}
+        is_map = self._dataset_kind == _DatasetKind.Map
+        options: dict[str, Any] = {"num_workers": self.num_workers, "in_order": self.in_order}
+        if self._is_auto and (is_map or _rust.base_of(self.dataset) is not None):
+            options["num_workers"] = {"auto": {"max": self.num_workers}} if is_map else "auto"
         if self.num_workers > 0:
             options |= {
                 "prefetch_factor": self.prefetch_factor,
