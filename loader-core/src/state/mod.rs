@@ -55,7 +55,7 @@ pub struct State {
     #[serde(default)]
     is_merged: bool,
     #[serde(default)]
-    pipeline: Pipeline,
+    pipeline: Arc<Pipeline>,
     epoch: u64,
     /// Number of times that `next` has returned a batch of the epoch, or the error of one.
     #[serde(default)]
@@ -275,7 +275,7 @@ impl State {
     ) -> Self {
         let Origin { seed, order, samples, share, ref pipeline } = *origin;
         let samples = samples.map(|samples| samples as u64);
-        let pipeline = Pipeline::clone(pipeline);
+        let pipeline = Arc::clone(pipeline);
         Self {
             version: VERSION,
             seed,
@@ -351,7 +351,7 @@ impl State {
 
     /// Checks what must agree whatever share of the samples the loader has.
     fn check_run(&self, origin: &Origin) -> Result<(), Error> {
-        let (theirs, ours) = (&self.pipeline, &*origin.pipeline);
+        let (theirs, ours) = (&*self.pipeline, &*origin.pipeline);
         if self.version != VERSION {
             return Err(Error::StateVersion { version: self.version, supported: VERSION });
         }

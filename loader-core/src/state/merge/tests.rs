@@ -215,7 +215,7 @@ fn states_that_do_not_belong_together_are_refused_by_rank_and_part() {
         let message = refusal(change);
         assert!(message.starts_with(expected), "{message}");
     }
-    let own = |state: &mut State| state.pipeline.shared = None;
+    let own = |state: &mut State| Arc::make_mut(&mut state.pipeline).shared = None;
     let message = refusal(&|states| states.iter_mut().for_each(own));
     assert!(message.starts_with("the run had the sampler `rank 0 of Run"), "{message}");
 }
