@@ -3,6 +3,7 @@
 import io
 import json
 
+import numpy
 import pytest
 import torch
 from torch_datasets import Rows, Stream
@@ -259,3 +260,34 @@ def test_a_state_of_a_dataset_that_cannot_be_sent_does_not_fail_the_batch():
             raise RuntimeError("not now")
 
     assert len(list(DataLoader(Unsendable(), num_workers=1))) == 30
+
+
+@pytest.fixture(params=["MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"])
+def bit_generator(request):
+    before = numpy.random.get_bit_generator()
+    numpy.random.set_bit_generator(getattr(numpy.random, request.param)(1))
+    yield
+    numpy.random.set_bit_generator(before)
+
+
+class DrawsWithNumPy(Sampler):
+    def __iter__(self):
+        yield from numpy.random.permutation(40).tolist()
+
+    def __len__(self):
+        return 40
+
+
+def test_a_state_has_any_bit_generator_of_numpy(bit_generator):
+    loader = DataLoader(Rows(40), 4, sampler=DrawsWithNumPy())
+    iterator = iter(loader)
+    found = numbers([next(iterator), next(iterator)])
+    state = saved(loader.state_dict())
+    expected = numbers(iterator)
+    numpy.random.standard_normal()
+    program = numpy.random.get_state(legacy=False)
+    other = DataLoader(Rows(40), 4, sampler=DrawsWithNumPy())
+    other.load_state_dict(state)
+    assert numbers(other) == expected
+    assert str(numpy.random.get_state(legacy=False)) == str(program)
+    assert len(set(found + expected)) == 10

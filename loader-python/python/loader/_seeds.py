@@ -19,9 +19,15 @@ def capture() -> dict[str, Any]:
     if sys.modules.get("numpy"):
         import numpy
 
-        name, key, *rest = numpy.random.get_state()
-        state["numpy"] = (name, key.tolist(), *rest)
+        state["numpy"] = _plain(numpy.random.get_state(legacy=False))
     return state
+
+
+def _plain(value: Any) -> Any:
+    """Returns a state of NumPy with lists in place of arrays. Which arrays it has depends on the bit generator."""
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def restore(state: dict[str, Any]) -> None:
@@ -68,3 +74,14 @@ def seeded(value: int, then_restore: bool) -> Iterator[None]:
     finally:
         if before is not None:
             restore(before)
+
+
+@contextlib.contextmanager
+def kept(*saved: dict[str, Any]) -> Iterator[None]:
+    """Afterwards each generator is as it was before the body, unless the program has restored it to one of the states ``saved``,
+    with which the body begins: then it goes on from what the body has drawn."""
+    before = capture()
+    try:
+        yield
+    finally:
+        restore({name: state for name, state in before.items() if all(state != each.get(name) for each in saved)})

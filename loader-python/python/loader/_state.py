@@ -86,22 +86,19 @@ class Generators:
         """Sets them to the states that :meth:`capture` has returned."""
         for generator, state in zip(self._own, saved["own"], strict=True):
             _base.set_generator_state(generator, from_text(state))
-        _restore(saved["global"])
+        _seeds.restore(_read(saved["global"]))
 
     @contextlib.contextmanager
     def as_saved(self, saved: dict[str, Any]) -> Iterator[None]:
         """In the body the generators begin in the states that :meth:`capture` has returned. Afterwards a global one is as it
         was before, unless the program has restored it too: one that was as saved goes on from what the body has drawn."""
-        before = self.capture()["global"]
-        self.restore(saved)
-        try:
+        with _seeds.kept(_read(saved["global"])):
+            self.restore(saved)
             yield
-        finally:
-            _restore({name: state for name, state in before.items() if state != saved["global"].get(name)})
 
 
-def _restore(states: dict[str, str]) -> None:
-    _seeds.restore({name: from_text(state) for name, state in states.items()})
+def _read(texts: dict[str, str]) -> dict[str, Any]:
+    return {name: from_text(text) for name, text in texts.items()}
 
 
 class NoBatches:
