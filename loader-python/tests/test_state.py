@@ -2,6 +2,9 @@
 
 import io
 import json
+import os
+import random
+import signal
 
 import numpy
 import pytest
@@ -9,7 +12,7 @@ import torch
 from torch_datasets import Rows, Stream
 from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 
-from loader import DataLoader
+from loader import DataLoader, _epoch_notes
 
 KINDS = {
     "in sequence": lambda **arguments: DataLoader(Rows(40), batch_size=4, **arguments),
@@ -99,7 +102,7 @@ def test_a_loaded_state_is_the_state():
 
 
 def test_what_is_no_state_is_refused():
-    for state in ({}, [], {"version": 2}, {"version": 1, "at": "between"}):
+    for state in ({}, [], {"version": 3}, {"version": 2, "at": "between"}):
         with pytest.raises(ValueError):
             DataLoader(Rows(3)).load_state_dict(state)
 
@@ -291,3 +294,82 @@ def test_a_state_has_any_bit_generator_of_numpy(bit_generator):
     assert numbers(other) == expected
     assert str(numpy.random.get_state(legacy=False)) == str(program)
     assert len(set(found + expected)) == 10
+
+
+class Shuffled(IterableDataset):
+    """The numbers of a worker's share in random order, which `iter` draws."""
+
+    def __iter__(self):
+        return iter(self.order())
+
+    def order(self):
+        info = get_worker_info()
+        numbers = list(range(info.id if info else 0, 40, info.num_workers if info else 1))
+        random.shuffle(numbers)
+        return [numbers[place] for place in torch.randperm(len(numbers))]
+
+
+class ShuffledLate(Shuffled):
+    """Draws the order when the first number is taken."""
+
+    def __iter__(self):
+        yield from self.order()
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("dataset", [Shuffled, ShuffledLate])
+def test_a_stream_that_shuffles_and_has_no_state_is_read_again_in_the_same_order(dataset, workers):
+    """In the first and in the second epoch, in a program whose generators have other states."""
+
+    def make():
+        return DataLoader(dataset(), batch_size=3, collate_fn=list, **WORKERS[workers])
+
+    loader = make()
+    for epoch in range(2):
+        iterator = iter(loader)
+        torch.rand(1)
+        found = [next(iterator) for _ in range(5)]
+        state = saved(loader.state_dict())
+        whole = found + list(iterator)
+        assert sorted(number for batch in whole for number in batch) == list(range(40))
+        random.seed(80 + epoch)
+        torch.manual_seed(80 + epoch)
+        program = random.getstate(), torch.get_rng_state().tolist()
+        other = make()
+        other.load_state_dict(state)
+        iterator = iter(other)
+        found.append(next(iterator))
+        # The state of a run that was resumed.
+        state = saved(other.state_dict())
+        assert found + list(iterator) == whole
+        if not WORKERS[workers]:
+            assert (random.getstate(), torch.get_rng_state().tolist()) == program
+        last = make()
+        last.load_state_dict(state)
+        assert found + list(last) == whole
+
+
+def test_a_persistent_worker_that_replaces_another_reads_a_shuffled_stream_in_the_same_order():
+    loader = DataLoader(ShuffledLate(), batch_size=4, num_workers=1, persistent_workers=True, prefetch_factor=1)
+    list(loader)
+    iterator = iter(loader)
+    found = [next(iterator) for _ in range(3)]
+    os.kill(iterator._workers[0].pid, signal.SIGKILL)
+    with pytest.warns(RuntimeWarning, match="worker 0"):
+        found += list(iterator)
+    assert sorted(torch.cat(found).tolist()) == list(range(40))
+
+
+def test_a_part_of_a_note_does_not_hide_the_notes_after_it():
+    notes = _epoch_notes.EpochNotes()
+    _epoch_notes.append(notes.path, _epoch_notes.GENERATORS, 0, 5, b"zero")
+    size = os.stat(notes.path).st_size
+    _epoch_notes.append(notes.path, _epoch_notes.GENERATORS, 1, 5, b"one")
+    assert notes.generators(5) == {0: b"zero", 1: b"one"}
+    _epoch_notes.append(notes.path, _epoch_notes.GENERATORS, 2, 5, bytes(1000))
+    os.truncate(notes.path, 2 * size + 100)
+    assert 2 not in notes.generators(5)
+    _epoch_notes.append(notes.path, _epoch_notes.GENERATORS, 3, 5, b"three")
+    assert notes.generators(5) == {0: b"zero", 1: b"one", 3: b"three"}
+    assert _epoch_notes.find_generators(notes.path, 3, 5) == b"three"
+    assert _epoch_notes.find_generators(notes.path, 2, 5) is None

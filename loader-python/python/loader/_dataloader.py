@@ -15,7 +15,7 @@ import weakref
 from multiprocessing import spawn, util
 from typing import Any, Literal, TypeVar
 
-from . import _base, _collate, _exit, _fetch, _info, _keys, _last_states, _native, _pickling, _rust, _shared_arrays, _state
+from . import _base, _collate, _epoch_notes, _exit, _fetch, _info, _keys, _native, _pickling, _rust, _shared_arrays, _state
 from ._base import _BaseDataLoaderIter, _DatasetKind
 from ._order import Order
 
@@ -266,7 +266,7 @@ class _Iterator(_BaseDataLoaderIter):
         self._generators = _state.Generators(loader)
         self._stateful_sampler = _state.sampler_of(loader)
         self._fetcher: _fetch.Fetcher | None = None
-        self._last_states: _last_states.LastStates | None = None
+        self._notes: _epoch_notes.EpochNotes | None = None
         # The states of the dataset in the workers, as far as they are known.
         self._states: dict[int, bytes] = {}
         if state is not None:
@@ -301,12 +301,30 @@ class _Iterator(_BaseDataLoaderIter):
                     self._sampler_iter = iter(self._index_sampler)
                 self._batches = self._start(loader, state)
         # The state of a dataset within an epoch is from after these draws.
+        if within is not None:
+            self._restore_generators(within)
         if self._fetcher is not None:
             self._fetcher.restore(self._states.pop(0, None))
             if not is_map and (within is None or _is_start(within["engine"])):
                 self._fetcher.begin()
         if not is_map:
             self._batches = self._start(loader, state)
+
+    def _restore_generators(self, within: dict[str, Any]) -> None:
+        """Gives back the generators with which an iterable dataset was begun."""
+        for worker, text in within["dataset_generators"].items():
+            generators = _state.from_text(text)
+            if self._fetcher is not None:
+                self._fetcher.saved_generators = generators
+            elif self._notes is not None:
+                epoch = within["engine"]["epoch"]
+                _epoch_notes.append(self._notes.path, _epoch_notes.GENERATORS, int(worker), epoch, generators)
+
+    def _dataset_generators(self) -> dict[int, bytes]:
+        if self._notes is not None:
+            return self._notes.generators(self._epoch)
+        generators = self._fetcher.generators() if self._fetcher is not None else None
+        return {} if generators is None else {0: generators}
 
     def _load_sampler(self, state: dict[str, Any] | None) -> None:
         sampler = state["sampler"] if state is not None else None
@@ -349,7 +367,7 @@ class _Iterator(_BaseDataLoaderIter):
         keys = _keys.KeyList() if is_local else _keys.KeyFile()
         is_template = _start_method(loader) != "spawn"
         self._fetcher = self._opened(keys) if is_local else None
-        self._last_states = _last_states.LastStates() if self._persistent and not is_map else None
+        self._notes = None if is_local or is_map else _epoch_notes.EpochNotes()
         self._order = _keys.KeyOrder(self._index_sampler, self._auto_collation, keys) if is_map else None
         return _native.Engine(
             _Parts(
@@ -383,7 +401,8 @@ class _Iterator(_BaseDataLoaderIter):
             "keys": keys,
             "is_map": self._dataset_kind == _DatasetKind.Map,
             "states": self._states,
-            "last_states": self._last_states.path if self._last_states is not None else None,
+            "notes": self._notes.path if self._notes is not None else None,
+            "is_persistent": self._persistent,
             "torch": _base.has_torch,
             "default_dtype": _base.default_dtype(),
         }
@@ -429,8 +448,8 @@ class _Iterator(_BaseDataLoaderIter):
         self._batches.close()
         self._began_with = self._generators.capture()
         super()._reset(loader, first_iter)
-        if self._last_states is not None:
-            self._last_states.begin_epoch(self._epoch + 1)
+        if self._notes is not None:
+            self._notes.begin_epoch(self._epoch + 1)
         if isinstance(self._dataset, _base.data_pipes):
             # PyTorch has given it the seed of this epoch. Workers get it with the dataset, so they cannot stay.
             self._make_engine(loader)
@@ -464,8 +483,8 @@ class _Iterator(_BaseDataLoaderIter):
         engine = json.loads(text)
         is_within = not self._is_over and engine["epoch"] == self._epoch
         states = dict(self._states) if is_within or self._persistent else {}
-        if self._last_states is not None:
-            states |= self._last_states.before(self._epoch if is_within else self._epoch + 1)
+        if self._notes is not None and self._persistent:
+            states |= self._notes.last_states(self._epoch if is_within else self._epoch + 1)
         if self._fetcher is not None and not (is_within and self._order is None and not _is_start(engine)):
             # Elsewhere the engine's state has it.
             snapshot = self._fetcher.snapshot()
@@ -485,6 +504,7 @@ class _Iterator(_BaseDataLoaderIter):
             "sampler": order.states.get(_given(engine)) if order is not None else None,
             "first": order.first if order is not None and self._stateful_sampler is not None else [],
             "first_keys": order.first_keys if order is not None else None,
+            "dataset_generators": {str(worker): _state.to_text(each) for worker, each in self._dataset_generators().items()},
         }
 
     @property

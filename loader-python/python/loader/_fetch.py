@@ -1,12 +1,13 @@
 """A dataset that is open in this process, with the functions that turn its samples into batches."""
 
+import contextlib
 import functools
 import itertools
 import pickle
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from . import _keys, _last_states, _seeds
+from . import _epoch_notes, _keys, _seeds
 
 
 class Fetcher:
@@ -36,8 +37,11 @@ class Fetcher:
         self.is_local = encode is None
         # As in PyTorch, the method may be there and false.
         self._worker = 0
-        self._last_states: str | None = None
+        self._notes: str | None = None
+        self._is_persistent = False
         self._sends_state = False
+        #: Without workers: the generators with which the dataset was begun in the run that is resumed.
+        self.saved_generators: bytes | None = None
         self._begun: Items | None = None
         self._items: Items | None = None
         self.has_many = auto_collation and bool(getattr(dataset, "__getitems__", None))
@@ -67,28 +71,43 @@ class Fetcher:
         # PyTorch gives whatever it is to `collate_fn`. The engine wants a sample per key.
         return [_Whole(samples), *keys[1:]]
 
-    def join(self, worker: int, is_map: bool, last_states: str | None) -> None:
-        """Called in a worker. The state of a map-style dataset goes with each batch. That of an iterable dataset at the end of
-        an epoch goes into the file ``last_states``, which is ``None`` if the worker ends then."""
-        self._worker, self._last_states = worker, last_states
+    def join(self, worker: int, is_map: bool, notes: str | None, is_persistent: bool) -> None:
+        """Called in a worker. The state of a map-style dataset goes with each batch. What concerns an epoch of an iterable
+        dataset goes into the file ``notes``."""
+        self._worker, self._notes, self._is_persistent = worker, notes, is_persistent
         self._sends_state = is_map and is_stateful(self.dataset)
 
     def begin(self) -> None:
         """Begins the samples of an iterable dataset, which the next :meth:`iterate` takes over."""
-        self._begun = self._begun or Items(self.dataset, None)
+        self._begun = self._begun or Items(self.dataset, None, None, self.is_local)
 
     def iterate(self, epoch: int, snapshot: bytes | None) -> "Items":
         """Begins the samples of an iterable dataset in an epoch, after a position that :meth:`Items.snapshot` has returned."""
         begun, self._begun = self._begun, None
         if snapshot is not None or begun is None:
-            begun = Items(self.dataset, pickle.loads(snapshot) if snapshot is not None else None)
+            begun = self._items_of(epoch, pickle.loads(snapshot) if snapshot is not None else None)
         begun.at_end = functools.partial(self._note_end, epoch)
         self._items = begun
         return begun
 
+    def _items_of(self, epoch: int, position: dict[str, Any] | None) -> "Items":
+        if self._notes is None:
+            saved, self.saved_generators = self.saved_generators, None
+            return Items(self.dataset, position, saved, self.is_local)
+        saved = _epoch_notes.find_generators(self._notes, self._worker, epoch)
+        items = Items(self.dataset, position, saved, self.is_local)
+        if saved is None and (generators := items.generators()) is not None:
+            _epoch_notes.append(self._notes, _epoch_notes.GENERATORS, self._worker, epoch, generators)
+        return items
+
     def _note_end(self, epoch: int, items: "Items") -> None:
-        if self._last_states is not None and items.is_stateful:
-            _last_states.append(self._last_states, self._worker, epoch, items.snapshot())
+        if self._notes is not None and self._is_persistent and items.is_stateful:
+            _epoch_notes.append(self._notes, _epoch_notes.LAST_STATE, self._worker, epoch, items.snapshot())
+
+    def generators(self) -> bytes | None:
+        """Without workers: returns :meth:`Items.generators` of the samples that were begun last."""
+        items = self._begun or self._items
+        return None if items is None else items.generators()
 
     def snapshot(self) -> bytes | None:
         """Returns the state of the dataset in this process, for :meth:`restore`; ``None`` if it has none."""
@@ -103,7 +122,8 @@ class Fetcher:
         if position["is_over"]:
             restore_between(self.dataset, position)
         else:
-            self._begun = Items(self.dataset, position)
+            saved, self.saved_generators = self.saved_generators, None
+            self._begun = Items(self.dataset, position, saved, self.is_local)
 
     def collate(self, samples: list[Any]) -> Any:
         """Makes a batch."""
@@ -155,16 +175,38 @@ class Items:
     """The samples of an iterable dataset, and the position in them.
 
     A dataset or its iterator may have ``state_dict`` and ``load_state_dict``, as with torchdata's ``StatefulDataLoader``. For any
-    other, the position is the number of samples, and samples before it are read again and dropped.
+    other, the position is the number of samples, and samples before it are read again and dropped. So that these are the same
+    samples, also if the dataset shuffles, they are read with the generators with which they were read before.
+
+    Args:
+        dataset: The dataset.
+        position: What :meth:`snapshot` has returned, as an object; ``None`` at the beginning.
+        generators: What :meth:`generators` has returned; ``None`` if the generators are to stay as they are.
+        is_local: True if the program draws from the same generators.
     """
 
-    def __init__(self, dataset: Any, position: dict[str, Any] | None) -> None:
+    def __init__(
+        self, dataset: Any, position: dict[str, Any] | None, generators: bytes | None = None, is_local: bool = False
+    ) -> None:
         self._dataset = dataset
         self._count = 0
         self._is_over = False
         #: Called at the end.
         self.at_end: Callable[[Items], None] | None = None
         position = position or {}
+        if "dataset" in position or "iterator" in position:
+            self._generators: list[dict[str, Any]] = []
+            self._restore(position)
+        else:
+            saved = pickle.loads(generators) if generators is not None else []
+            self._generators = saved or [_seeds.capture()]
+            with _seeds.kept(*saved) if saved and is_local else contextlib.nullcontext():
+                self._begin(position.get("count", 0), saved)
+        #: The program may draw before it asks for the first sample, for which a generator function begins.
+        self._notes_first = is_local and self._count == 0
+
+    def _restore(self, position: dict[str, Any]) -> None:
+        dataset = self._dataset
         start = getattr(dataset, "_starting_state_dict", _NOTHING)
         if "dataset" in position:
             dataset.load_state_dict(position["dataset"])
@@ -173,17 +215,31 @@ class Items:
             self._items = _with_start_again(self._items, dataset, start)
         if "iterator" in position:
             self._items.load_state_dict(position["iterator"])  # type: ignore[attr-defined]
-        if position:
-            self._count = position["count"]
-            if "dataset" not in position and "iterator" not in position:
-                # Drops the samples before the position.
-                next(itertools.islice(self._items, self._count, self._count), None)
+        self._count = position["count"]
+
+    def _begin(self, count: int, saved: list[dict[str, Any]]) -> None:
+        """Begins, and drops the first ``count`` samples."""
+        for generators in saved[:1]:
+            _seeds.restore(generators)
+        self._items = iter(self._dataset)
+        for generators in saved[1:]:
+            _seeds.restore(generators)
+        self._count = count
+        next(itertools.islice(self._items, count, count), None)
 
     @property
     def is_stateful(self) -> bool:
         return is_stateful(self._items) or is_stateful(self._dataset)
 
+    def generators(self) -> bytes | None:
+        """Returns the states of the generators from before ``iter``, and without workers from before the first sample too;
+        ``None`` if the dataset or its iterator has a state of its own."""
+        return None if self.is_stateful else pickle.dumps(self._generators, protocol=5)
+
     def __next__(self) -> Any:
+        if self._notes_first:
+            self._notes_first = False
+            self._generators[1:] = [_seeds.capture()]
         try:
             item = next(self._items)
         except StopIteration:

@@ -17,7 +17,7 @@ from . import _base, _seeds
 from ._fetch import is_stateful
 
 #: Version of the format.
-VERSION = 2
+VERSION = 3
 
 
 class WrongWorkers(ValueError, AssertionError):

@@ -45,7 +45,7 @@ def open_dataset(memory: Any, worker: int) -> Any:
     keys = _keys.KeyReader(settings["keys"])
     collate_fn = collation.in_worker(collate_fn)
     fetcher = _fetch.Fetcher(dataset, collate_fn, settings["auto_collation"], keys, _collate.encode)
-    fetcher.join(worker, settings["is_map"], settings["last_states"])
+    fetcher.join(worker, settings["is_map"], settings["notes"], settings["is_persistent"])
     fetcher.restore(settings["states"].get(worker))
     return fetcher
 
