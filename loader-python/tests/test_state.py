@@ -373,3 +373,69 @@ def test_a_part_of_a_note_does_not_hide_the_notes_after_it():
     assert notes.generators(5) == {0: b"zero", 1: b"one", 3: b"three"}
     assert _epoch_notes.find_generators(notes.path, 3, 5) == b"three"
     assert _epoch_notes.find_generators(notes.path, 2, 5) is None
+
+
+class Eager(Sampler):
+    """Draws the whole order of an epoch in `iter`."""
+
+    def __init__(self, generator: torch.Generator | None) -> None:
+        self.generator = generator
+
+    def __iter__(self):
+        return iter(torch.randperm(20, generator=self.generator).reshape(5, 4).tolist())
+
+    def __len__(self):
+        return 5
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("is_own", [True, False])
+def test_the_epoch_after_a_resumed_one_has_its_order(num_workers, is_own):
+    """The sampler and the loader draw from the same generator."""
+
+    def make():
+        generator = torch.Generator().manual_seed(3) if is_own else None
+        return DataLoader(Rows(20), batch_sampler=Eager(generator), generator=generator, num_workers=num_workers)
+
+    torch.manual_seed(3)
+    loader = make()
+    iterator = iter(loader)
+    found = numbers([next(iterator), next(iterator)])
+    state = saved(loader.state_dict())
+    expected = [found + numbers(iterator), numbers(loader)]
+    torch.manual_seed(3)
+    other = make()
+    other.load_state_dict(state)
+    iterator = iter(other)
+    found += numbers([next(iterator)])
+    state = saved(other.state_dict())
+    assert [found + numbers(iterator), numbers(other)] == expected
+    torch.manual_seed(3)
+    last = make()
+    last.load_state_dict(state)
+    assert [found + numbers(last), numbers(last)] == expected
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("kind", ["in sequence", "shuffled by the global generator"])
+def test_a_resume_within_an_epoch_leaves_the_global_generator(kind, num_workers):
+    torch.manual_seed(3)
+    loader = KINDS[kind](num_workers=num_workers)
+    iterator = iter(loader)
+    next(iterator)
+    state, program = saved(loader.state_dict()), torch.get_rng_state()
+    list(iterator)
+    following = numbers(loader)
+    other = KINDS[kind](num_workers=num_workers)
+    other.load_state_dict(state)
+    torch.set_rng_state(program)
+    list(other)
+    assert torch.equal(torch.get_rng_state(), program)
+    assert numbers(other) == following
+
+    # A program that has seeded it as at its beginning goes on as the run that was not interrupted.
+    torch.manual_seed(3)
+    other = KINDS[kind](num_workers=num_workers)
+    other.load_state_dict(state)
+    list(other)
+    assert torch.equal(torch.get_rng_state(), program)

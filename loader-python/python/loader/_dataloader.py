@@ -269,6 +269,7 @@ class _Iterator(_BaseDataLoaderIter):
         self._notes: _epoch_notes.EpochNotes | None = None
         # The states of the dataset in the workers, as far as they are known.
         self._states: dict[int, bytes] = {}
+        self._is_before_seed = False
         if state is not None:
             self._generators.check(state["generators"])
             _state.check_workers(state, loader)
@@ -276,12 +277,15 @@ class _Iterator(_BaseDataLoaderIter):
         if within is None and loader.num_workers == 0 and 0 in self._states:
             # Before the epoch draws its numbers: the dataset may set the generators.
             _fetch.restore_between(loader.dataset, pickle.loads(self._states.pop(0)))
+        # True if the state is from before what PyTorch's class draws: the seed, and the order of a sampler that is no generator.
+        is_before_seed = state is not None and (within is None or not is_map or within["is_before_seed"])
         with contextlib.ExitStack() as stack:
-            if state is not None and not (within and is_map):
+            if is_before_seed:
                 stack.enter_context(self._generators.as_saved(state["generators"]))
             self._began_with = self._generators.capture()
             self._load_sampler(state)
-            super().__init__(loader)
+            with contextlib.nullcontext() if within is None or is_before_seed else _state.undone(within["generators"]):
+                super().__init__(loader)
             if within is not None:
                 self._base_seed = within["base_seed"]
             elif state is not None and state["epochs"] > 0 and loader.persistent_workers:
@@ -289,16 +293,18 @@ class _Iterator(_BaseDataLoaderIter):
                 self._generators.restore(state["generators"])
             self._make_engine(loader)
             if is_map:
-                if within is not None:
-                    # The order is drawn after what PyTorch's class has drawn.
-                    stack.enter_context(self._generators.as_saved(within["generators"]))
-                if inspect.isgenerator(self._sampler_iter) or self._num_workers > 0 or within is not None:
+                if within is None:
                     # A generator function draws its first numbers when the engine asks for a batch.
+                    is_before_seed = self._num_workers == 0 and not inspect.isgenerator(self._sampler_iter)
+                elif not is_before_seed:
+                    stack.enter_context(self._generators.as_saved(within["generators"]))
+                self._is_before_seed = is_before_seed
+                if not is_before_seed:
                     self._began_with = self._generators.capture()
-                if self._num_workers > 0 or within is not None:
-                    # PyTorch, too, begins the sampler once more for workers.
-                    self._load_sampler(state)
-                    self._sampler_iter = iter(self._index_sampler)
+                    if self._num_workers > 0 or within is not None:
+                        # PyTorch, too, begins the sampler once more for workers.
+                        self._load_sampler(state)
+                        self._sampler_iter = iter(self._index_sampler)
                 self._batches = self._start(loader, state)
         # The state of a dataset within an epoch is from after these draws.
         if within is not None:
@@ -446,7 +452,7 @@ class _Iterator(_BaseDataLoaderIter):
 
     def _reset(self, loader: DataLoader, first_iter: bool = False) -> None:
         self._batches.close()
-        self._began_with = self._generators.capture()
+        self._began_with, self._is_before_seed = self._generators.capture(), False
         super()._reset(loader, first_iter)
         if self._notes is not None:
             self._notes.begin_epoch(self._epoch + 1)
@@ -499,6 +505,7 @@ class _Iterator(_BaseDataLoaderIter):
             "at": "within",
             "generators": self._began_with,
             "engine": engine,
+            "is_before_seed": self._is_before_seed,
             "base_seed": self._base_seed,
             "returned": self._num_yielded,
             "sampler": order.states.get(_given(engine)) if order is not None else None,

@@ -97,6 +97,16 @@ class Generators:
             yield
 
 
+@contextlib.contextmanager
+def undone(saved: dict[str, Any]) -> Iterator[None]:
+    """Afterwards each global generator is as it was before the body, unless the body has brought it to its state in ``saved``:
+    then the program has restored it to what it was before the same draws in the run of the state, and it goes on from there."""
+    before, targets = _seeds.capture(), _read(saved["global"])
+    yield
+    after = _seeds.capture()
+    _seeds.restore({name: state for name, state in before.items() if after[name] != targets.get(name)})
+
+
 def _read(texts: dict[str, str]) -> dict[str, Any]:
     return {name: from_text(text) for name, text in texts.items()}
 
