@@ -9,10 +9,11 @@ import signal
 import numpy
 import pytest
 import torch
-from torch_datasets import Rows, Stream
+from PIL import Image
+from torch_datasets import Draws, Rows, Stream
 from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 
-from loader import DataLoader, _epoch_notes
+from loader import DataLoader, ImageFolder, _epoch_notes, transforms
 
 KINDS = {
     "in sequence": lambda **arguments: DataLoader(Rows(40), batch_size=4, **arguments),
@@ -439,3 +440,46 @@ def test_a_resume_within_an_epoch_leaves_the_global_generator(kind, num_workers)
     other.load_state_dict(state)
     list(other)
     assert torch.equal(torch.get_rng_state(), program)
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """A folder of images."""
+    (tmp_path / "all").mkdir()
+    for number in range(8):
+        image = numpy.random.default_rng(number).integers(0, 256, (32, 32, 3), dtype=numpy.uint8)
+        Image.fromarray(image).save(tmp_path / "all" / f"{number}.png")
+    return tmp_path
+
+
+@pytest.mark.parametrize("is_persistent", [True, False])
+@pytest.mark.parametrize("is_rust", [True, False])
+def test_seeds_of_samples_go_on_between_epochs(photos, is_rust, is_persistent):
+    def make():
+        dataset = ImageFolder(photos, transforms.RandomResizedCrop(8)) if is_rust else Draws(8)
+        generator = torch.Generator().manual_seed(3)
+        arguments = {"generator": generator, "persistent_workers": is_persistent, "seed_samples": not is_rust}
+        return DataLoader(dataset, 4, shuffle=True, num_workers=1, **arguments)
+
+    def of_epoch(loader):
+        return [batch[0 if is_rust else 1].tolist() for batch in loader]
+
+    loader = make()
+    first = of_epoch(loader)
+    state = saved(loader.state_dict())
+    expected = [of_epoch(loader), of_epoch(loader)]
+    assert first != expected[0] != expected[1]
+    other = make()
+    other.load_state_dict(state)
+    assert [of_epoch(other), of_epoch(other)] == expected
+
+
+def test_new_persistent_workers_do_not_draw_the_numbers_of_the_first_epoch_again():
+    def make():
+        return DataLoader(Draws(8), 4, num_workers=1, persistent_workers=True)
+
+    loader = make()
+    first = [batch[1].tolist() for batch in loader]
+    other = make()
+    other.load_state_dict(saved(loader.state_dict()))
+    assert [batch[1].tolist() for batch in other] != first

@@ -288,9 +288,13 @@ class _Iterator(_BaseDataLoaderIter):
                 super().__init__(loader)
             if within is not None:
                 self._base_seed = within["base_seed"]
-            elif state is not None and state["epochs"] > 0 and loader.persistent_workers:
+            elif state is not None and "base_seed" in state and loader.persistent_workers:
                 # The workers of the state would have stayed, and their seed has been drawn before.
                 self._generators.restore(state["generators"])
+                if loader.seed_samples or _rust.base_of(loader.dataset) is not None:
+                    # The seed of a sample depends on the epoch too. Otherwise the new workers would draw the numbers of the
+                    # first epoch once more, so they keep the new seed.
+                    self._base_seed = state["base_seed"]
             self._make_engine(loader)
             if is_map:
                 if within is None:
@@ -496,6 +500,8 @@ class _Iterator(_BaseDataLoaderIter):
             snapshot = self._fetcher.snapshot()
             states = {} if snapshot is None else {0: snapshot}
         state: dict[str, Any] = {"datasets": {str(worker): _state.to_text(each) for worker, each in states.items()}}
+        if is_within or self._persistent:
+            state["base_seed"] = self._base_seed
         if not is_within:
             sampler = None if self._stateful_sampler is None else _state.sampler_state(self._stateful_sampler)
             at = "between" if self._is_over else "end"
@@ -506,7 +512,6 @@ class _Iterator(_BaseDataLoaderIter):
             "generators": self._began_with,
             "engine": engine,
             "is_before_seed": self._is_before_seed,
-            "base_seed": self._base_seed,
             "returned": self._num_yielded,
             "sampler": order.states.get(_given(engine)) if order is not None else None,
             "first": order.first if order is not None and self._stateful_sampler is not None else [],
