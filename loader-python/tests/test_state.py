@@ -483,3 +483,19 @@ def test_new_persistent_workers_do_not_draw_the_numbers_of_the_first_epoch_again
     other = make()
     other.load_state_dict(saved(loader.state_dict()))
     assert [batch[1].tolist() for batch in other] != first
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_state_is_still_there_after_the_workers_were_shut_down(num_workers):
+    loader = DataLoader(Rows(40), 4, num_workers=num_workers)
+    iterator = iter(loader)
+    found = numbers([next(iterator), next(iterator)])
+    iterator._shutdown_workers()
+    states = [loader.state_dict()]
+    iterator._shutdown_workers()
+    del iterator
+    states.append(loader.state_dict())
+    for state in states:
+        other = DataLoader(Rows(40), 4)
+        other.load_state_dict(saved(state))
+        assert found + numbers(other) == numbers(loader)

@@ -527,20 +527,23 @@ class _Iterator(_BaseDataLoaderIter):
 
     def _shutdown_workers(self) -> None:
         """Ends the workers, for programs that call PyTorch's private method."""
-        self._batches.close()
+        self._leave()
 
     def report(self) -> str | None:
         """Returns the report of the epoch so far: figures, and what the bottleneck is."""
         return self._batches.report()
 
     def __del__(self) -> None:
-        batches = getattr(self, "_batches", None)
-        if batches is None:
-            return
+        if hasattr(self, "_batches"):
+            self._leave()
+
+    def _leave(self) -> None:
+        """Closes the iterator, and gives its state to the loader."""
         loader = self._loader()
         if loader is not None and loader._last_number == self._number:
-            loader._last_state = self._state()
-        batches.close()
+            loader._last_iterator, loader._last_state = (lambda: None), self._state()
+            self._number = -1
+        self._batches.close()
 
 
 class _Worker:
