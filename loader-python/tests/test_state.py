@@ -5,6 +5,7 @@ import json
 import os
 import random
 import signal
+import threading
 
 import numpy
 import pytest
@@ -258,12 +259,84 @@ def test_a_generator_that_the_program_has_restored_too_goes_on():
     assert (numbers(other), numbers(other)) == expected
 
 
-def test_a_state_of_a_dataset_that_cannot_be_sent_does_not_fail_the_batch():
-    class Unsendable(Noisy):
-        def state_dict(self):
-            raise RuntimeError("not now")
+class Faulty:
+    """Has no state from the tenth time on that it is asked."""
 
-    assert len(list(DataLoader(Unsendable(), num_workers=1))) == 30
+    asked = 0
+
+    def state_dict(self):
+        self.asked += 1
+        if self.asked > 10:
+            raise BlockingIOError("not now")
+        return {"lock": threading.Lock()} if self.asked == 10 else {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+class FaultyRows(Faulty, Rows):
+    pass
+
+
+class FaultyStream(Faulty, Stream):
+    pass
+
+
+class FaultyItems(Faulty):
+    def __init__(self):
+        self.items = iter(range(40))
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return next(self.items)
+
+
+class FaultyIterator(IterableDataset):
+    def __iter__(self):
+        return FaultyItems()
+
+
+class FaultySampler(Faulty, Sampler):
+    def __iter__(self):
+        yield from range(40)
+
+    def __len__(self):
+        return 40
+
+
+FAULTY = {
+    "a dataset": lambda **arguments: DataLoader(FaultyRows(40), **arguments),
+    "a stream": lambda **arguments: DataLoader(FaultyStream((40,)), **arguments),
+    "an iterator": lambda **arguments: DataLoader(FaultyIterator(), **arguments),
+    "a sampler": lambda **arguments: DataLoader(Rows(40), sampler=FaultySampler(), **arguments),
+}
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}])
+@pytest.mark.parametrize("kind", FAULTY)
+def test_an_error_of_a_state_does_not_fail_the_batch_but_the_state(kind, workers):
+    loader = FAULTY[kind](**workers)
+    errors = []
+    for _batch in loader:
+        try:
+            loader.state_dict()
+        except RuntimeError as error:
+            errors.append(error)
+    assert 20 < len(errors) < 40
+    assert any("pickle" in str(error) and isinstance(error.__cause__, TypeError) for error in errors)
+    assert all(("sampler" if kind == "a sampler" else "dataset") in str(error) for error in errors)
+    assert isinstance(errors[-1].__cause__, BlockingIOError)
+    place = "in DataLoader worker process 0" if workers and kind != "a sampler" else "in the DataLoader"
+    assert place in str(errors[-1].__cause__)
+    assert "not now" in str(errors[-1])
+    if workers and kind != "a sampler" and "persistent_workers" not in workers:
+        # The worker has ended, and its state with it.
+        loader.state_dict()
+    elif kind != "an iterator":
+        with pytest.raises(RuntimeError, match="not now"):
+            loader.state_dict()
 
 
 @pytest.fixture(params=["MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"])

@@ -192,6 +192,10 @@ class DataLoader(_base.DataLoader[_Batch]):
 
         After the last batch the state still belongs to the epoch, and the iterator that continues from it has no batches.
         Once the iterator has ended, the state is the beginning of the next epoch.
+
+        Raises:
+            RuntimeError: If the dataset or the sampler has ``state_dict`` and ``load_state_dict``, and ``state_dict`` has raised an
+                exception, which is the cause, or has returned what ``pickle`` cannot write.
         """
         if self._resume_from is not None:
             return self._resume_from
@@ -199,7 +203,9 @@ class DataLoader(_base.DataLoader[_Batch]):
         state = iterator._state() if iterator is not None else self._last_state
         if state is None or (iterator is None and state["at"] != "within"):
             state = (state or self._before_epoch()) | {"generators": _state.Generators(self).capture()}
-        return {"version": _state.VERSION, "epochs": self._begun_epochs, "num_workers": self.num_workers} | state
+        state = {"version": _state.VERSION, "epochs": self._begun_epochs, "num_workers": self.num_workers} | state
+        _state.raise_error(state, is_rust=_rust.base_of(self.dataset) is not None)
+        return state
 
     def _before_epoch(self) -> dict[str, Any]:
         """Returns the part of the state that the datasets and samplers have, if there was no iterator yet."""
@@ -339,7 +345,7 @@ class _Iterator(_BaseDataLoaderIter):
     def _load_sampler(self, state: dict[str, Any] | None) -> None:
         sampler = state["sampler"] if state is not None else None
         if sampler is not None and self._stateful_sampler is not None:
-            self._stateful_sampler.load_state_dict(_state.from_text(sampler))
+            _state.load_sampler_state(self._stateful_sampler, sampler)
 
     def _make_engine(self, loader: DataLoader) -> None:
         if self._num_workers == 0 and self._timeout != 0:

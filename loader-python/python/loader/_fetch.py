@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from . import _epoch_notes, _keys, _seeds
+from . import _epoch_notes, _errors, _keys, _seeds
 
 
 class Fetcher:
@@ -144,24 +144,36 @@ class BatchWithState(NamedTuple):
     state: bytes
 
 
+def pickled(position: dict[str, Any], states: Callable[[], dict[str, Any]]) -> bytes:
+    """Pickles a position with the states of the user's objects. If a state cannot be had, the position has the error instead,
+    which :meth:`DataLoader.state_dict` raises: PyTorch's loader never asks for states, so a batch must not fail for it.
+
+    The states are a pickle in the pickle, so that main can read the position without the user's classes."""
+    try:
+        position["states"] = pickle.dumps(states(), protocol=5)
+    except Exception as error:
+        position["error"] = _errors.describe(error)
+    return pickle.dumps(position, protocol=5)
+
+
 def dataset_state(dataset: Any) -> bytes | None:
     """Returns the state of a dataset between two epochs, for :meth:`Fetcher.restore`; ``None`` if it has none."""
-    if not is_stateful(dataset):
-        return None
-    try:
-        return pickle.dumps({"is_over": True, "dataset": dataset.state_dict()}, protocol=5)
-    except Exception:
-        # PyTorch's loader never asks for the state, so a state that cannot be sent must not fail the batch.
-        return None
+    return pickled({"is_over": True}, lambda: {"dataset": dataset.state_dict()}) if is_stateful(dataset) else None
 
 
 def restore_between(dataset: Any, position: dict[str, Any]) -> None:
     """Gives a dataset a state of the end of an epoch, or before the first one."""
-    if "dataset" in position:
-        dataset.load_state_dict(position["dataset"])
-    elif "iterator" in position:
+    states = states_of(position)
+    if "dataset" in states:
+        dataset.load_state_dict(states["dataset"])
+    elif "iterator" in states:
         # What the iterator's state changes besides the iterator, such as a generator, remains.
-        iter(dataset).load_state_dict(position["iterator"])
+        iter(dataset).load_state_dict(states["iterator"])
+
+
+def states_of(position: dict[str, Any]) -> dict[str, Any]:
+    """Returns the states of the user's objects in a position."""
+    return pickle.loads(position["states"]) if "states" in position else {}
 
 
 class _Whole:
@@ -194,9 +206,10 @@ class Items:
         #: Called at the end.
         self.at_end: Callable[[Items], None] | None = None
         position = position or {}
-        if "dataset" in position or "iterator" in position:
+        if states := states_of(position):
             self._generators: list[dict[str, Any]] = []
-            self._restore(position)
+            self._restore(states)
+            self._count = position["count"]
         else:
             saved = pickle.loads(generators) if generators is not None else []
             self._generators = saved or [_seeds.capture()]
@@ -205,17 +218,16 @@ class Items:
         #: The program may draw before it asks for the first sample, for which a generator function begins.
         self._notes_first = is_local and self._count == 0
 
-    def _restore(self, position: dict[str, Any]) -> None:
+    def _restore(self, states: dict[str, Any]) -> None:
         dataset = self._dataset
         start = getattr(dataset, "_starting_state_dict", _NOTHING)
-        if "dataset" in position:
-            dataset.load_state_dict(position["dataset"])
+        if "dataset" in states:
+            dataset.load_state_dict(states["dataset"])
         self._items: Iterator[Any] = iter(dataset)
-        if "dataset" in position and start is not _NOTHING:
+        if "dataset" in states and start is not _NOTHING:
             self._items = _with_start_again(self._items, dataset, start)
-        if "iterator" in position:
-            self._items.load_state_dict(position["iterator"])  # type: ignore[attr-defined]
-        self._count = position["count"]
+        if "iterator" in states:
+            self._items.load_state_dict(states["iterator"])  # type: ignore[attr-defined]
 
     def _begin(self, count: int, saved: list[dict[str, Any]]) -> None:
         """Begins, and drops the first ``count`` samples."""
@@ -253,17 +265,16 @@ class Items:
 
     def snapshot(self) -> bytes:
         """Returns the position after the sample that was taken last."""
-        position: dict[str, Any] = {"count": self._count, "is_over": self._is_over}
-        try:
-            states = {}
-            if is_stateful(self._items):
-                states["iterator"] = self._items.state_dict()  # type: ignore[attr-defined]
-            if is_stateful(self._dataset) and self._items is not self._dataset:
-                states["dataset"] = self._dataset.state_dict()
-            return pickle.dumps(position | states, protocol=5)
-        except Exception:
-            # PyTorch's loader never asks for the state, so a state that cannot be sent must not fail the batch.
-            return pickle.dumps(position, protocol=5)
+        position = {"count": self._count, "is_over": self._is_over}
+        return pickled(position, self._states) if self.is_stateful else pickle.dumps(position, protocol=5)
+
+    def _states(self) -> dict[str, Any]:
+        states = {}
+        if is_stateful(self._items):
+            states["iterator"] = self._items.state_dict()  # type: ignore[attr-defined]
+        if is_stateful(self._dataset) and self._items is not self._dataset:
+            states["dataset"] = self._dataset.state_dict()
+        return states
 
 
 _NOTHING = object()

@@ -13,8 +13,8 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
-from . import _base, _seeds
-from ._fetch import is_stateful
+from . import _base, _errors, _seeds
+from ._fetch import is_stateful, pickled, states_of
 
 #: Version of the format.
 VERSION = 3
@@ -39,13 +39,34 @@ def sampler_of(loader: Any) -> Any:
     return next((sampler for sampler in found if is_stateful(sampler)), None)
 
 
-def sampler_state(sampler: Any) -> str | None:
-    """Returns the state of a sampler; ``None`` if it has none."""
-    try:
-        return to_text(sampler.state_dict())
-    except Exception:
-        # PyTorch's loader never asks for the state.
-        return None
+def sampler_state(sampler: Any) -> str:
+    """Returns the state of a sampler, or the error of its ``state_dict``."""
+    return base64.b64encode(pickled({}, lambda: {"sampler": sampler.state_dict()})).decode()
+
+
+def load_sampler_state(sampler: Any, text: str) -> None:
+    """Gives a sampler a state that :func:`sampler_state` has returned."""
+    sampler.load_state_dict(states_of(from_text(text))["sampler"])
+
+
+def raise_error(state: dict[str, Any], is_rust: bool) -> None:
+    """Raises ``RuntimeError`` if the ``state_dict`` of an object of the user has raised an error in place of its state."""
+    found = [("dataset", int(worker), from_text(text)) for worker, text in state["datasets"].items()]
+    place = state["engine"]["place"] if state["at"] == "within" else "start"
+    if not is_rust and "shards" in place:
+        snapshots = [(shard, at["snapshot"]) for shard, at in enumerate(place["shards"]["shards"])]
+        # The engine writes the length of a snapshot first, in 8 bytes.
+        found += [("dataset", shard, bytes.fromhex(taken[1])[8:]) for shard, taken in snapshots if taken is not None]
+    if state["sampler"] is not None:
+        found.append(("sampler", None, base64.b64decode(state["sampler"])))
+    for owner, worker, position in found:
+        if error := pickle.loads(position).get("error"):
+            line, trace, kind = error
+            worker = worker if state["num_workers"] > 0 else None
+            raise RuntimeError(
+                f"there is no state of the loader, because its {owner} has none: {line}; let `state_dict` of the {owner} return what"
+                " `pickle` can write, or remove it to resume without"
+            ) from _errors.raised_again(trace, kind, worker)
 
 
 def check_workers(state: dict[str, Any], loader: Any) -> None:
