@@ -572,3 +572,39 @@ def test_a_state_is_still_there_after_the_workers_were_shut_down(num_workers):
         other = DataLoader(Rows(40), 4)
         other.load_state_dict(saved(state))
         assert found + numbers(other) == numbers(loader)
+
+
+class Counting(Rows):
+    """Gives the number of samples that this copy has given."""
+
+    given = 0
+
+    def __getitem__(self, index):
+        self.given += 1
+        return self.given
+
+    def state_dict(self):
+        return {"given": self.given}
+
+    def load_state_dict(self, state):
+        self.given = state["given"]
+
+
+@pytest.mark.parametrize("is_persistent", [False, True])
+def test_a_dataset_with_a_state_goes_on_after_a_failure(is_persistent):
+    def make():
+        return DataLoader(Counting(40), 4, num_workers=1, persistent_workers=is_persistent, on_worker_death="fail")
+
+    loader = make()
+    first = list(loader)
+    found = [] if is_persistent else first
+    iterator = iter(loader)
+    with pytest.raises(RuntimeError, match="exited unexpectedly"):
+        for batch in iterator:
+            found.append(batch)
+            os.kill(iterator._workers[0].pid, signal.SIGKILL)
+    other = make()
+    other.load_state_dict(saved(loader.state_dict()))
+    found += list(other)
+    expected = range(41, 81) if is_persistent else [*range(1, 41), *range(1, 41)]
+    assert torch.cat(found).tolist() == list(expected)
