@@ -45,6 +45,8 @@ pub(crate) struct Opened {
     pub(crate) is_local: bool,
     /// The samples of the shard that was opened last; without workers there is one shard.
     items: Latest,
+    /// The last exception of the user's code, without workers.
+    raised: Held,
 }
 
 impl Opened {
@@ -58,7 +60,18 @@ impl Opened {
             has_many: fetcher.getattr("has_many")?.extract()?,
             is_local: fetcher.getattr("is_local")?.extract()?,
             items: Latest::default(),
+            raised: Held::default(),
         })
+    }
+
+    /// Keeps an exception for [`Opened::take_raised`]. The engine carries errors as text.
+    pub(crate) fn note_raised(&self, py: Python<'_>, error: PyErr) {
+        self.raised.set(py, error.into_value(py).into_any());
+    }
+
+    /// Takes the exception that was noted last.
+    pub(crate) fn take_raised(&self, py: Python<'_>) -> Option<PyErr> {
+        self.raised.take(py).map(|raised| PyErr::from_value(raised.into_bound(py)))
     }
 
     /// Visits all Python objects, for Python's garbage collector.
@@ -66,6 +79,7 @@ impl Opened {
         for object in [&self.fetcher, &self.dataset, &self.get, &self.collate] {
             visit.call(object)?;
         }
+        self.raised.visit(visit)?;
         self.items.visit(visit)
     }
 }

@@ -256,7 +256,6 @@ pub(crate) fn has_signal(raised: &Raised) -> bool {
 fn forget(number: Option<u64>) {
     if let Some(number) = number {
         dataset::forget_opened(number);
-        drop(errors::take_local(number));
     }
 }
 

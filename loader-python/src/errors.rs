@@ -1,7 +1,5 @@
 //! Python exceptions and the engine's errors, in both directions.
 
-use std::sync::{Mutex, PoisonError};
-
 use anyhow::anyhow;
 use loader_core::{Error, UserFailure, internal::ForeignError};
 use pyo3::{
@@ -10,10 +8,6 @@ use pyo3::{
 };
 
 use crate::dataset;
-
-/// The last exception of a dataset that main loads without workers, and the number of the dataset. The engine
-/// carries errors as text, and in the main process the exception itself is still there.
-static LOCAL: Mutex<Option<(u64, PyErr)>> = Mutex::new(None);
 
 /// Begins the first line of a backtrace that is Python's, which names the class of the exception.
 const CLASS: &str = "class ";
@@ -35,9 +29,8 @@ pub(crate) fn into_chain(py: Python<'_>, error: PyErr, number: u64) -> anyhow::E
         Err(problem) => return anyhow!("{error}; and it could not be described: {problem}"),
     };
     let concerns_process = !error.is_instance_of::<PyException>(py);
-    if dataset::opened(number).is_some_and(|opened| opened.is_local) {
-        let before = LOCAL.lock().unwrap_or_else(PoisonError::into_inner).replace((number, error));
-        drop(before);
+    if let Some(opened) = dataset::opened(number).filter(|opened| opened.is_local) {
+        opened.note_raised(py, error);
     }
     ForeignError { text, backtrace: format!("{CLASS}{class}\n{traceback}"), concerns_process }.into()
 }
@@ -63,15 +56,11 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error, number: Option<u64>) -> P
         _ => return PyRuntimeError::new_err(error.to_string()),
     };
     let Some(number) = number else { return PyRuntimeError::new_err(error.to_string()) };
-    match (worker, take_local(number)) {
+    // Without workers the exception itself is still there.
+    match (worker, dataset::opened(number).and_then(|opened| opened.take_raised(py))) {
         (None, Some(raised)) => raised,
         _ => raised_again(py, failure, worker).unwrap_or_else(|| PyRuntimeError::new_err(error.to_string())),
     }
-}
-
-pub(crate) fn take_local(number: u64) -> Option<PyErr> {
-    let mut local = LOCAL.lock().unwrap_or_else(PoisonError::into_inner);
-    local.take_if(|(owner, _)| *owner == number).map(|(_, error)| error)
 }
 
 /// Makes the exception of a worker again; `None` if it was no Python exception.

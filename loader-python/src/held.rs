@@ -27,10 +27,20 @@ impl Held {
         lock(&self.0).as_ref().map(|object| object.bind(py).clone())
     }
 
+    /// Replaces the object. The one before is dropped after the lock, because its end may run Python code.
+    pub(crate) fn set(&self, _py: Python<'_>, object: Py<PyAny>) {
+        let before = lock(&self.0).replace(object);
+        drop(before);
+    }
+
+    /// Takes the object out.
+    pub(crate) fn take(&self, _py: Python<'_>) -> Option<Py<PyAny>> {
+        lock(&self.0).take()
+    }
+
     /// Drops the object, after the lock, because its end may run Python code.
-    pub(crate) fn clear(&self, _py: Python<'_>) {
-        let object = lock(&self.0).take();
-        drop(object);
+    pub(crate) fn clear(&self, py: Python<'_>) {
+        drop(self.take(py));
     }
 
     pub(crate) fn visit(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {

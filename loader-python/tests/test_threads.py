@@ -57,6 +57,42 @@ def test_other_threads_run_while_one_waits():
     assert counted[0] > 100
 
 
+class Fails(Rows):
+    """Each sample raises an exception, and notes it."""
+
+    def __init__(self, length):
+        super().__init__(length)
+        self.raised = []
+
+    def __getitem__(self, index):
+        self.raised.append(ValueError(index))
+        raise self.raised[-1]
+
+
+def test_loaders_without_workers_raise_their_own_exceptions_in_several_threads():
+    stop = threading.Event()
+
+    def exceptions(dataset):
+        loader = DataLoader(dataset, batch_size=None)
+        iterator, found = iter(loader), []
+        # The iterator releases the interpreter's lock only if another thread uses it too.
+        asks = threading.Thread(target=lambda: [loader.state_dict() for _ in iter(stop.is_set, True)])
+        asks.start()
+        while len(found) < dataset.length:
+            try:
+                next(iterator)
+            except ValueError as error:
+                found.append(error)
+        return found
+
+    datasets = [Fails(300), Fails(300)]
+    with ThreadPoolExecutor(2) as pool:
+        futures = [pool.submit(exceptions, dataset) for dataset in datasets]
+        found = [future.result() for future in futures if not future.exception()]
+        stop.set()
+    assert [list(map(id, each)) for each in found] == [list(map(id, dataset.raised)) for dataset in datasets]
+
+
 def test_a_batch_can_be_released_in_another_thread():
     batches = list(DataLoader(Rows(50), num_workers=1))
     thread = threading.Thread(target=batches.clear)
