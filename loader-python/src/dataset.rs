@@ -182,10 +182,16 @@ impl Dataset for MapDataset {
         let seed = self.seed_samples.then(|| seed_of(index, cx));
         Python::attach(|py| {
             let Some(opened) = &self.opened else { anyhow::bail!("the dataset is not open") };
-            let Opened { dataset, get, .. } = &**opened;
+            let Opened { fetcher, dataset, get, has_many, .. } = &**opened;
             let sample = match seed {
                 // The usual case calls no Python code but the user's.
                 None if index < FIRST_KEY => dataset.bind(py).get_item(index).map(Bound::unbind),
+                // The same method as without a seed, but for one sample.
+                Some(_) if *has_many => fetcher
+                    .bind(py)
+                    .call_method1("get_many", ([index], cx.epoch(), seed))
+                    .and_then(|samples| samples.get_item(0))
+                    .map(Bound::unbind),
                 _ => get.call1(py, (index, cx.epoch(), seed)),
             };
             match sample {
@@ -196,17 +202,14 @@ impl Dataset for MapDataset {
     }
 
     fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<PySample>> {
-        if !self.opened.as_ref().is_some_and(|opened| opened.has_many) {
+        // With seeds, `get` calls `__getitems__` for one sample. Alternative considered: it calls `__getitem__`. But a
+        // dataset may have `__getitems__` alone.
+        if self.seed_samples || !self.opened.as_ref().is_some_and(|opened| opened.has_many) {
             return internal::get_one_by_one(self, indices, cx);
         }
-        let seed = self.seed_samples.then(|| {
-            let first = indices.first().copied().unwrap_or(0);
-            cx.set_index(first);
-            seed_of(first, cx)
-        });
         self.sent.with(|py, opened| {
-            let samples =
-                opened.fetcher.bind(py).call_method1("get_many", (indices.to_vec(), cx.epoch(), seed))?;
+            let numbers = (indices.to_vec(), cx.epoch(), None::<u64>);
+            let samples = opened.fetcher.bind(py).call_method1("get_many", numbers)?;
             samples.try_iter()?.map(|sample| Ok(PySample(sample?.unbind()))).collect()
         })
     }

@@ -10,6 +10,7 @@ from torch_datasets import Draws, Rows, Where, same
 
 import loader
 from loader import DataLoader
+from test_worker_death import DiesOnce
 
 
 def seeded(kind, dataset, epochs=1, **arguments):
@@ -154,3 +155,40 @@ class NestedWorkers(Rows):
 def test_a_loader_in_a_worker_cannot_have_workers():
     with pytest.raises(RuntimeError, match="must load with num_workers=0"):
         list(DataLoader(NestedWorkers(1), num_workers=1))
+
+
+class DrawsThenDies(DiesOnce):
+    def __getitem__(self, index):
+        row = super().__getitem__(index)
+        return row[0].item(), torch.rand(()).item()
+
+
+class ManyNotAList(Draws):
+    def __getitems__(self, indices):
+        return tuple(self[index] for index in indices)
+
+
+@pytest.mark.filterwarnings("ignore:.*worker.*:RuntimeWarning")
+@pytest.mark.parametrize("arguments", [{}, {"on_bad_sample": "skip"}], ids=str)
+def test_seeded_samples_of_a_dataset_with_getitems_depend_on_nothing_else(arguments, tmp_path):
+    """A `Subset` has `__getitems__`."""
+
+    def samples(path, **others):
+        subset = torch.utils.data.Subset(DrawsThenDies(12, path), range(12))
+        (batches,) = seeded(DataLoader, subset, seed_samples=True, collate_fn=list, **arguments, **others)
+        return sum(batches, [])
+
+    lives = tmp_path / "lives"
+    lives.touch()
+    expected = samples(lives, batch_size=4)
+    assert len({number for _, number in expected}) == 12
+    assert samples(lives, batch_size=3, num_workers=2) == expected
+    assert samples(tmp_path / "dies", batch_size=4, num_workers=1) == expected
+    assert (tmp_path / "dies").exists()
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_seeded_samples_need_a_list_of_getitems(num_workers):
+    with pytest.raises(TypeError, match="must return a list with one sample for each key, and it has returned tuple"):
+        list(DataLoader(ManyNotAList(4), batch_size=2, num_workers=num_workers, seed_samples=True))
+    assert len(list(DataLoader(ManyNotAList(4), batch_size=2, num_workers=num_workers))) == 2

@@ -70,7 +70,8 @@ class DataLoader(_base.DataLoader[_Batch]):
         max_worker_deaths: Maximum number of deaths of a worker in a row; after one more it is not replaced. 10 by default.
         seed_samples: True to seed the generators of Python, PyTorch and NumPy before each sample, from the loader's seed, the
             epoch and the index. Then the samples of a map-style dataset are the same with any number of workers, after a
-            worker has died, and after :meth:`load_state_dict`. False by default: a worker seeds them once, as in PyTorch.
+            worker has died, and after :meth:`load_state_dict`. ``__getitems__`` is then called for one index at a time.
+            False by default: a worker seeds them once, as in PyTorch.
         move_tasks: True if idle workers take over batches that wait behind a slow one. By default it is ``seed_samples``:
             otherwise batch *i* is loaded by worker *i* modulo ``num_workers``, as in PyTorch, so that random numbers which
             samples draw from the generators of their worker are PyTorch's.

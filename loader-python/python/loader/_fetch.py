@@ -57,7 +57,7 @@ class Fetcher:
             return self.dataset[key]
 
     def get_many(self, numbers: list[int], epoch: int, seed: int | None) -> Any:
-        """Returns the samples of the keys of a batch."""
+        """Returns the samples of the keys of a batch. With a seed there is one key, as with :meth:`get`."""
         keys = [number if number < _keys.FIRST else self._keys.get(number, epoch) for number in numbers]
         if seed is None:
             samples = self.dataset.__getitems__(keys)
@@ -68,6 +68,11 @@ class Fetcher:
                 samples = self.dataset.__getitems__(keys)
         if type(samples) is list and len(samples) == len(keys):
             return samples
+        if seed is not None:
+            raise TypeError(
+                "with seed_samples=True, __getitems__ must return a list with one sample for each key, and it has returned"
+                f" {type(samples).__qualname__}: return such a list, or set seed_samples=False"
+            )
         # PyTorch gives whatever it is to `collate_fn`. The engine wants a sample per key.
         return [_Whole(samples), *keys[1:]]
 
