@@ -132,6 +132,23 @@ def test_an_exception_of_the_sampler_comes_after_the_batches_before_it(num_worke
     assert got == list(range(after))
 
 
+class WithoutLength:
+    def __init__(self, error):
+        self.error = error
+
+    def __iter__(self):
+        return iter(range(3))
+
+    def __len__(self):
+        raise self.error("no length")
+
+
+@WORKERS
+@pytest.mark.parametrize("error", [TypeError, RuntimeError, AttributeError, ValueError, OverflowError])
+def test_a_sampler_s_length_may_raise_any_exception(num_workers, error):
+    assert [batch.item() for batch in DataLoader(INDICES, sampler=WithoutLength(error), num_workers=num_workers)] == [0, 1, 2]
+
+
 @WORKERS
 def test_subsets_and_concatenations(num_workers):
     dataset = torch.utils.data.ConcatDataset([Rows(4), torch.utils.data.Subset(Rows(9), [8, 1])])

@@ -642,10 +642,10 @@ def _name(value: Any) -> str:
 
 
 def _length(value: Any) -> int:
-    """Returns the length, and 0 if there is none."""
+    """Returns the length, and 0 if there is none. PyTorch does not ask for it here, so no exception of it must end the epoch."""
     try:
         return len(value)
-    except (TypeError, NotImplementedError):
+    except Exception:
         return 0
 
 
