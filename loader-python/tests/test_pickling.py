@@ -1,5 +1,6 @@
 """Datasets that can and cannot be sent to workers; the errors name the part that cannot be pickled."""
 
+import copy
 import multiprocessing
 import pickle
 import threading
@@ -155,3 +156,49 @@ def test_a_lock_that_only_forks_can_share_is_refused_with_what_to_do():
     dataset = Shared(5, torch.zeros(5), multiprocessing.get_context("fork").Value("i", 0), None)
     with pytest.raises(pickle.PicklingError, match="fork context"):
         list(DataLoader(dataset, num_workers=2))
+
+
+COPIES = {"pickle": lambda loader: pickle.loads(pickle.dumps(loader)), "copy": copy.copy, "deepcopy": copy.deepcopy}
+
+
+@pytest.mark.parametrize("copied", COPIES)
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_copy_of_a_loader_begins_with_an_epoch_of_its_own(copied, num_workers):
+    loader = DataLoader(Rows(4), num_workers=num_workers, persistent_workers=num_workers > 0, max_bad_samples=3)
+    assert len(list(COPIES[copied](loader))) == 4
+    iterator = iter(loader)
+    next(iterator)
+    other = COPIES[copied](loader)
+    assert other.max_bad_samples == 3
+    state = other.state_dict()
+    assert state["at"] == "between"
+    next(iterator)
+    assert other.state_dict() == state
+    assert loader.state_dict()["returned"] == 2
+    assert len(list(other)) == 4
+    assert len(list(iterator)) == 2
+
+
+def test_a_copy_of_a_loader_that_has_loaded_a_state_continues_from_it():
+    loader = DataLoader(Rows(4))
+    next(iter(loader))
+    loader.load_state_dict(loader.state_dict())
+    assert len(list(pickle.loads(pickle.dumps(loader)))) == 3
+
+
+class WithLoader(Rows):
+    """Each sample is an epoch of a loader that the dataset has."""
+
+    def __init__(self, length):
+        super().__init__(length)
+        self.inner = DataLoader(Rows(3))
+
+    def __getitem__(self, index):
+        return torch.cat(list(self.inner))
+
+
+def test_a_dataset_with_a_loader_that_main_has_used_travels():
+    dataset = WithLoader(2)
+    expected = dataset[0]
+    for batch in DataLoader(dataset, batch_size=None, num_workers=1):
+        assert torch.equal(batch, expected)

@@ -180,6 +180,11 @@ class DataLoader(_base.DataLoader[_Batch]):
             return _state.NoBatches(self)
         return _Iterator(self)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what a pickle or a copy of the loader has: all but its iterators and their positions."""
+        # As a function, `type(None)` returns `None`, and unlike a lambda it can be pickled.
+        return self.__dict__ | {"_iterator": None, "_last_iterator": type(None), "_last_state": None}
+
     def _end_epoch(self) -> None:
         """Called when the iterator of :class:`NoBatches` has ended: the next one begins an epoch."""
         if self._resume_from is not None:
