@@ -6,6 +6,7 @@ import weakref
 
 import numpy as np
 import pytest
+import torch
 from torch_datasets import Items, same
 from processes import descriptors, workers
 
@@ -125,6 +126,16 @@ def test_the_dataset_gets_the_sampler_s_own_types(num_workers):
     keys = [np.int64(2), 1, True, -1, np.uint8(7)]
     loader = DataLoader(Types([0]), batch_size=None, sampler=keys, num_workers=num_workers)
     assert list(loader) == [f"{type(key).__name__} {key}" for key in keys]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_tensor_as_sampler(num_workers):
+    """Each key is a view of the whole tensor, of 8 MB, and is sent without the rest of it."""
+    order, most = torch.arange(1_000_000).flip(0), 0
+    for number, batch in zip(range(20), DataLoader(Types([0]), batch_size=10, sampler=order, num_workers=num_workers), strict=False):
+        assert batch == [f"Tensor {999_999 - 10 * number - i}" for i in range(10)]
+        most = max(most, key_file())
+    assert most < 1 << 20
 
 
 def test_a_state_does_not_fit_a_sampler_with_other_keys_of_the_same_length():

@@ -34,6 +34,22 @@ print([batch.tolist() for batch in DataLoader(Mine(), batch_size=3, num_workers=
 RESULT = "[[1, 4, 7], [10, 13, 16]]"
 
 
+KEYS = """
+from typing import NamedTuple
+from torch_datasets import Items
+
+class Key(NamedTuple):
+    index: int
+
+class Keyed(Items):
+    def __getitem__(self, key):
+        return 10 * key.index
+
+if __name__ == "__main__":
+    print([batch.tolist() for batch in DataLoader(Keyed([]), sampler=[Key(1), Key(2)], num_workers=1)])
+"""
+
+
 @pytest.fixture
 def without_cloudpickle(tmp_path):
     """Environment variables with which cloudpickle cannot be imported."""
@@ -55,6 +71,13 @@ def test_a_guarded_script_without_cloudpickle(tmp_path, without_cloudpickle):
     path = tmp_path / "train.py"
     path.write_text(SCRIPT + GUARDED)
     assert processes.run(path, **without_cloudpickle).splitlines()[-1] == RESULT
+
+
+def test_keys_of_a_class_of_the_script(tmp_path, without_cloudpickle):
+    path = tmp_path / "train.py"
+    path.write_text(f"import sys\nsys.path.insert(0, {FOLDER!r})\n{SCRIPT}{KEYS}")
+    for environment in ({}, without_cloudpickle):
+        assert processes.run(path, **environment).splitlines()[-1] == "[[10], [20]]"
 
 
 def test_an_unguarded_script_without_cloudpickle_says_what_to_do(tmp_path, without_cloudpickle):

@@ -36,6 +36,29 @@ def encode(batch: Any) -> tuple[bytes, list[Any]]:
         in_slot.clear()
 
 
+def dumps(value: Any) -> bytes:
+    """Returns a pickle that contains arrays too, without the rest of the memory that they are views of. What the script itself
+    defines is in it by value if cloudpickle is installed, because then no worker imports the script."""
+    try:
+        pickled, problem = _dumps(_Pickler, value), None
+    except Exception as error:
+        pickled, problem = b"", error
+    if problem is None and b"__main__" not in pickled:
+        return pickled
+    try:
+        return _dumps(_cloud_pickler(), value)
+    except ImportError:
+        if problem is not None:
+            raise problem from None
+        return pickled
+
+
+def _dumps(pickler: type, value: Any) -> bytes:
+    file = io.BytesIO()
+    pickler(file, protocol=5).dump(value)
+    return file.getvalue()
+
+
 def content(sample: Any) -> list[Any]:
     """Returns the bytes that make up the content of a sample, for the digest of an epoch."""
     pickled, buffers = encode(sample)

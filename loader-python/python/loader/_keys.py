@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from types import NoneType
 from typing import Any
 
-from . import _native
+from . import _collate, _native
 from ._memory_file import MemoryFile
 from ._order import Order
 
@@ -47,7 +47,7 @@ class KeyFile(MemoryFile):
         numbers: list[int] = []
         for first in range(0, len(batch), _PER_RECORD):
             part = batch[first : first + _PER_RECORD]
-            record = pickle.dumps(part, protocol=5)
+            record = _collate.dumps(part)
             record = len(record).to_bytes(8, "little") + record
             start = FIRST | self._size << _OFFSET_SHIFT
             self._write(record, self._size)
