@@ -138,6 +138,30 @@ def test_a_tensor_as_sampler(num_workers):
     assert most < 1 << 20
 
 
+class Drawing(Items):
+    def __getitem__(self, key):
+        return torch.rand(()).item()
+
+
+def test_seeds_depend_on_the_content_of_a_key():
+    pytest.importorskip("cloudpickle", reason="SKIPPED: cloudpickle is not installed")
+
+    class Local(tuple):
+        pass
+
+    def drawn(keys, num_workers):
+        torch.manual_seed(1)
+        return list(DataLoader(Drawing([]), batch_size=None, sampler=keys, num_workers=num_workers, seed_samples=True))
+
+    order = torch.arange(4)
+    keys = [*order, order[1:3], order[2:4], np.int64(1), "1", Local([1]), Local([2])]
+    expected = drawn(keys, 0)
+    assert len(set(expected)) == len(keys)
+    assert drawn(keys, 2) == expected
+    assert drawn(keys[::-1], 1) == expected[::-1]
+    assert drawn([torch.tensor(3)], 0) == expected[3:4]
+
+
 def test_a_state_does_not_fit_a_sampler_with_other_keys_of_the_same_length():
     loader = DataLoader(Named(), batch_size=4, sampler=KEYS[10:])
     next(iter(loader))

@@ -8,6 +8,7 @@ import io
 import pickle
 import sys
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 from . import _native
@@ -59,10 +60,11 @@ def _dumps(pickler: type, value: Any) -> bytes:
     return file.getvalue()
 
 
-def content(sample: Any) -> list[Any]:
-    """Returns the bytes that make up the content of a sample, for the digest of an epoch."""
-    pickled, buffers = encode(sample)
-    return [pickled, *buffers]
+def content(value: Any) -> list[Any]:
+    """Returns the bytes that make up the content of a sample or a key, the same ones in each process."""
+    file, buffers = io.BytesIO(), []
+    _ContentPickler(file, protocol=5, buffer_callback=buffers.append).dump(value)
+    return [file.getvalue(), *(buffer.raw() for buffer in buffers)]
 
 
 def loads(pickled: Any, arrays: list[Any]) -> Any:
@@ -89,6 +91,15 @@ def _reduce(value: Any) -> Any:
 class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         return _reduce(value)
+
+
+class _ContentPickler(_Pickler):
+    """Writes the names of classes and functions. In a worker, those of the script have another module."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, (type, FunctionType)) and value is not str:
+            return str, (value.__name__,)
+        return super().reducer_override(value)
 
 
 def _cloud_pickler() -> type:

@@ -2,11 +2,12 @@
 
 import contextlib
 import hashlib
-import pickle
 import random
 import sys
 from collections.abc import Iterator
 from typing import Any
+
+from . import _collate
 
 
 def capture() -> dict[str, Any]:
@@ -60,7 +61,7 @@ def seed(value: int) -> None:
 
 def mixed(value: int, key: Any) -> int:
     """Returns a number of 64 bits that depends on a number and on the content of a key."""
-    content = value.to_bytes(8, "little") + pickle.dumps(key, protocol=5)
+    content = b"".join([value.to_bytes(8, "little"), *_collate.content(key)])
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
 
