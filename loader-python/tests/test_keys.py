@@ -2,11 +2,13 @@
 
 import itertools
 import os
+import time
 import weakref
 
 import numpy as np
 import pytest
 import torch
+import torch.utils.data
 from torch_datasets import Items, same
 from processes import descriptors, workers
 
@@ -114,6 +116,42 @@ def test_a_resumed_loader_keeps_no_keys_of_batches_that_it_leaves_out():
     iterator = iter(loader)
     assert len(sampler.alive) <= 4 * 4
     assert next(iterator) == [f"{2000 + i} " for i in range(4)]
+
+
+class Renamed:
+    """Gives other keys in each epoch, of other lengths."""
+
+    epoch = 0
+
+    def __iter__(self):
+        self.epoch += 1
+        return iter([f"{'x' * (number * self.epoch % 7)} {number}" for number in range(12)])
+
+    def __len__(self):
+        return 12
+
+
+class NamedDraws(Named):
+    def __getitem__(self, key):
+        return key, torch.rand(()).item()
+
+
+def begin_late(worker):
+    time.sleep(worker)
+
+
+def epochs_that_end_early(kind):
+    torch.manual_seed(2)
+    loader = kind(
+        NamedDraws(), 3, sampler=Renamed(), num_workers=2, persistent_workers=True, worker_init_fn=begin_late, collate_fn=list
+    )
+    first = [next(iter(loader)) for _ in range(3)]
+    return first, list(loader)
+
+
+def test_a_worker_loads_the_batches_of_an_epoch_that_was_left_before_it_has_begun():
+    """Worker 1 finds their keys, so its random numbers are PyTorch's."""
+    assert epochs_that_end_early(DataLoader) == epochs_that_end_early(torch.utils.data.DataLoader)
 
 
 class Types(Items):

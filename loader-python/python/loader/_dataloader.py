@@ -393,7 +393,7 @@ class _Iterator(_BaseDataLoaderIter):
         self._order = _keys.KeyOrder(self._index_sampler, self._auto_collation, keys) if is_map else None
         return _native.Engine(
             _Parts(
-                pickle=None if is_local else self._pickle(loader, keys.path),
+                pickle=None if is_local else self._pickle(loader, keys.paths),
                 opened=self._fetcher,
                 fingerprint=_fingerprint(loader.dataset),
                 begin=self._order.begin if self._order else None,
@@ -412,7 +412,7 @@ class _Iterator(_BaseDataLoaderIter):
             _base.apply_sharding(self._dataset, self._world_size, self._rank)
         return _fetch.Fetcher(self._dataset, self._collate_fn, self._auto_collation, keys, None)
 
-    def _pickle(self, loader: DataLoader, keys: str) -> bytes:
+    def _pickle(self, loader: DataLoader, keys: tuple[str, ...]) -> bytes:
         worker_init_fn = loader.worker_init_fn
         if isinstance(self._dataset, _base.data_pipes):
             worker_init_fn = functools.partial(_base.sharding_worker_init_fn, worker_init_fn, self._world_size, self._rank)

@@ -11,7 +11,7 @@ import mmap
 import os
 import pickle
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from types import NoneType
 from typing import Any
 
@@ -29,8 +29,35 @@ _OFFSET_SHIFT = 16
 _PART = 1 << 20
 
 
-class KeyFile(MemoryFile):
-    """Main's side: a file in memory for the keys of the batches that the program has not got."""
+class KeyFile:
+    """Main's side: files in memory for the keys of the batches that the program has not got.
+
+    Epochs use two files in turn. When main begins an epoch, workers may still load batches of the epoch before, if the program
+    has left it early. They have ended all tasks of earlier epochs, because main waited for that when it began the epoch before.
+    """
+
+    def __init__(self) -> None:
+        self._files = (_EpochFile(), _EpochFile())
+        self._current = self._files[0]
+        #: The paths by which workers open the files.
+        self.paths = tuple(file.path for file in self._files)
+
+    def begin(self, epoch: int) -> None:
+        """Begins an epoch without keys."""
+        self._current = self._files[epoch % len(self._files)]
+        self._current.clear()
+
+    def add(self, number: int, batch: list[Any]) -> list[int]:
+        """Adds the keys of batch ``number``, and returns their numbers."""
+        return self._current.add(number, batch)
+
+    def free(self, first: int) -> None:
+        """Frees the keys of the batches before number ``first``."""
+        self._current.free(first)
+
+
+class _EpochFile(MemoryFile):
+    """The keys of one epoch."""
 
     def __init__(self) -> None:
         super().__init__("loader-keys")
@@ -42,7 +69,6 @@ class KeyFile(MemoryFile):
         self._batches: deque[tuple[int, int]] = deque()
 
     def add(self, number: int, batch: list[Any]) -> list[int]:
-        """Adds the keys of batch ``number``, and returns their numbers."""
         self._batches.append((number, self._size))
         numbers: list[int] = []
         for first in range(0, len(batch), _PER_RECORD):
@@ -56,7 +82,6 @@ class KeyFile(MemoryFile):
         return numbers
 
     def free(self, first: int) -> None:
-        """Frees the keys of the batches before number ``first``."""
         while self._batches and self._batches[0][0] < first:
             self._batches.popleft()
         end = self._batches[0][1] if self._batches else self._size
@@ -68,7 +93,6 @@ class KeyFile(MemoryFile):
             self._freed = end
 
     def clear(self) -> None:
-        """Begins an epoch without keys."""
         if self._size == 0:
             return
         self._replace()
@@ -76,10 +100,10 @@ class KeyFile(MemoryFile):
 
 
 class KeyReader:
-    """A worker's side: opens the file when a key of an epoch is asked for."""
+    """A worker's side: opens the file of an epoch when one of its keys is asked for."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, paths: tuple[str, ...]) -> None:
+        self._paths = paths
         self._file = -1
         self._epoch = -1
         self._record: tuple[int, list[Any]] = (-1, [])
@@ -94,7 +118,7 @@ class KeyReader:
         return self._record[1][number & (_PER_RECORD - 1)]
 
     def _open(self, epoch: int) -> None:
-        file, self._file = self._file, os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        file, self._file = self._file, os.open(self._paths[epoch % len(self._paths)], os.O_RDONLY | os.O_CLOEXEC)
         self._epoch, self._record = epoch, (-1, [])
         if file >= 0:
             os.close(file)
@@ -113,9 +137,10 @@ class KeyList:
     """The keys of the batches that the program has not got, without workers."""
 
     def __init__(self) -> None:
-        self.clear()
+        self.begin(0)
 
-    def clear(self) -> None:
+    def begin(self, _epoch: int) -> None:
+        """Begins an epoch without keys."""
         self._keys: list[Any] = []
         #: Number of keys that were freed.
         self._freed = 0
@@ -150,12 +175,17 @@ class KeyOrder(Order):
     def __init__(self, sampler: Iterable[Any], auto_collation: bool, keys: KeyFile | KeyList) -> None:
         super().__init__(sampler, auto_collation)
         self._keys = keys
+        self._epoch = 0
+
+    def begin(self, epoch: int) -> Generator[list[int] | _native.Numbers, bool | None]:
+        self._epoch = epoch
+        return super().begin(epoch)
 
     def free(self, first: int) -> None:
         self._keys.free(first)
 
     def _begin_epoch(self) -> None:
-        self._keys.clear()
+        self._keys.begin(self._epoch)
         self.has_keys, self.first_keys = False, None
 
     def _numbers(self, batch: Iterable[Any]) -> list[int] | _native.Numbers:
