@@ -133,6 +133,44 @@ def test_a_collate_fn_can_return_anything():
     same_as_named(OTHERS, loader)
 
 
+#: Tensors and arrays whose strides are kept. Their elements are in memory without gaps.
+STRIDED = {
+    "channels last": torch.rand(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
+    "channels last in 3D": torch.rand(2, 3, 4, 5, 6).contiguous(memory_format=torch.channels_last_3d),
+    "one channel, last": torch.rand(2, 1, 4, 5).contiguous(memory_format=torch.channels_last),
+    "transposed": torch.arange(24).view(2, 3, 4).transpose(0, 2),
+    "a row of a transposed one": torch.arange(24).view(2, 3, 4).transpose(0, 2)[:, :, 1],
+    "empty": torch.empty(0, 4).t(),
+    "one number of several": torch.arange(4)[::4],
+    "half precision": torch.rand(3, 4).half().t(),
+    "an array in Fortran's order": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    "a read-only one": np.frombuffer(b"12345678", dtype=np.int16).reshape(2, 2).T,
+}
+EXPANDED = {
+    "one number": torch.tensor(2.5).expand(300, 400),
+    "a row": torch.arange(4).expand(100_000, 4),
+    "a column, transposed": torch.arange(3).view(3, 1).expand(3, 5).t(),
+}
+#: They arrive without gaps.
+WITH_GAPS = {"every other row": torch.arange(12).view(4, 3)[::2], "a column": torch.arange(12).view(4, 3)[:, 1], "windows": torch.arange(9).unfold(0, 3, 1)}
+
+
+def test_strides_are_kept_unless_there_are_gaps():
+    expected = STRIDED | EXPANDED | WITH_GAPS
+    loader = DataLoader(Items(list(expected.values())), collate_fn=first, num_workers=1)
+    batches = dict(zip(expected, loader, strict=True))
+    for name, wanted in expected.items():
+        same(batches[name], wanted)
+        if name in WITH_GAPS:
+            assert batches[name].is_contiguous()
+        elif isinstance(wanted, np.ndarray):
+            assert batches[name].strides == wanted.strides
+        else:
+            assert batches[name].stride() == wanted.stride(), name
+    for name in EXPANDED:
+        assert batches[name].untyped_storage().nbytes() == len(expected[name].unique()) * expected[name].element_size()
+
+
 def test_objects_of_one_s_own_classes_travel():
     (record,) = DataLoader(Items([Record(torch.arange(3), "a")]), batch_size=None, num_workers=1)
     assert record.name == "a"

@@ -84,19 +84,37 @@ def _reduce(value: torch.Tensor) -> Any:
     # A second tensor with the same bytes is copied: each memory is sent once.
     memory = _collate.in_slot.pop(value.data_ptr(), None)
     if memory is None or not value.is_contiguous() or len(memory) != value.numel() * value.element_size():
-        memory = value.contiguous().reshape(-1).view(torch.uint8).numpy()
-    return _tensor, (pickle.PickleBuffer(memory), value.dtype, tuple(value.shape))
+        value, stored = _stored(value)
+        # The stride of a dimension of one element is any number, which `reshape` would keep.
+        memory = stored.as_strided((stored.numel(),), (1,)).view(torch.uint8).numpy()
+    return _tensor, (pickle.PickleBuffer(memory), value.dtype, tuple(value.shape), value.stride())
 
 
-def _tensor(memory: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+def _stored(value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns a tensor, and its elements in the order in which they are in memory, each one once: an expanded tensor has fewer of them.
+    A tensor with gaps between its elements is copied without the gaps."""
+    if value.is_contiguous():
+        return value, value
+    stored = value
+    for dimension, stride in enumerate(value.stride()):
+        if stride == 0:
+            stored = stored.narrow(dimension, 0, 1)
+    stored = stored.permute(sorted(range(value.dim()), key=value.stride, reverse=True))
+    if stored.is_contiguous():
+        return value, stored
+    value = value.contiguous()
+    return value, value
+
+
+def _tensor(memory: Any, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
     if len(memory) == 0:
-        return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(memory, dtype=dtype).view(shape)
+        return torch.empty_strided(shape, stride, dtype=dtype)
+    return torch.frombuffer(memory, dtype=dtype).as_strided(shape, stride)
 
 
 def _reduce_array(value: numpy.ndarray) -> Any:
     # Arrays of a batch can be changed in main, also those that the worker only read.
-    return NotImplemented if value.flags.writeable or value.dtype.hasobject else value.copy().__reduce_ex__(5)
+    return NotImplemented if value.flags.writeable or value.dtype.hasobject else value.copy("K").__reduce_ex__(5)
 
 
 _collate.reducers[torch.Tensor] = _reduce
