@@ -151,8 +151,12 @@ EXPANDED = {
     "a row": torch.arange(4).expand(100_000, 4),
     "a column, transposed": torch.arange(3).view(3, 1).expand(3, 5).t(),
 }
-#: They arrive without gaps.
-WITH_GAPS = {"every other row": torch.arange(12).view(4, 3)[::2], "a column": torch.arange(12).view(4, 3)[:, 1], "windows": torch.arange(9).unfold(0, 3, 1)}
+#: They arrive contiguous.
+WITH_GAPS = {
+    "every other row": torch.arange(12).view(4, 3)[::2],
+    "a column": torch.arange(12).view(4, 3)[:, 1],
+    "windows that overlap": torch.arange(9).unfold(0, 3, 1),
+}
 
 
 def test_strides_are_kept_unless_there_are_gaps():

@@ -91,8 +91,8 @@ def _reduce(value: torch.Tensor) -> Any:
 
 
 def _stored(value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns a tensor, and its elements in the order in which they are in memory, each one once: an expanded tensor has fewer of them.
-    A tensor with gaps between its elements is copied without the gaps."""
+    """Returns a tensor, and its elements in the order in which they are in memory, each one once: an expanded tensor has fewer
+    of them. A tensor with gaps between its elements is copied without the gaps."""
     if value.is_contiguous():
         return value, value
     stored = value
