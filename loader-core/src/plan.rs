@@ -78,7 +78,7 @@ impl Plan {
     }
 
     /// Takes the first batch from the sampler, if that has not been done.
-    pub(crate) fn begin(&mut self) {
+    pub(crate) fn draw_first(&mut self) {
         if self.fingerprint.is_none() && !self.has_failed() {
             self.upcoming = self.draw(0, 0);
         }
@@ -114,7 +114,7 @@ impl Plan {
 
     /// Checks that a state was taken from an equal plan.
     pub(crate) fn check(&mut self, position: &BatchesPosition) -> Result<(), Error> {
-        self.begin();
+        self.draw_first();
         must_agree("number of batches", position.batches, self.announced as u64)?;
         // A user's own sampler may give another order although its fingerprint is the same. In that case, the
         // first batch of the epoch nearly always differs.
@@ -134,7 +134,7 @@ impl Plan {
     /// Skips the batches before number `next`.
     pub(crate) fn skip_to(&mut self, next: u64) {
         if let Some(ahead) = next.checked_sub(self.next).filter(|&ahead| ahead > 0) {
-            self.begin();
+            self.draw_first();
             self.upcoming = match self.upcoming {
                 Upcoming::NotDrawn => self.draw(usize::try_from(ahead).unwrap_or(usize::MAX), next),
                 Upcoming::Drawn(_) => self.draw(usize::try_from(ahead - 1).unwrap_or(usize::MAX), next),

@@ -70,6 +70,7 @@ pub(crate) trait Batches: fmt::Debug + Send {
     fn epoch(&self) -> u64;
     fn state(&self) -> State;
     fn first_unreturned(&self) -> Option<u64>;
+    fn draw_first(&mut self);
     fn worker_pids(&self) -> Vec<u32>;
     fn report(&self) -> String;
     fn last_batch(&self) -> Option<BatchInfo>;
@@ -117,6 +118,10 @@ impl<B: Batch + IntoObject> Batches for Iter<B> {
 
     fn first_unreturned(&self) -> Option<u64> {
         self.first_unreturned()
+    }
+
+    fn draw_first(&mut self) {
+        self.draw_first();
     }
 
     fn worker_pids(&self) -> Vec<u32> {
@@ -210,6 +215,11 @@ impl BatchIterator {
     /// Returns the number of the first batch that was not returned; `None` if there is none, or if it is not known.
     fn first_unreturned(&self, py: Python<'_>) -> Option<u64> {
         self.with(py, |iter| iter.first_unreturned()).flatten()
+    }
+
+    /// Takes the first batch from the sampler now. Without workers, the first call of `next` does it otherwise.
+    fn draw_first(&self, py: Python<'_>) {
+        self.with(py, |iter| iter.draw_first());
     }
 
     /// Returns the process ids of the workers.

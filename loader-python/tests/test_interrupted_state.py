@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch_datasets import Rows
 
-from loader import DataLoader
+from loader import DataLoader, _base
 
 
 class Interrupts(Rows):
@@ -95,3 +95,41 @@ def test_a_batch_that_ctrl_c_has_kept_from_the_program_comes_next():
     before = numbers_until_the_exception(batches, KeyboardInterrupt)
     # The sampler has ended, so these are the batches before its exception.
     assert before + numbers(batches) == list(range(12))
+
+
+def test_ctrl_c_while_main_pins_a_batch(monkeypatch):
+    def pin(batch, _device):
+        if int(batch[0, 0]) == 6 and not interrupted:
+            interrupted.append(True)
+            raise KeyboardInterrupt
+        return batch
+
+    interrupted = []
+    monkeypatch.setattr(_base, "pin_memory", pin)
+    batches = iter(DataLoader(Rows(20), batch_size=2, num_workers=1))
+    batches._pin_memory = True  # the argument has no effect without a GPU
+    assert numbers_until_the_exception(batches, KeyboardInterrupt) == list(range(6))
+    assert numbers(batches) == list(range(6, 20))
+
+
+def test_the_order_is_drawn_from_the_generators_as_they_are_at_the_first_batch():
+    torch.manual_seed(5)
+    loader = DataLoader(Rows(20), batch_size=2, shuffle=True)
+    batches = iter(loader)
+    torch.rand(3)
+    begun = loader.state_dict()
+    rows = numbers(batches)[:2]
+    within = numbers_after(loader)
+    resumed = DataLoader(Rows(20), batch_size=2, shuffle=True)
+    resumed.load_state_dict(begun)
+    assert numbers(resumed)[:2] == rows
+    resumed.load_state_dict(within[1])
+    assert numbers(resumed) == within[2]
+
+
+def numbers_after(loader):
+    """Returns the first two rows of an epoch before which the program draws, the state after them, and the other rows."""
+    batches = iter(loader)
+    torch.rand(5)
+    first = next(batches)[:, 0].tolist()
+    return first, loader.state_dict(), numbers(batches)

@@ -213,11 +213,18 @@ impl<B: Batch> Iter<B> {
         self.wait_for_room = Some(wait_for_room);
     }
 
+    /// Takes the first batch from the sampler now. Without workers, the first call of `next` does it otherwise. For hosts whose
+    /// samplers draw from generators that the program changes.
+    #[doc(hidden)]
+    pub fn draw_first(&mut self) {
+        if let Inner::Batches(iter) = &mut self.inner {
+            iter.draw_first();
+        }
+    }
+
     /// Takes over what `state`, from which this iterator was resumed, knows of the epoch, or of the one before.
     pub(crate) fn continue_from(&mut self, state: &State) {
-        if let Inner::Batches(iter) = &mut self.inner {
-            iter.begin();
-        }
+        self.draw_first();
         if self.epoch() != state.epoch() {
             self.digest_before = state.digest();
             return;

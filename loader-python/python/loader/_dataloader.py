@@ -286,7 +286,8 @@ class _Iterator(_BaseDataLoaderIter):
             self._generators.check(state["generators"])
             _state.check_workers(state, loader)
             self._states = {int(worker): _state.from_text(text) for worker, text in state["datasets"].items()}
-        if within is None and loader.num_workers == 0 and 0 in self._states:
+        is_undrawn = within is None or (is_map and within["engine"]["place"] == "start")
+        if is_undrawn and loader.num_workers == 0 and 0 in self._states:
             # Before the epoch draws its numbers: the dataset may set the generators.
             _fetch.restore_between(loader.dataset, pickle.loads(self._states.pop(0)))
         # True if the state is from before what PyTorch's class draws: the seed, and the order of a sampler that is no generator.
@@ -439,6 +440,9 @@ class _Iterator(_BaseDataLoaderIter):
             capture = None if sampler is None else functools.partial(_state.sampler_state, sampler)
             is_loaded = sampler is not None and state is not None and state["sampler"] is not None
             self._order.set_begun(self._sampler_iter, capture, is_loaded)
+            # Without workers, the first batch is drawn when the program asks for it.
+            is_drawn_later = self._num_workers == 0 and not self._is_before_seed
+            self._order.capture_generators = self._generators.capture if is_drawn_later else None
             if within is not None and is_loaded:
                 self._order.set_before(within["first"], _given(within["engine"]))
         if within is not None:
@@ -454,6 +458,9 @@ class _Iterator(_BaseDataLoaderIter):
             self._num_yielded = within["returned"]
         else:
             batches = self._engine.iterate(loader._begun_epochs, self._loads)
+            if state is not None:
+                # While the generators are those of the state.
+                batches.draw_first()
             loader._begun_epochs += 1
         # Only now: a state that does not fit must not be forgotten.
         loader._resume_from = None
@@ -483,6 +490,19 @@ class _Iterator(_BaseDataLoaderIter):
         except StopIteration:
             self._is_over = True
             raise
+        returned = batch
+        if type(batch) is _fetch.BatchWithState:
+            batch = batch.batch
+        if self._pin_memory:
+            # PyTorch's allocator uses this memory again only after the copies to the device that read it. A slot is used
+            # again as soon as the batch is dropped, so slots are not page-locked.
+            try:
+                batch = _base.pin_memory(batch, self._pin_memory_device)
+            except KeyboardInterrupt:
+                self._batches.put_back(returned)
+                raise
+        if type(returned) is _fetch.BatchWithState:
+            self._states[returned.worker] = returned.state
         if self._num_workers > 0 and not self._last_pids:
             self._last_pids = self._batches.worker_pids()
         if self._order is not None:
@@ -491,11 +511,7 @@ class _Iterator(_BaseDataLoaderIter):
                 self._order.states.pop(self._num_yielded, None)
             if self._order.has_keys and (first := self._batches.first_unreturned()) is not None:
                 self._order.free(first)
-        if type(batch) is _fetch.BatchWithState:
-            batch, worker, self._states[worker] = batch
-        # PyTorch's allocator uses this memory again only after the copies to the device that read it. A slot is used
-        # again as soon as the batch is dropped, so slots are not page-locked.
-        return _base.pin_memory(batch, self._pin_memory_device) if self._pin_memory else batch
+        return batch
 
     def _state(self) -> dict[str, Any] | None:
         """Returns what the state of the loader says of this epoch; `None` once the iterator is closed."""
@@ -521,15 +537,21 @@ class _Iterator(_BaseDataLoaderIter):
         order = self._order
         return state | {
             "at": "within",
-            "generators": self._began_with,
+            "generators": self._generators_at_start(),
             "engine": engine,
             "is_before_seed": self._is_before_seed,
             "returned": self._num_yielded,
-            "sampler": order.states.get(_given(engine)) if order is not None else None,
+            "sampler": order.sampler_state(_given(engine)) if order is not None else None,
             "first": order.first if order is not None and self._stateful_sampler is not None else [],
             "first_keys": order.first_keys if order is not None else None,
             "dataset_generators": {str(worker): _state.to_text(each) for worker, each in self._dataset_generators().items()},
         }
+
+    def _generators_at_start(self) -> Any:
+        """Returns the generators from which the order of this epoch was drawn, or will be."""
+        if self._order is None or self._order.capture_generators is None:
+            return self._began_with
+        return self._order.generators or self._order.capture_generators()
 
     @property
     def _workers(self) -> list["_Worker"]:

@@ -133,6 +133,15 @@ class BatchIterator:
     def report(self) -> str | None:
         """Returns the report of the epoch so far."""
 
+    def first_unreturned(self) -> int | None:
+        """Returns the number of the first batch that was not returned; ``None`` if there is none, or if it is not known."""
+
+    def draw_first(self) -> None:
+        """Takes the first batch from the sampler now. Without workers, the first ``next`` does it otherwise."""
+
+    def put_back(self, batch: Any) -> None:
+        """Takes the batch back that was returned last: the next call of ``next`` returns it again."""
+
     def last_batch(self) -> dict[str, Any] | None:
         """Returns what is known of the batch that was returned last."""
 

@@ -29,6 +29,10 @@ class Order:
         self.first: list[int] = []
         #: A hash of the keys of the first batch, if they are not plain integers and can be hashed.
         self.first_keys: str | None = None
+        #: Called before the sampler is asked for the first batch, which may be later than the beginning of the epoch.
+        self.capture_generators: Callable[[], Any] | None = None
+        #: What it has returned.
+        self.generators: Any = None
         #: The states of a stateful sampler, by the number of batches that it had given. Main removes what it does not need.
         self.states: dict[int, Any] = {}
 
@@ -36,6 +40,14 @@ class Order:
         """Sets the iterator over the sampler for the next epoch. ``capture`` returns the state of a stateful sampler.
         ``is_loaded`` is true if the sampler has loaded a state."""
         self._begun, self._before, self._capture, self._is_loaded = begun, (), capture, is_loaded
+        self.generators = None
+
+    def sampler_state(self, given: int) -> Any:
+        """Returns the state of a stateful sampler after it has given ``given`` batches of this epoch."""
+        if self._begun is not None and self._capture is not None:
+            # The sampler has not been asked for the first batch.
+            return self._capture()
+        return self.states.get(given)
 
     def set_before(self, first: list[int], given: int) -> None:
         """Says that the sampler goes on after ``given`` batches. The engine skips these, and looks at the first one only."""
@@ -45,6 +57,8 @@ class Order:
         """Begins an epoch. ``send(True)`` leaves a batch out, and returns an empty list."""
         items, self._begun = self._begun or iter(self._sampler), None
         self._begin_epoch()
+        if self.capture_generators is not None:
+            self.generators = self.capture_generators()
         self.given, self.first, self.states = 0, [], {}
         is_left_out: bool | None = False
         for batch in self._before:

@@ -101,8 +101,8 @@ impl<B> LocalBatches<B> {
     }
 
     /// Takes the first batch from the sampler, as a resumed epoch does at once.
-    pub(in super::super) fn begin(&mut self) {
-        self.plan.begin();
+    pub(in super::super) fn draw_first(&mut self) {
+        self.plan.draw_first();
     }
 
     /// Skips batches that the user has already received.
