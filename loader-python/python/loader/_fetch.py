@@ -220,7 +220,9 @@ class Items:
             self._generators = saved or [_seeds.capture()]
             with _seeds.kept(*saved) if saved and is_local else contextlib.nullcontext():
                 self._begin(position.get("count", 0), saved)
-        #: The program may draw before it asks for the first sample, for which a generator function begins.
+        #: True if the dataset or its iterator has a state of its own.
+        self.is_stateful = is_stateful(self._items) or is_stateful(self._dataset)
+        # The program may draw before it asks for the first sample, for which a generator function begins.
         self._notes_first = is_local and self._count == 0
 
     def _restore(self, states: dict[str, Any]) -> None:
@@ -243,10 +245,6 @@ class Items:
             _seeds.restore(generators)
         self._count = count
         next(itertools.islice(self._items, count, count), None)
-
-    @property
-    def is_stateful(self) -> bool:
-        return is_stateful(self._items) or is_stateful(self._dataset)
 
     def generators(self) -> bytes | None:
         """Returns the states of the generators from before ``iter``, and without workers from before the first sample too;
