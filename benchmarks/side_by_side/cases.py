@@ -45,7 +45,7 @@ class Row:
     overview: str | None = None
     # The name of a plot, and the label of the row in it.
     plot: tuple[str, str | int] | None = None
-    # The title of a row of this loader whose figure no loader can beat.
+    # The title of a row of this loader with the same work without a loader, or without what this row measures.
     bound: str | None = None
 
     def labels(self) -> dict:
@@ -112,6 +112,7 @@ def plan() -> Iterator[Case]:
     yield from resume()
     yield from killed()
     yield from shutdown_faults()
+    yield from trace()
     yield from burn()
     yield from candle()
     yield from python()
@@ -330,6 +331,21 @@ def shutdown_faults() -> Iterator[Case]:
         yield Case(
             "shutdown-faults", options, [row], command="shutdown", ours=ours, peers=peers, sides=(OURS, STANDARD)
         )
+
+
+def trace() -> Iterator[Case]:
+    """The cost of a trace that the loader records."""
+    for command, what, unit, figure, further in (
+        ("overhead", "time per batch of 64 integers", "us", median_of("us_per_batch"), []),
+        ("images", "processor time per photograph", "ms", lambda line: line["cpu_ms_per_image"], ["--folder", ".data/images", "--batches", "40"]),
+    ):
+        title = f"{what}, {count(2)}, no trace"
+        with_trace = f"{what}, {count(2)}, with a trace"
+        for of_trace, row in (
+            ([], Row(title, unit, figure)),
+            (["--trace", ".data/trace.json"], Row(with_trace, unit, figure, bound=title)),
+        ):
+            yield Case("trace", ["--workers", "2", *further, *of_trace], [row], command, sides=(OURS,), needs="images")
 
 
 def burn() -> Iterator[Case]:

@@ -27,6 +27,7 @@ HEADINGS = {
     "resume": "Resume in mid-epoch",
     "killed": "A worker is killed in mid-epoch",
     "shutdown-faults": "Shutdown with a faulty worker",
+    "trace": "The cost of a trace",
 }
 
 
@@ -85,8 +86,11 @@ def cell(row: dict, name: str, medians: dict[str, float]) -> str:
     if name == OURS:
         text += f" ({number(figures['min'])}–{number(figures['max'])})"
         if row.get("bound") in medians:
-            alone = "memcpy" if "memcpy" in row["bound"] else "the decoder alone"
-            text += f", {medians[row['bound']] / figures['median']:.0%} of the speed of {alone}"
+            share = medians[row["bound"]] / figures["median"]
+            if "trace" in row["bound"]:
+                text += f", {share:.1%} of the speed without it"
+            else:
+                text += f", {share:.0%} of the speed of {'memcpy' if 'memcpy' in row['bound'] else 'the decoder alone'}"
     elif name in row.get("ratio", {}):
         text += f" ({number(row['ratio'][name]['median'])} x)"
     return text

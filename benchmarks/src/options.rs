@@ -57,6 +57,9 @@ pub(crate) struct Options {
     /// The image folder for `images`.
     #[arg(long, required_if_eq("workload", "images"))]
     pub(crate) folder: Option<PathBuf>,
+    /// The file for a trace of main and the workers. Default: no trace.
+    #[arg(long)]
+    trace: Option<PathBuf>,
     /// The library with which a peer decodes `images`. This loader ignores it.
     #[arg(long)]
     pipeline: Option<String>,
@@ -199,6 +202,7 @@ impl Options {
             .shuffle(self.shuffle)
             .num_workers(self.workers);
         options.prefetch_factor = self.prefetch_factor.map(PrefetchFactor::Fixed);
+        options.trace.clone_from(&self.trace);
         options
     }
 }
