@@ -15,6 +15,7 @@ use toml::{
 use super::{
     error::{ConfigError, Location, quoted},
     search::Step,
+    sections::{self, MovedKeys},
 };
 use crate::options::OptionInfo;
 
@@ -119,19 +120,21 @@ fn is_same(path: &Path, other: &Path) -> bool {
 pub(super) struct Document<'a> {
     /// The spans are offsets into `files`.
     pub(super) table: DeTable<'a>,
+    moved: MovedKeys,
     files: &'a Files,
 }
 
 impl<'a> Document<'a> {
     pub(super) fn parse(files: &'a Files) -> Result<Self, ConfigError> {
-        let mut table = DeTable::new();
+        let (mut table, mut moved) = (DeTable::new(), MovedKeys::new());
         for file in &files.0 {
             let mut extended = files.parse(file)?;
             extended.remove(EXTENDS);
+            sections::gather(&mut extended, &mut moved, |offset| files.location(offset))?;
             without_ignored(&mut extended, &table);
             merge(&mut table, extended);
         }
-        Ok(Self { table, files })
+        Ok(Self { table, moved, files })
     }
 
     /// Returns the line that contains the byte at `offset`.
@@ -157,11 +160,21 @@ impl<'a> Document<'a> {
 
     /// Returns the line of the key or the item to which `path` leads.
     pub(super) fn location_of(&self, path: &[Step]) -> Option<Location> {
+        Some(self.location(self.offset_of(path)?))
+    }
+
+    /// Returns the name of the section in which a file has the key to which `path` leads, or which contains it.
+    pub(super) fn section_in_file(&self, path: &[Step]) -> Option<&'static str> {
+        let key = self.offset_of(path.get(..2)?)?;
+        self.moved.get(&key).copied()
+    }
+
+    fn offset_of(&self, path: &[Step]) -> Option<usize> {
         let (first, rest) = path.split_first()?;
         let Step::Key(first) = first else { return None };
         let (key, value) = self.table.get_key_value(first.as_str())?;
         let found = rest.iter().try_fold((key.span(), value), |(_, value), step| step_into(value, step));
-        Some(self.location(found?.0.start))
+        Some(found?.0.start)
     }
 }
 
