@@ -33,6 +33,20 @@ mod queue {
     mod woken;
 }
 
+/// The parts of `src/profile/mod.rs` that a worker writes while main reads.
+mod profile {
+    #[path = "../../../src/profile/slowest.rs"]
+    mod slowest;
+    #[path = "../../../src/profile/spans.rs"]
+    mod spans;
+
+    mod samples_and_spans;
+
+    fn nanos(time: std::time::Duration) -> u64 {
+        time.as_nanos() as u64
+    }
+}
+
 mod rings;
 
 mod atomic {
