@@ -53,6 +53,12 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error, number: Option<u64>) -> P
             let text = format!("DataLoader worker (pid(s) {pid}) exited unexpectedly: {error}");
             return PyRuntimeError::new_err(text);
         }
+        Error::SharedMemoryExhausted { .. } => {
+            // The engine advises the Rust method.
+            let text =
+                error.to_string().replace("`to_owned_tensor`", "`tensor.clone()`; with NumPy `array.copy()`");
+            return PyRuntimeError::new_err(text);
+        }
         _ => return PyRuntimeError::new_err(error.to_string()),
     };
     let Some(number) = number else { return PyRuntimeError::new_err(error.to_string()) };

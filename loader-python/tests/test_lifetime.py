@@ -277,3 +277,10 @@ def test_an_iterator_that_a_part_of_its_loader_holds_is_collected(part, num_work
     gc.collect()
     assert kept() is None
     assert num_workers == 0 or gone(begun)
+
+
+def test_batches_that_fill_the_shared_memory_raise_with_advice_for_python():
+    loader = DataLoader(Items([torch.zeros(1 << 18)] * 40), num_workers=1, shared_memory_limit="8 MiB")
+    with pytest.raises(RuntimeError, match=r"shared_memory_limit.*copy tensors that you keep \(`tensor.clone\(\)`; with NumPy"):
+        list(loader)
+    assert sum(len(batch.clone()) for batch in loader) == 40
