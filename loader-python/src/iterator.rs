@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use loader_core::{BatchInfo, Error, Iter, State, collate::Batch};
+use loader_core::{BatchInfo, Error, Iter, SampleDigest, State, collate::Batch};
 use pyo3::{
     PyTraverseError, PyVisit,
     exceptions::{PyException, PyStopIteration, PyValueError},
@@ -73,6 +73,7 @@ pub(crate) trait Batches: fmt::Debug + Send {
     fn draw_first(&mut self);
     fn worker_pids(&self) -> Vec<u32>;
     fn report(&self) -> String;
+    fn digest(&self) -> Option<SampleDigest>;
     fn last_batch(&self) -> Option<BatchInfo>;
     /// Interrupts a wait at intervals, for signal handlers.
     fn interrupt_waits(&mut self);
@@ -130,6 +131,10 @@ impl<B: Batch + IntoObject> Batches for Iter<B> {
 
     fn report(&self) -> String {
         self.report().to_string()
+    }
+
+    fn digest(&self) -> Option<SampleDigest> {
+        self.report().digest
     }
 
     fn last_batch(&self) -> Option<BatchInfo> {
@@ -230,6 +235,15 @@ impl BatchIterator {
     /// Returns the report of the epoch so far.
     fn report(&self, py: Python<'_>) -> Option<String> {
         self.with(py, |iter| iter.report())
+    }
+
+    /// Returns the digest of the samples of the epoch so far, which includes the part of the epoch before a resume: the
+    /// sum of one hash of 128 bits per sample, as 32 hexadecimal digits, and the number of these samples.
+    ///
+    /// Returns `None` without the option `digest`, and once the iterator is closed.
+    fn digest(&self, py: Python<'_>) -> Option<(String, u64)> {
+        let digest = self.with(py, |iter| iter.digest()).flatten()?;
+        Some((digest.to_string(), digest.samples()))
     }
 
     /// Returns what is known of the batch that was returned last.
