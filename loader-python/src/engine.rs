@@ -168,7 +168,7 @@ impl Engine {
             }
             Err(error) => {
                 forget(number);
-                Err(raised.take().unwrap_or_else(|| errors::to_python(py, &error, number)))
+                Err(raised.take(py).unwrap_or_else(|| errors::to_python(py, &error, number)))
             }
         }
     }
@@ -198,6 +198,7 @@ impl Engine {
     /// Visits the Python objects that the loader and its iterator hold.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         self.objects.visit(&visit)?;
+        self.raised.visit(&visit)?;
         match self.number.and_then(dataset::opened) {
             Some(opened) => opened.visit(&visit),
             None => Ok(()),
@@ -228,11 +229,11 @@ impl Engine {
         start: impl FnOnce(&dyn Loader) -> Result<Box<dyn Batches>, Error> + Send,
     ) -> PyResult<BatchIterator> {
         // What the sampler of an epoch that was left has raised does not concern this one.
-        drop(self.raised.take());
+        drop(self.raised.take(py));
         let iter =
             py.detach(|| start(self.loader.as_deref().expect("it is only taken when the engine is dropped")));
         let iter = iter.map_err(|error| {
-            self.raised.take().unwrap_or_else(|| errors::to_python(py, &error, self.number))
+            self.raised.take(py).unwrap_or_else(|| errors::to_python(py, &error, self.number))
         })?;
         let (raised, warnings) = (self.raised.clone(), self.warnings.clone());
         Ok(BatchIterator::new(iter, self.number, self.is_local, raised, warnings, loads))
@@ -250,7 +251,7 @@ impl Drop for Engine {
 
 /// Runs Python's signal handlers. Returns true if one has raised an exception, which `raised` has then.
 pub(crate) fn has_signal(raised: &Raised) -> bool {
-    Python::attach(|py| py.check_signals().map_err(|error| raised.set(error)).is_err())
+    Python::attach(|py| py.check_signals().map_err(|error| raised.set(py, error)).is_err())
 }
 
 fn forget(number: Option<u64>) {

@@ -33,6 +33,17 @@ impl Held {
         drop(before);
     }
 
+    /// Keeps the object, unless there is one. The object that is not needed is dropped after the lock.
+    pub(crate) fn set_first(&self, _py: Python<'_>, object: Py<PyAny>) {
+        let mut held = lock(&self.0);
+        let unneeded = match &*held {
+            None => held.replace(object),
+            Some(_) => Some(object),
+        };
+        drop(held);
+        drop(unneeded);
+    }
+
     /// Takes the object out.
     pub(crate) fn take(&self, _py: Python<'_>) -> Option<Py<PyAny>> {
         lock(&self.0).take()

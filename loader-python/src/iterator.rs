@@ -175,7 +175,7 @@ impl BatchIterator {
         let object = match next {
             Some(Ok(batch)) => batch.into_object(self.loads.bind(py)),
             Some(Err(Error::SamplerPanicked { .. })) => {
-                Err(self.raised.take().unwrap_or_else(|| PyStopIteration::new_err(())))
+                Err(self.raised.take(py).unwrap_or_else(|| PyStopIteration::new_err(())))
             }
             Some(Err(error)) => Err(errors::to_python(py, &error, self.number)),
             None => {

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     panic::resume_unwind,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
 };
 
 use loader_core::sampler::{BatchSampler, Epoch};
@@ -16,23 +16,28 @@ use pyo3::{
 
 use crate::held::{Held, Latest};
 
-/// The first exception of a Python iterator, which the loader's iterator raises after the last batch before it.
+/// The first exception that a sampler or a signal handler has raised, until the loader's iterator raises it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Raised(Arc<Mutex<Option<PyErr>>>);
+pub(crate) struct Raised(Held);
 
 impl Raised {
-    pub(crate) fn set(&self, error: PyErr) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    /// Keeps an exception, unless there is an earlier one.
+    pub(crate) fn set(&self, py: Python<'_>, error: PyErr) {
+        self.0.set_first(py, error.into_value(py).into_any());
     }
 
     /// Takes what must reach the program at once, such as `KeyboardInterrupt`: what is no `Exception`.
     pub(crate) fn take_interrupt(&self, py: Python<'_>) -> Option<PyErr> {
-        let mut raised = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        raised.take_if(|error| !error.is_instance_of::<PyException>(py))
+        let is_interrupt = self.0.get(py).is_some_and(|raised| !raised.is_instance_of::<PyException>());
+        if is_interrupt { self.take(py) } else { None }
     }
 
-    pub(crate) fn take(&self) -> Option<PyErr> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    pub(crate) fn take(&self, py: Python<'_>) -> Option<PyErr> {
+        self.0.take(py).map(|raised| PyErr::from_value(raised.into_bound(py)))
+    }
+
+    pub(crate) fn visit(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.0.visit(visit)
     }
 }
 
@@ -72,7 +77,7 @@ impl BatchSampler for PyOrder {
     fn batches(&self, epoch: Epoch) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
         let batches = Python::attach(|py| {
             let Some(begin) = self.objects.begin.get(py) else { return Ok(Held::default()) };
-            let begun = begin.call1((epoch.number,)).map_err(|error| self.raised.set(error))?;
+            let begun = begin.call1((epoch.number,)).map_err(|error| self.raised.set(py, error))?;
             let batches = Held::new(begun.unbind());
             self.objects.batches.set(py, &batches);
             Ok(batches)
@@ -124,7 +129,7 @@ impl Batches {
                     if error.is_instance_of::<PyStopIteration>(py) {
                         return Ok(None);
                     }
-                    self.raised.set(error);
+                    self.raised.set(py, error);
                     Err(())
                 }
             }

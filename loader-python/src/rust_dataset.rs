@@ -168,7 +168,7 @@ impl RustDataset {
         let loader = loader.options().map(|options| py.detach(|| self.build(loader, options)));
         match loader? {
             Ok(loader) => Ok(Engine::of_loader(loader, objects, raised, warnings)),
-            Err(error) => Err(raised.take().unwrap_or_else(|| errors::to_python(py, &error, None))),
+            Err(error) => Err(raised.take(py).unwrap_or_else(|| errors::to_python(py, &error, None))),
         }
     }
 }

@@ -284,3 +284,25 @@ def test_batches_that_fill_the_shared_memory_raise_with_advice_for_python():
     with pytest.raises(RuntimeError, match=r"shared_memory_limit.*copy tensors that you keep \(`tensor.clone\(\)`; with NumPy"):
         list(loader)
     assert sum(len(batch.clone()) for batch in loader) == 40
+
+
+class FailingKeeper:
+    """A sampler that holds the iterator of its own loader, and raises an exception before the program has its second batch."""
+
+    def __len__(self):
+        return 2
+
+    def __iter__(self):
+        yield 0
+        self.has_failed = True
+        raise ValueError("no more")
+
+
+def test_an_iterator_whose_sampler_has_raised_and_holds_it_is_collected():
+    keeper = FailingKeeper()
+    keeper.iterator, kept = iter(DataLoader(Rows(2), sampler=keeper, num_workers=1)), weakref.ref(keeper)
+    next(keeper.iterator)
+    assert keeper.has_failed
+    del keeper
+    gc.collect()
+    assert kept() is None
