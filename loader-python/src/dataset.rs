@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     fmt,
+    panic::resume_unwind,
     sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError},
 };
 
@@ -11,7 +12,11 @@ use loader_core::{
     collate::ContentHash, internal, rand::RngExt,
 };
 use pyo3::{
-    PyTraverseError, PyVisit, buffer::PyBuffer, exceptions::PyStopIteration, prelude::*, types::PyList,
+    PyTraverseError, PyVisit,
+    buffer::PyBuffer,
+    exceptions::{PyException, PyStopIteration},
+    prelude::*,
+    types::PyList,
 };
 use serde::{Deserialize, Serialize};
 
@@ -69,6 +74,16 @@ impl Opened {
         self.raised.set(py, error.into_value(py).into_any());
     }
 
+    /// Keeps an exception of a sample that cannot be hashed, if it must reach the program as it is, such as
+    /// `KeyboardInterrupt`. Any other becomes a `RuntimeError`, and must not be taken for the exception of an earlier
+    /// sample.
+    fn note_unhashed(&self, py: Python<'_>, error: PyErr) {
+        match error.is_instance_of::<PyException>(py) {
+            true => self.raised.clear(py),
+            false => self.note_raised(py, error),
+        }
+    }
+
     /// Takes the exception that was noted last.
     pub(crate) fn take_raised(&self, py: Python<'_>) -> Option<PyErr> {
         self.raised.take(py).map(|raised| PyErr::from_value(raised.into_bound(py)))
@@ -108,7 +123,11 @@ fn all_opened() -> MutexGuard<'static, HashMap<u64, Arc<Opened>>> {
 }
 
 /// One sample.
-pub(crate) struct PySample(Py<PyAny>);
+pub(crate) struct PySample {
+    object: Py<PyAny>,
+    /// Number of the dataset.
+    number: u64,
+}
 
 /// What main sends to the workers: the pickle of the dataset and of the user's functions. Without workers it is
 /// empty, and main itself has opened the dataset.
@@ -195,7 +214,7 @@ impl Dataset for MapDataset {
                 _ => get.call1(py, (index, cx.epoch(), seed)),
             };
             match sample {
-                Ok(sample) => Ok(PySample(sample)),
+                Ok(object) => Ok(PySample { object, number: self.sent.number }),
                 Err(error) => Err(errors::into_chain(py, error, self.sent.number)),
             }
         })
@@ -210,7 +229,8 @@ impl Dataset for MapDataset {
         self.sent.with(|py, opened| {
             let numbers = (indices.to_vec(), cx.epoch(), None::<u64>);
             let samples = opened.fetcher.bind(py).call_method1("get_many", numbers)?;
-            samples.try_iter()?.map(|sample| Ok(PySample(sample?.unbind()))).collect()
+            let number = self.sent.number;
+            samples.try_iter()?.map(|sample| Ok(PySample { object: sample?.unbind(), number })).collect()
         })
     }
 
@@ -301,7 +321,7 @@ impl Iterator for Items {
 
     fn next(&mut self) -> Option<Self::Item> {
         Python::attach(|py| match self.call(py, "__next__") {
-            Ok(sample) => Some(Ok(PySample(sample.unbind()))),
+            Ok(sample) => Some(Ok(PySample { object: sample.unbind(), number: self.number })),
             Err(error) if error.is_instance_of::<PyStopIteration>(py) => None,
             Err(error) => Some(Err(errors::into_chain(py, error, self.number))),
         })
@@ -321,23 +341,37 @@ impl SnapshotIterator for Items {
 
 /// Adds the content of a sample to the digest of the epoch: its pickle and the bytes of its arrays. The function
 /// for [`digest_with`](loader_core::Builder::digest_with).
+///
+/// # Panics
+/// If the sample cannot be pickled. The engine makes an error of the batch of it: a digest without the sample would be
+/// wrong.
 pub(crate) fn hash_content(sample: &PySample, hash: &mut ContentHash) {
-    let added = Python::attach(|py| -> PyResult<()> {
-        let parts = py.import("loader._collate")?.call_method1("content", (&sample.0,))?;
-        for part in parts.try_iter()? {
-            hash.bytes(&PyBuffer::<u8>::get(&part?)?.to_vec(py)?);
-        }
-        Ok(())
+    let added = Python::attach(|py| {
+        add_content(py, &sample.object, hash).map_err(|error| {
+            let problem = format!("the sample cannot be hashed for the digest: {error}");
+            if let Some(opened) = opened(sample.number).filter(|opened| opened.is_local) {
+                opened.note_unhashed(py, error);
+            }
+            problem
+        })
     });
-    // A panic here is an error of the batch, which is right: a digest without the sample would be wrong.
-    added.unwrap_or_else(|error| panic!("the sample cannot be hashed for the digest: {error}"));
+    // Without a message on standard error.
+    added.unwrap_or_else(|problem| resume_unwind(Box::new(problem)));
+}
+
+fn add_content(py: Python<'_>, sample: &Py<PyAny>, hash: &mut ContentHash) -> PyResult<()> {
+    let parts = py.import("loader._collate")?.call_method1("content", (sample,))?;
+    for part in parts.try_iter()? {
+        hash.bytes(&PyBuffer::<u8>::get(&part?)?.to_vec(py)?);
+    }
+    Ok(())
 }
 
 /// Collates the samples of a batch with the dataset's collation function. The function for
 /// [`collate_with`](loader_core::Builder::collate_with); `number` is the dataset's.
 pub(crate) fn collate(number: &u64, samples: Vec<PySample>) -> anyhow::Result<Collated> {
     with_opened(*number, |py, opened| {
-        let samples = PyList::new(py, samples.into_iter().map(|sample| sample.0))?;
+        let samples = PyList::new(py, samples.into_iter().map(|sample| sample.object))?;
         let collated = opened.collate.bind(py).call1((samples,))?;
         if opened.is_local {
             return Ok(Collated::Object(collated.unbind()));
