@@ -261,7 +261,11 @@ impl BatchIterator {
     /// Ends the workers, or keeps persistent ones for the next epoch.
     fn close(&self, py: Python<'_>) {
         if !self.is_busy() {
-            py.detach(|| drop(lock(&self.iter).take()));
+            py.detach(|| {
+                let iter = lock(&self.iter).take();
+                // After the lock: the end of a sampler may run user code that uses this iterator.
+                drop(iter);
+            });
         }
     }
 
@@ -273,14 +277,16 @@ impl BatchIterator {
         }
         py.detach(|| {
             let deadline = Instant::now() + EXIT_DEADLINE;
-            loop {
+            let iter = loop {
                 match self.iter.try_lock() {
-                    Ok(mut iter) => return drop(iter.take()),
-                    Err(TryLockError::Poisoned(poisoned)) => return drop(poisoned.into_inner().take()),
-                    Err(TryLockError::WouldBlock) if Instant::now() >= deadline => return,
+                    Ok(mut iter) => break iter.take(),
+                    Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner().take(),
+                    Err(TryLockError::WouldBlock) if Instant::now() >= deadline => break None,
                     Err(TryLockError::WouldBlock) => thread::sleep(EXIT_INTERVAL),
                 }
-            }
+            };
+            // After the lock, as in `close`.
+            drop(iter);
         });
     }
 }
@@ -309,7 +315,9 @@ impl BatchIterator {
 
     /// Notes that the last call of `__next__` was interrupted, and what the next call returns if that could be kept.
     fn undo(&self, next: Option<Next>) {
-        *lock(&self.undone) = Some(Undone { state: lock(&self.before).clone(), next });
+        let state = lock(&self.before).clone();
+        let before = lock(&self.undone).replace(Undone { state, next });
+        drop(before);
     }
 
     /// Takes what the last call could not return.

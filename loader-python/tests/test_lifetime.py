@@ -306,3 +306,30 @@ def test_an_iterator_whose_sampler_has_raised_and_holds_it_is_collected():
     del keeper
     gc.collect()
     assert kept() is None
+
+
+@pytest.mark.parametrize("end", ["batches.close()", "batches.close_at_exit()"])
+def test_user_code_that_runs_at_the_end_of_an_iterator_can_use_it(end):
+    code = f"""{HEAD}
+import faulthandler
+import numpy
+import tempfile
+from loader import _rust, datasets
+faulthandler.dump_traceback_later(20, exit=True)
+
+def begin(_epoch):
+    try:
+        yield [0]
+        yield [1]
+    finally:
+        print("the report is", batches.report())
+
+with tempfile.NamedTemporaryFile(suffix=".npy") as file:
+    numpy.save(file, numpy.zeros((2, 2)))
+    file.flush()
+    engine = _rust.engine(datasets.Arrays(file.name), "{{}}", auto_collation=True, begin=begin, batches=2)
+    batches = engine.iterate(0, lambda array: array)
+    next(batches)
+    {end}
+"""
+    assert processes.run("-c", code).strip() == "the report is None"
