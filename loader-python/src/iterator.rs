@@ -15,7 +15,12 @@ use pyo3::{
     types::PyDict,
 };
 
-use crate::{engine::Warnings, errors, objects::IntoObject, order::Raised};
+use crate::{
+    batch::{AnyBatch, IntoObject},
+    errors,
+    raised::Raised,
+    warnings::Warnings,
+};
 
 /// How often a wait for a batch looks for signals, such as Ctrl-C.
 pub(crate) const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
@@ -32,7 +37,7 @@ const EXIT_INTERVAL: Duration = Duration::from_millis(5);
 pub(crate) struct BatchIterator {
     /// `None` once it is closed. A thread waits for this lock only while it does not hold the interpreter's lock,
     /// which the thread that holds this one may wait for.
-    iter: Mutex<Option<Box<dyn Batches>>>,
+    iter: Mutex<Option<Box<dyn AnyIter>>>,
     /// The thread that is in `__next__`, and the state before that call. User code of the call, such as a signal
     /// handler, may ask for the state in the same thread.
     busy: Mutex<Option<(ThreadId, State)>>,
@@ -41,7 +46,7 @@ pub(crate) struct BatchIterator {
     /// Set if the last call of `__next__` was interrupted, such as by Ctrl-C, and so the program has not got a batch.
     undone: Mutex<Option<Undone>>,
     /// Number of the dataset, if it is one of Python objects.
-    number: Option<u64>,
+    dataset_number: Option<u64>,
     /// True if each sample calls Python code in this thread, so that it keeps the interpreter's lock.
     is_local: bool,
     /// What the sampler has raised.
@@ -52,7 +57,7 @@ pub(crate) struct BatchIterator {
 }
 
 /// What the engine returns for a batch; `None` at the end.
-type Next = Option<Result<Box<dyn Made>, Error>>;
+type Next = Option<Result<Box<dyn AnyBatch>, Error>>;
 
 /// A call of `__next__` that was interrupted.
 #[derive(Debug)]
@@ -64,7 +69,7 @@ struct Undone {
 }
 
 /// An [`Iter`] over batches of any type.
-pub(crate) trait Batches: fmt::Debug + Send {
+pub(crate) trait AnyIter: fmt::Debug + Send {
     /// Returns the next batch, or an error in its place.
     fn next(&mut self) -> Next;
     fn epoch(&self) -> u64;
@@ -79,34 +84,10 @@ pub(crate) trait Batches: fmt::Debug + Send {
     fn interrupt_waits(&mut self);
 }
 
-/// A batch of any type.
-pub(crate) trait Made: Send {
-    fn into_object(self: Box<Self>, loads: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>>;
-}
-
-impl<B: IntoObject> Made for B {
-    fn into_object(self: Box<Self>, loads: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        IntoObject::into_object(*self, loads)
-    }
-}
-
-impl fmt::Debug for dyn Made {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Made")
-    }
-}
-
-/// A batch that is a Python object already.
-impl Made for Py<PyAny> {
-    fn into_object(self: Box<Self>, _loads: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        Ok(*self)
-    }
-}
-
-impl<B: Batch + IntoObject> Batches for Iter<B> {
+impl<B: Batch + IntoObject> AnyIter for Iter<B> {
     fn next(&mut self) -> Next {
         let next = Iterator::next(self)?;
-        Some(next.map(|batch| -> Box<dyn Made> { Box::new(batch) }))
+        Some(next.map(|batch| -> Box<dyn AnyBatch> { Box::new(batch) }))
     }
 
     fn epoch(&self) -> u64 {
@@ -177,7 +158,7 @@ impl BatchIterator {
             Some(Err(Error::SamplerPanicked { .. })) => {
                 Err(self.raised.take(py).unwrap_or_else(|| PyStopIteration::new_err(())))
             }
-            Some(Err(error)) => Err(errors::to_python(py, &error, self.number)),
+            Some(Err(error)) => Err(errors::to_python(py, &error, self.dataset_number)),
             None => {
                 self.warn(py)?;
                 Err(PyStopIteration::new_err(()))
@@ -293,8 +274,8 @@ impl BatchIterator {
 
 impl BatchIterator {
     pub(crate) fn new(
-        mut iter: Box<dyn Batches>,
-        number: Option<u64>,
+        mut iter: Box<dyn AnyIter>,
+        dataset_number: Option<u64>,
         is_local: bool,
         raised: Raised,
         warnings: Warnings,
@@ -302,7 +283,17 @@ impl BatchIterator {
     ) -> Self {
         iter.interrupt_waits();
         let (busy, before, undone) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { iter: Mutex::new(Some(iter)), busy, before, undone, number, is_local, raised, warnings, loads }
+        Self {
+            iter: Mutex::new(Some(iter)),
+            busy,
+            before,
+            undone,
+            dataset_number,
+            is_local,
+            raised,
+            warnings,
+            loads,
+        }
     }
 
     /// Gives the engine's warnings to Python. A warning may be an exception there.
@@ -343,7 +334,7 @@ impl BatchIterator {
         py.detach(|| self.next_of(&mut lock(&self.iter)))
     }
 
-    fn next_of(&self, iter: &mut Option<Box<dyn Batches>>) -> Next {
+    fn next_of(&self, iter: &mut Option<Box<dyn AnyIter>>) -> Next {
         let iter = iter.as_mut()?;
         *lock(&self.busy) = Some((thread::current().id(), iter.state()));
         let _idle = OnDrop(|| *lock(&self.before) = lock(&self.busy).take().map(|(_, state)| state));
@@ -355,7 +346,7 @@ impl BatchIterator {
     fn with<T: Send>(
         &self,
         py: Python<'_>,
-        call: impl FnOnce(&mut Box<dyn Batches>) -> T + Send,
+        call: impl FnOnce(&mut Box<dyn AnyIter>) -> T + Send,
     ) -> Option<T> {
         if self.is_busy() {
             return None;

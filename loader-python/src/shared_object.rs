@@ -1,4 +1,4 @@
-//! Python objects that Rust code holds.
+//! Python objects that several Rust values share.
 //!
 //! An engine and its iterator reach Python objects through types of `loader-core`, which Python's garbage collector
 //! does not know. An object of the program that holds its own iterator, such as a sampler, would then never be
@@ -15,9 +15,9 @@ use pyo3::{PyTraverseError, PyVisit, prelude::*};
 /// It is locked only with the interpreter's lock, and no Python code runs meanwhile. The collector has the
 /// interpreter's lock too, so it sees the same object each time that it looks.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Held(Arc<Mutex<Option<Py<PyAny>>>>);
+pub(crate) struct SharedObject(Arc<Mutex<Option<Py<PyAny>>>>);
 
-impl Held {
+impl SharedObject {
     pub(crate) fn new(object: Py<PyAny>) -> Self {
         Self(Arc::new(Mutex::new(Some(object))))
     }
@@ -61,11 +61,11 @@ impl Held {
 
 /// The object that was made last, of those that are made one after the other.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Latest(Arc<Mutex<Held>>);
+pub(crate) struct LatestObject(Arc<Mutex<SharedObject>>);
 
-impl Latest {
+impl LatestObject {
     /// Replaces the object. The one before is dropped with its other owners.
-    pub(crate) fn set(&self, _py: Python<'_>, held: &Held) {
+    pub(crate) fn set(&self, _py: Python<'_>, held: &SharedObject) {
         let before = std::mem::replace(&mut *lock(&self.0), held.clone());
         drop(before);
     }
