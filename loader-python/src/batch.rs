@@ -1,75 +1,35 @@
-//! A batch of Python objects, and how it travels from a worker to main.
+//! What batches of Python objects and of Rust datasets have in common: both become Python objects in main.
 
 use std::fmt;
 
-use loader_core::Tensor;
-use pyo3::{buffer::PyBuffer, exceptions::PyValueError, prelude::*, types::PyList};
-use serde::{Deserialize, Serialize};
+use pyo3::prelude::*;
 
-use crate::{memory::Memory, objects::IntoObject};
-
-/// A batch: what the collation function returned.
-#[derive(Serialize, Deserialize)]
-pub(crate) enum Collated {
-    /// From a worker: a pickle, and the bytes of the arrays that the pickle refers to by position.
-    Pickled {
-        /// The pickle.
-        pickle: Tensor<u8>,
-        /// The bytes of the arrays, each in the slot.
-        arrays: Vec<Tensor<u8>>,
-    },
-    /// Without workers: the object itself, which never leaves its process.
-    #[serde(skip)]
-    Object(Py<PyAny>),
+/// What becomes a Python object.
+pub(crate) trait IntoObject: Send + 'static {
+    /// Returns the object. `convert` is called with each tensor.
+    fn into_object(self, convert: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>>;
 }
 
-impl fmt::Debug for Collated {
+/// A batch of any type.
+pub(crate) trait AnyBatch: Send {
+    fn into_object(self: Box<Self>, loads: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>>;
+}
+
+impl<B: IntoObject> AnyBatch for B {
+    fn into_object(self: Box<Self>, loads: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        IntoObject::into_object(*self, loads)
+    }
+}
+
+impl fmt::Debug for dyn AnyBatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Pickled { .. } => "Pickled",
-            Self::Object(_) => "Object",
-        })
+        f.write_str("AnyBatch")
     }
 }
 
-impl Collated {
-    /// Makes a batch of a pickle and of objects with the buffer protocol. A [`Memory`] is taken without a copy;
-    /// the bytes of other objects are copied, once.
-    pub(crate) fn from_pickle(pickle: &[u8], buffers: Vec<Bound<'_, PyAny>>) -> PyResult<Self> {
-        let arrays = buffers.into_iter().map(bytes_of).collect::<PyResult<_>>()?;
-        Ok(Self::Pickled { pickle: copied(pickle)?, arrays })
+/// A batch that is a Python object already.
+impl AnyBatch for Py<PyAny> {
+    fn into_object(self: Box<Self>, _loads: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        Ok(*self)
     }
-}
-
-/// Arrays of a batch from a worker are views of its slot. `loads` is called with the pickle and the list of the
-/// arrays' memory.
-impl IntoObject for Collated {
-    fn into_object(self, loads: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        let py = loads.py();
-        let (pickle, arrays) = match self {
-            Self::Object(object) => return Ok(object),
-            Self::Pickled { pickle, arrays } => (pickle, arrays),
-        };
-        let memories = PyList::empty(py);
-        for array in arrays {
-            memories.append(Memory::new(array))?;
-        }
-        Ok(loads.call1((Memory::new(pickle), memories))?.unbind())
-    }
-}
-
-fn bytes_of(object: Bound<'_, PyAny>) -> PyResult<Tensor<u8>> {
-    if let Ok(memory) = object.cast::<Memory>() {
-        return memory.get().take();
-    }
-    let buffer = PyBuffer::<u8>::get(&object)?;
-    let mut bytes = Tensor::<u8>::for_overwrite([buffer.len_bytes()])
-        .map_err(|error| PyValueError::new_err(error.to_string()))?;
-    let target = bytes.as_mut_slice().map_err(|error| PyValueError::new_err(error.to_string()))?;
-    buffer.copy_to_slice(object.py(), target)?;
-    Ok(bytes)
-}
-
-fn copied(bytes: &[u8]) -> PyResult<Tensor<u8>> {
-    Tensor::from_slice(bytes, [bytes.len()]).map_err(|error| PyValueError::new_err(error.to_string()))
 }

@@ -1,16 +1,9 @@
-//! The loader of one dataset.
+//! The loader of one dataset: it begins epochs, each with a [`BatchIterator`].
 
-use std::{
-    fmt,
-    path::PathBuf,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::{fmt, path::PathBuf};
 
 use loader_core::{
-    Builder, DataLoader, Error, LoaderOptions, State, Tensor, Warning, WorkerProgram,
+    Builder, DataLoader, Error, LoaderOptions, State, WorkerProgram,
     collate::{Batch, HashWith},
     function::CollateFnWith,
     kind::DatasetKind,
@@ -18,35 +11,28 @@ use loader_core::{
 use pyo3::{PyTraverseError, PyVisit, exceptions::PyValueError, prelude::*, pybacked::PyBackedBytes};
 
 use crate::{
-    batch::Collated,
-    dataset::{self, MapDataset, PySample, Sent, StreamDataset},
+    batch::IntoObject,
     errors,
-    iterator::{BatchIterator, Batches, SIGNAL_INTERVAL},
-    objects::IntoObject,
-    order::{OrderObjects, PyOrder, Raised},
+    iterator::{AnyIter, BatchIterator, SIGNAL_INTERVAL},
+    opened,
+    order::{OrderObjects, PyOrder},
+    python_batch::PyBatch,
+    python_dataset::{self, PyIterableDataset, PyMapDataset, PySample, SentDataset},
+    raised::Raised,
+    warnings::Warnings,
 };
-
-/// Counts the datasets of this process. Relaxed: each caller only needs a number of its own.
-static DATASETS: AtomicU64 = AtomicU64::new(0);
-
-/// Returns a number for a dataset. No other process returns it: a dataset that main has sent to a worker may make a
-/// loader there.
-fn new_number() -> u64 {
-    u64::from(std::process::id()) << 32 | DATASETS.fetch_add(1, Ordering::Relaxed)
-}
 
 /// A loader, with its dataset and options as they were when it was made.
 ///
-/// `dataset` is the pickle of what workers need, or an opened dataset, which this process loads from without
-/// workers. `options` is JSON with the names of the section `[loader]` of a config file. `order` is an object
-/// whose method `begin(epoch)` returns the batches of indices, or `None` for an iterable dataset.
+/// `Engine(parts)` makes the loader of a dataset of Python objects, from the attributes of `parts` that [`Parts`] has.
+/// [`RustDataset`](crate::rust_dataset::RustDataset) makes that of a Rust dataset.
 #[pyclass(frozen, module = "loader._native")]
 #[derive(Debug)]
 pub(crate) struct Engine {
-    /// Number of the dataset, if it is one of Python objects.
-    number: Option<u64>,
-    /// `None` while it is dropped.
-    loader: Option<Box<dyn Loader>>,
+    /// `None` for a Rust dataset.
+    dataset_number: Option<u64>,
+    /// `None` while the engine is dropped.
+    loader: Option<Box<dyn AnyLoader>>,
     /// True if this process loads the samples, with Python code.
     is_local: bool,
     objects: OrderObjects,
@@ -55,24 +41,24 @@ pub(crate) struct Engine {
 }
 
 /// A [`DataLoader`] of batches of any type.
-pub(crate) trait Loader: fmt::Debug + Send + Sync {
-    fn epoch(&self, number: u64) -> Result<Box<dyn Batches>, Error>;
-    fn resume(&self, state: &State) -> Result<Box<dyn Batches>, Error>;
-    fn resume_epoch(&self, state: &State) -> Result<Box<dyn Batches>, Error>;
+pub(crate) trait AnyLoader: fmt::Debug + Send + Sync {
+    fn epoch(&self, number: u64) -> Result<Box<dyn AnyIter>, Error>;
+    fn resume(&self, state: &State) -> Result<Box<dyn AnyIter>, Error>;
+    fn resume_epoch(&self, state: &State) -> Result<Box<dyn AnyIter>, Error>;
     /// Number of batches in an epoch, if it is known.
     fn len(&self) -> Option<usize>;
 }
 
-impl<B: Batch + IntoObject> Loader for DataLoader<B> {
-    fn epoch(&self, number: u64) -> Result<Box<dyn Batches>, Error> {
+impl<B: Batch + IntoObject> AnyLoader for DataLoader<B> {
+    fn epoch(&self, number: u64) -> Result<Box<dyn AnyIter>, Error> {
         Ok(Box::new(self.epoch(number)?))
     }
 
-    fn resume(&self, state: &State) -> Result<Box<dyn Batches>, Error> {
+    fn resume(&self, state: &State) -> Result<Box<dyn AnyIter>, Error> {
         Ok(Box::new(self.resume(state)?))
     }
 
-    fn resume_epoch(&self, state: &State) -> Result<Box<dyn Batches>, Error> {
+    fn resume_epoch(&self, state: &State) -> Result<Box<dyn AnyIter>, Error> {
         Ok(Box::new(self.resume_epoch(state)?))
     }
 
@@ -81,49 +67,24 @@ impl<B: Batch + IntoObject> Loader for DataLoader<B> {
     }
 }
 
-/// Warnings that Python has not seen yet. Any thread of the engine may add one; only the thread that iterates
-/// calls Python with them, so that no thread waits for the interpreter.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Warnings(Arc<Mutex<Vec<String>>>);
-
-impl Warnings {
-    /// Returns the callback that notes warnings. With PyTorch's class, it leaves those out that PyTorch's own code
-    /// gives, or has no reason to give: of too many workers, and of its samplers, which need not have a length and
-    /// share the dataset among ranks.
-    pub(crate) fn listener(self, is_pytorch: bool) -> impl Fn(&Warning) + Send + Sync + 'static {
-        move |warning| {
-            let is_left_out = matches!(
-                warning,
-                Warning::MoreWorkersThanCpus { .. }
-                    | Warning::WrongBatchCount { .. }
-                    | Warning::RankIgnored { .. }
-            );
-            if !(is_pytorch && is_left_out) {
-                self.0.lock().unwrap_or_else(PoisonError::into_inner).push(warning.to_string());
-            }
-        }
-    }
-
-    pub(crate) fn take(&self) -> Vec<String> {
-        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-/// What the engine is made from.
+/// What the loader of a dataset of Python objects is made from.
 #[derive(FromPyObject)]
 struct Parts {
     /// Pickle of the dataset, for workers.
     pickle: Option<PyBackedBytes>,
-    /// The opened dataset, without workers.
+    /// The opened dataset, an object of the class `loader._fetch.Fetcher`, without workers.
     opened: Option<Py<PyAny>>,
     fingerprint: String,
-    /// The object with the method `begin`.
+    /// `begin(epoch)` returns the batches of indices. `None` for an iterable dataset.
     begin: Option<Py<PyAny>>,
-    /// Number of batches in an epoch.
+    /// Number of batches in an epoch, as far as the sampler says.
     batches: usize,
     sampler_fingerprint: String,
+    /// True if each sample gets seeds of its own.
     seed_samples: bool,
+    /// JSON with the names of the section `[loader]` of a config file.
     options: String,
+    /// The Python interpreter for workers, and its arguments.
     program: PathBuf,
     arguments: Vec<String>,
     /// True if the program is a template that forks workers.
@@ -132,43 +93,36 @@ struct Parts {
 
 #[pymethods]
 impl Engine {
+    /// Makes the loader of a dataset of Python objects.
+    ///
+    /// Raises `ValueError` for an invalid option, and what the dataset or the sampler raises.
     #[new]
-    fn new(py: Python<'_>, parts: Parts) -> PyResult<Self> {
-        let number = new_number();
-        let Parts { pickle, opened, fingerprint, begin, batches, sampler_fingerprint, seed_samples, .. } =
-            parts;
-        let pickle = pickle.map(|pickle| Tensor::from_slice(&pickle, [pickle.len()])).transpose();
-        let pickle = pickle.map_err(|error| PyValueError::new_err(error.to_string()))?;
-        let sent = Sent { number, pickle, fingerprint };
-        let options: LoaderOptions = serde_json::from_str(&parts.options)
-            .map_err(|error| PyValueError::new_err(format!("invalid options: {error}")))?;
-        let program = WorkerProgram::new(parts.program).args(parts.arguments);
-        let program = if parts.is_template { program.template() } else { program };
-        let is_local = opened.is_some();
-        if let Some(opened) = opened {
-            dataset::note_opened(number, opened.bind(py))?;
-        }
+    fn new(py: Python<'_>, mut parts: Parts) -> PyResult<Self> {
+        let dataset_number = opened::new_number();
+        let is_local = parts.opened.is_some();
         let (raised, warnings) = (Raised::default(), Warnings::default());
-        let common = Common { number, options, program, raised: raised.clone(), warnings: warnings.clone() };
+        let begin = parts.begin.take();
         let (is_map, objects) = (begin.is_some(), OrderObjects::new(begin));
-        let loader: Result<DataLoader<Collated>, Error> = py.detach(|| match is_map {
-            true => {
-                let (objects, raised) = (objects.clone(), raised.clone());
-                let order = PyOrder { objects, batches, fingerprint: sampler_fingerprint, raised };
-                common
-                    .builder(DataLoader::builder(MapDataset::new(sent, seed_samples)).batch_sampler(order))
-                    .build()
-            }
-            false => common.builder(DataLoader::stream(StreamDataset { sent }).snapshots()).build(),
+        let settings = Settings::of(&parts, dataset_number, raised.clone(), warnings.clone())?;
+        let sent = SentDataset::new(dataset_number, parts.pickle.as_deref(), parts.fingerprint)?;
+        if let Some(fetcher) = parts.opened {
+            opened::add(dataset_number, fetcher.bind(py))?;
+        }
+        let order = is_map.then(|| PyOrder {
+            objects: objects.clone(),
+            batches: parts.batches,
+            fingerprint: parts.sampler_fingerprint,
+            raised: raised.clone(),
         });
-        let number = Some(number);
-        match loader {
+        let dataset_number = Some(dataset_number);
+        match py.detach(|| build(sent, parts.seed_samples, order, settings)) {
             Ok(loader) => {
-                Ok(Self { number, loader: Some(Box::new(loader)), is_local, objects, raised, warnings })
+                let loader: Option<Box<dyn AnyLoader>> = Some(Box::new(loader));
+                Ok(Self { dataset_number, loader, is_local, objects, raised, warnings })
             }
             Err(error) => {
-                forget(number);
-                Err(raised.take().unwrap_or_else(|| errors::to_python(py, &error, number)))
+                forget(dataset_number);
+                Err(raised.take(py).unwrap_or_else(|| errors::to_python(py, &error, dataset_number)))
             }
         }
     }
@@ -198,10 +152,101 @@ impl Engine {
     /// Visits the Python objects that the loader and its iterator hold.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         self.objects.visit(&visit)?;
-        match self.number.and_then(dataset::opened) {
+        self.raised.visit(&visit)?;
+        match self.dataset_number.and_then(opened::get) {
             Some(opened) => opened.visit(&visit),
             None => Ok(()),
         }
+    }
+}
+
+impl Engine {
+    /// Makes an engine of the loader of a Rust dataset.
+    pub(crate) fn of_loader(
+        loader: Box<dyn AnyLoader>,
+        objects: OrderObjects,
+        raised: Raised,
+        warnings: Warnings,
+    ) -> Self {
+        Self { dataset_number: None, loader: Some(loader), is_local: false, objects, raised, warnings }
+    }
+
+    fn iterator(
+        &self,
+        py: Python<'_>,
+        loads: Py<PyAny>,
+        start: impl FnOnce(&dyn AnyLoader) -> Result<Box<dyn AnyIter>, Error> + Send,
+    ) -> PyResult<BatchIterator> {
+        // What the sampler of an epoch that was left has raised does not concern this one.
+        drop(self.raised.take(py));
+        let iter =
+            py.detach(|| start(self.loader.as_deref().expect("it is only taken when the engine is dropped")));
+        let iter = iter.map_err(|error| {
+            self.raised.take(py).unwrap_or_else(|| errors::to_python(py, &error, self.dataset_number))
+        })?;
+        let (raised, warnings) = (self.raised.clone(), self.warnings.clone());
+        Ok(BatchIterator::new(iter, self.dataset_number, self.is_local, raised, warnings, loads))
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        forget(self.dataset_number);
+        let loader = self.loader.take();
+        // Persistent workers that are idle end with the loader, which takes some time.
+        let _: Option<()> = Python::try_attach(|py| py.detach(|| drop(loader)));
+    }
+}
+
+/// What the loaders of map-style and iterable datasets of Python objects have in common.
+struct Settings {
+    dataset_number: u64,
+    options: LoaderOptions,
+    program: WorkerProgram,
+    raised: Raised,
+    warnings: Warnings,
+}
+
+impl Settings {
+    fn of(parts: &Parts, dataset_number: u64, raised: Raised, warnings: Warnings) -> PyResult<Self> {
+        let options = serde_json::from_str(&parts.options)
+            .map_err(|error| PyValueError::new_err(format!("invalid options: {error}")))?;
+        let program = WorkerProgram::new(&parts.program).args(&parts.arguments);
+        let program = if parts.is_template { program.template() } else { program };
+        Ok(Self { dataset_number, options, program, raised, warnings })
+    }
+
+    fn apply<K: DatasetKind<Sample = PySample>>(
+        self,
+        builder: Builder<K>,
+    ) -> Builder<K, HashWith<CollateFnWith<u64, PySample, PyBatch>, PySample>> {
+        let Self { dataset_number, options, program, raised, warnings } = self;
+        let digest = options.digest == Some(true);
+        builder
+            .options(options)
+            .allow_nested()
+            .interrupt_start_when(SIGNAL_INTERVAL, move || raised.check_signals())
+            .worker_program(program)
+            .on_warning(warnings.listener(true))
+            .collate_with(dataset_number, python_dataset::collate)
+            .digest_with(python_dataset::hash_content)
+            .digest(digest)
+    }
+}
+
+/// Builds the loader of a map-style dataset if there is an `order`, and otherwise of an iterable dataset.
+fn build(
+    sent: SentDataset,
+    seed_samples: bool,
+    order: Option<PyOrder>,
+    settings: Settings,
+) -> Result<DataLoader<PyBatch>, Error> {
+    match order {
+        Some(order) => {
+            let dataset = PyMapDataset::new(sent, seed_samples);
+            settings.apply(DataLoader::builder(dataset).batch_sampler(order)).build()
+        }
+        None => settings.apply(DataLoader::stream(PyIterableDataset { sent }).snapshots()).build(),
     }
 }
 
@@ -210,79 +255,9 @@ fn parsed(state: &str) -> PyResult<State> {
         .map_err(|error| PyValueError::new_err(format!("this is no state of a loader: {error}")))
 }
 
-impl Engine {
-    /// Makes an engine of the loader of a Rust dataset.
-    pub(crate) fn of_loader(
-        loader: Box<dyn Loader>,
-        objects: OrderObjects,
-        raised: Raised,
-        warnings: Warnings,
-    ) -> Self {
-        Self { number: None, loader: Some(loader), is_local: false, objects, raised, warnings }
-    }
-
-    fn iterator(
-        &self,
-        py: Python<'_>,
-        loads: Py<PyAny>,
-        start: impl FnOnce(&dyn Loader) -> Result<Box<dyn Batches>, Error> + Send,
-    ) -> PyResult<BatchIterator> {
-        // What the sampler of an epoch that was left has raised does not concern this one.
-        drop(self.raised.take());
-        let iter =
-            py.detach(|| start(self.loader.as_deref().expect("it is only taken when the engine is dropped")));
-        let iter = iter.map_err(|error| {
-            self.raised.take().unwrap_or_else(|| errors::to_python(py, &error, self.number))
-        })?;
-        let (raised, warnings) = (self.raised.clone(), self.warnings.clone());
-        Ok(BatchIterator::new(iter, self.number, self.is_local, raised, warnings, loads))
-    }
-}
-
-impl Drop for Engine {
-    fn drop(&mut self) {
-        forget(self.number);
-        let loader = self.loader.take();
-        // Persistent workers that are idle end with the loader, which takes some time.
-        let _: Option<()> = Python::try_attach(|py| py.detach(|| drop(loader)));
-    }
-}
-
-/// Runs Python's signal handlers. Returns true if one has raised an exception, which `raised` has then.
-pub(crate) fn has_signal(raised: &Raised) -> bool {
-    Python::attach(|py| py.check_signals().map_err(|error| raised.set(error)).is_err())
-}
-
-fn forget(number: Option<u64>) {
-    if let Some(number) = number {
-        dataset::forget_opened(number);
-    }
-}
-
-/// The options that both kinds of loaders have.
-struct Common {
-    number: u64,
-    options: LoaderOptions,
-    program: WorkerProgram,
-    raised: Raised,
-    warnings: Warnings,
-}
-
-impl Common {
-    fn builder<K: DatasetKind<Sample = PySample>>(
-        self,
-        builder: Builder<K>,
-    ) -> Builder<K, HashWith<CollateFnWith<u64, PySample, Collated>, PySample>> {
-        let Self { number, options, program, raised, warnings } = self;
-        let digest = options.digest == Some(true);
-        builder
-            .options(options)
-            .allow_nested()
-            .interrupt_start_when(SIGNAL_INTERVAL, move || has_signal(&raised))
-            .worker_program(program)
-            .on_warning(warnings.listener(true))
-            .collate_with(number, dataset::collate)
-            .digest_with(dataset::hash_content)
-            .digest(digest)
+/// Forgets a dataset of Python objects that is open in this process.
+fn forget(dataset_number: Option<u64>) {
+    if let Some(number) = dataset_number {
+        opened::remove(number);
     }
 }

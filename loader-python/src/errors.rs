@@ -7,7 +7,7 @@ use pyo3::{
     prelude::*,
 };
 
-use crate::dataset;
+use crate::opened;
 
 /// Begins the first line of a backtrace that is Python's, which names the class of the exception.
 const CLASS: &str = "class ";
@@ -29,7 +29,7 @@ pub(crate) fn into_chain(py: Python<'_>, error: PyErr, number: u64) -> anyhow::E
         Err(problem) => return anyhow!("{error}; and it could not be described: {problem}"),
     };
     let concerns_process = !error.is_instance_of::<PyException>(py);
-    if let Some(opened) = dataset::opened(number).filter(|opened| opened.is_local) {
+    if let Some(opened) = opened::get(number).filter(|opened| opened.is_local) {
         opened.note_raised(py, error);
     }
     ForeignError { text, backtrace: format!("{CLASS}{class}\n{traceback}"), concerns_process }.into()
@@ -53,11 +53,17 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error, number: Option<u64>) -> P
             let text = format!("DataLoader worker (pid(s) {pid}) exited unexpectedly: {error}");
             return PyRuntimeError::new_err(text);
         }
+        Error::SharedMemoryExhausted { .. } => {
+            // The engine advises the Rust method.
+            let text =
+                error.to_string().replace("`to_owned_tensor`", "`tensor.clone()`; with NumPy `array.copy()`");
+            return PyRuntimeError::new_err(text);
+        }
         _ => return PyRuntimeError::new_err(error.to_string()),
     };
     let Some(number) = number else { return PyRuntimeError::new_err(error.to_string()) };
     // Without workers the exception itself is still there.
-    match (worker, dataset::opened(number).and_then(|opened| opened.take_raised(py))) {
+    match (worker, opened::get(number).and_then(|opened| opened.take_raised(py))) {
         (None, Some(raised)) => raised,
         _ => raised_again(py, failure, worker).unwrap_or_else(|| PyRuntimeError::new_err(error.to_string())),
     }

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use loader_core::{BatchInfo, Error, Iter, State, collate::Batch};
+use loader_core::{BatchInfo, Error, Iter, SampleDigest, State, collate::Batch};
 use pyo3::{
     PyTraverseError, PyVisit,
     exceptions::{PyException, PyStopIteration, PyValueError},
@@ -15,7 +15,12 @@ use pyo3::{
     types::PyDict,
 };
 
-use crate::{engine::Warnings, errors, objects::IntoObject, order::Raised};
+use crate::{
+    batch::{AnyBatch, IntoObject},
+    errors,
+    raised::Raised,
+    warnings::Warnings,
+};
 
 /// How often a wait for a batch looks for signals, such as Ctrl-C.
 pub(crate) const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
@@ -32,7 +37,7 @@ const EXIT_INTERVAL: Duration = Duration::from_millis(5);
 pub(crate) struct BatchIterator {
     /// `None` once it is closed. A thread waits for this lock only while it does not hold the interpreter's lock,
     /// which the thread that holds this one may wait for.
-    iter: Mutex<Option<Box<dyn Batches>>>,
+    iter: Mutex<Option<Box<dyn AnyIter>>>,
     /// The thread that is in `__next__`, and the state before that call. User code of the call, such as a signal
     /// handler, may ask for the state in the same thread.
     busy: Mutex<Option<(ThreadId, State)>>,
@@ -41,7 +46,7 @@ pub(crate) struct BatchIterator {
     /// Set if the last call of `__next__` was interrupted, such as by Ctrl-C, and so the program has not got a batch.
     undone: Mutex<Option<Undone>>,
     /// Number of the dataset, if it is one of Python objects.
-    number: Option<u64>,
+    dataset_number: Option<u64>,
     /// True if each sample calls Python code in this thread, so that it keeps the interpreter's lock.
     is_local: bool,
     /// What the sampler has raised.
@@ -52,7 +57,7 @@ pub(crate) struct BatchIterator {
 }
 
 /// What the engine returns for a batch; `None` at the end.
-type Next = Option<Result<Box<dyn Made>, Error>>;
+type Next = Option<Result<Box<dyn AnyBatch>, Error>>;
 
 /// A call of `__next__` that was interrupted.
 #[derive(Debug)]
@@ -64,7 +69,7 @@ struct Undone {
 }
 
 /// An [`Iter`] over batches of any type.
-pub(crate) trait Batches: fmt::Debug + Send {
+pub(crate) trait AnyIter: fmt::Debug + Send {
     /// Returns the next batch, or an error in its place.
     fn next(&mut self) -> Next;
     fn epoch(&self) -> u64;
@@ -73,39 +78,16 @@ pub(crate) trait Batches: fmt::Debug + Send {
     fn draw_first(&mut self);
     fn worker_pids(&self) -> Vec<u32>;
     fn report(&self) -> String;
+    fn digest(&self) -> Option<SampleDigest>;
     fn last_batch(&self) -> Option<BatchInfo>;
     /// Interrupts a wait at intervals, for signal handlers.
     fn interrupt_waits(&mut self);
 }
 
-/// A batch of any type.
-pub(crate) trait Made: Send {
-    fn into_object(self: Box<Self>, loads: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>>;
-}
-
-impl<B: IntoObject> Made for B {
-    fn into_object(self: Box<Self>, loads: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        IntoObject::into_object(*self, loads)
-    }
-}
-
-impl fmt::Debug for dyn Made {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Made")
-    }
-}
-
-/// A batch that is a Python object already.
-impl Made for Py<PyAny> {
-    fn into_object(self: Box<Self>, _loads: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        Ok(*self)
-    }
-}
-
-impl<B: Batch + IntoObject> Batches for Iter<B> {
+impl<B: Batch + IntoObject> AnyIter for Iter<B> {
     fn next(&mut self) -> Next {
         let next = Iterator::next(self)?;
-        Some(next.map(|batch| -> Box<dyn Made> { Box::new(batch) }))
+        Some(next.map(|batch| -> Box<dyn AnyBatch> { Box::new(batch) }))
     }
 
     fn epoch(&self) -> u64 {
@@ -130,6 +112,10 @@ impl<B: Batch + IntoObject> Batches for Iter<B> {
 
     fn report(&self) -> String {
         self.report().to_string()
+    }
+
+    fn digest(&self) -> Option<SampleDigest> {
+        self.report().digest
     }
 
     fn last_batch(&self) -> Option<BatchInfo> {
@@ -170,9 +156,9 @@ impl BatchIterator {
         let object = match next {
             Some(Ok(batch)) => batch.into_object(self.loads.bind(py)),
             Some(Err(Error::SamplerPanicked { .. })) => {
-                Err(self.raised.take().unwrap_or_else(|| PyStopIteration::new_err(())))
+                Err(self.raised.take(py).unwrap_or_else(|| PyStopIteration::new_err(())))
             }
-            Some(Err(error)) => Err(errors::to_python(py, &error, self.number)),
+            Some(Err(error)) => Err(errors::to_python(py, &error, self.dataset_number)),
             None => {
                 self.warn(py)?;
                 Err(PyStopIteration::new_err(()))
@@ -232,6 +218,15 @@ impl BatchIterator {
         self.with(py, |iter| iter.report())
     }
 
+    /// Returns the digest of the samples of the epoch so far, which includes the part of the epoch before a resume: the
+    /// sum of one hash of 128 bits per sample, as 32 hexadecimal digits, and the number of these samples.
+    ///
+    /// Returns `None` without the option `digest`, and once the iterator is closed.
+    fn digest(&self, py: Python<'_>) -> Option<(String, u64)> {
+        let digest = self.with(py, |iter| iter.digest()).flatten()?;
+        Some((digest.to_string(), digest.samples()))
+    }
+
     /// Returns what is known of the batch that was returned last.
     fn last_batch<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let Some(Some(info)) = self.with(py, |iter| iter.last_batch()) else { return Ok(None) };
@@ -247,7 +242,11 @@ impl BatchIterator {
     /// Ends the workers, or keeps persistent ones for the next epoch.
     fn close(&self, py: Python<'_>) {
         if !self.is_busy() {
-            py.detach(|| drop(lock(&self.iter).take()));
+            py.detach(|| {
+                let iter = lock(&self.iter).take();
+                // After the lock: the end of a sampler may run user code that uses this iterator.
+                drop(iter);
+            });
         }
     }
 
@@ -259,22 +258,24 @@ impl BatchIterator {
         }
         py.detach(|| {
             let deadline = Instant::now() + EXIT_DEADLINE;
-            loop {
+            let iter = loop {
                 match self.iter.try_lock() {
-                    Ok(mut iter) => return drop(iter.take()),
-                    Err(TryLockError::Poisoned(poisoned)) => return drop(poisoned.into_inner().take()),
-                    Err(TryLockError::WouldBlock) if Instant::now() >= deadline => return,
+                    Ok(mut iter) => break iter.take(),
+                    Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner().take(),
+                    Err(TryLockError::WouldBlock) if Instant::now() >= deadline => break None,
                     Err(TryLockError::WouldBlock) => thread::sleep(EXIT_INTERVAL),
                 }
-            }
+            };
+            // After the lock, as in `close`.
+            drop(iter);
         });
     }
 }
 
 impl BatchIterator {
     pub(crate) fn new(
-        mut iter: Box<dyn Batches>,
-        number: Option<u64>,
+        mut iter: Box<dyn AnyIter>,
+        dataset_number: Option<u64>,
         is_local: bool,
         raised: Raised,
         warnings: Warnings,
@@ -282,7 +283,17 @@ impl BatchIterator {
     ) -> Self {
         iter.interrupt_waits();
         let (busy, before, undone) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { iter: Mutex::new(Some(iter)), busy, before, undone, number, is_local, raised, warnings, loads }
+        Self {
+            iter: Mutex::new(Some(iter)),
+            busy,
+            before,
+            undone,
+            dataset_number,
+            is_local,
+            raised,
+            warnings,
+            loads,
+        }
     }
 
     /// Gives the engine's warnings to Python. A warning may be an exception there.
@@ -295,7 +306,9 @@ impl BatchIterator {
 
     /// Notes that the last call of `__next__` was interrupted, and what the next call returns if that could be kept.
     fn undo(&self, next: Option<Next>) {
-        *lock(&self.undone) = Some(Undone { state: lock(&self.before).clone(), next });
+        let state = lock(&self.before).clone();
+        let before = lock(&self.undone).replace(Undone { state, next });
+        drop(before);
     }
 
     /// Takes what the last call could not return.
@@ -321,7 +334,7 @@ impl BatchIterator {
         py.detach(|| self.next_of(&mut lock(&self.iter)))
     }
 
-    fn next_of(&self, iter: &mut Option<Box<dyn Batches>>) -> Next {
+    fn next_of(&self, iter: &mut Option<Box<dyn AnyIter>>) -> Next {
         let iter = iter.as_mut()?;
         *lock(&self.busy) = Some((thread::current().id(), iter.state()));
         let _idle = OnDrop(|| *lock(&self.before) = lock(&self.busy).take().map(|(_, state)| state));
@@ -333,7 +346,7 @@ impl BatchIterator {
     fn with<T: Send>(
         &self,
         py: Python<'_>,
-        call: impl FnOnce(&mut Box<dyn Batches>) -> T + Send,
+        call: impl FnOnce(&mut Box<dyn AnyIter>) -> T + Send,
     ) -> Option<T> {
         if self.is_busy() {
             return None;

@@ -1,21 +1,37 @@
-//! The extension module `loader._native`: connects the Python package `loader` with the loader's engine.
+//! The extension module `loader._native`: connects the Python package `loader` with the engine, `loader-core`.
 //!
-//! The package's Python code has PyTorch's interface: arguments, samplers, collation, pickling. This module
-//! has what the engine needs of it: a dataset whose samples are Python objects, an order that a Python
-//! iterator gives, batches whose arrays are in shared memory, and the entries of workers and of their template.
-//! `rust_dataset` has the datasets of `loader-data`, which workers load without Python code.
+//! The Python code of the package has PyTorch's interface: arguments, samplers, collation, pickling. This crate has what
+//! the engine needs of it. A batch takes this way:
+//!
+//! 1. `order` takes the batches of indices from a Python generator. Indices stand for the sampler's keys.
+//! 2. `engine` is the loader, which sends the indices to workers as tasks. `worker` has the entries of workers and of
+//!    their template.
+//! 3. In the worker, `python_dataset` calls the user's dataset and collation function, which `opened` holds.
+//!    `rust_dataset` has the datasets of `loader-data`, which load without Python code.
+//! 4. `python_batch` is a pickle and the bytes of the arrays that it refers to. `memory` shows such bytes to Python: in
+//!    the worker, collation writes them into the slot.
+//! 5. In main, `iterator` returns the batches. `batch`, `python_batch` and `rust_batch` make Python objects of them,
+//!    which share the memory of the slot: as `memory`, and as `array` for tensors of Rust datasets.
+//!
+//! Around it, `errors` turns exceptions into the engine's errors and back, `raised` keeps an exception until the iterator
+//! raises it, `warnings` keeps the engine's warnings until then, and `shared_object` holds Python objects where Python's
+//! garbage collector does not look.
 
 mod array;
 mod batch;
-mod dataset;
 mod engine;
 mod errors;
-mod held;
 mod iterator;
 mod memory;
-mod objects;
+mod opened;
 mod order;
+mod python_batch;
+mod python_dataset;
+mod raised;
+mod rust_batch;
 mod rust_dataset;
+mod shared_object;
+mod warnings;
 mod worker;
 
 use pyo3::prelude::*;

@@ -3,49 +3,32 @@
 use std::{
     fmt,
     panic::resume_unwind,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
 };
 
 use loader_core::sampler::{BatchSampler, Epoch};
 use pyo3::{
     PyTraverseError, PyVisit,
-    exceptions::{PyException, PyStopIteration},
+    exceptions::PyStopIteration,
     prelude::*,
     types::{PyInt, PyList},
 };
 
-use crate::held::{Held, Latest};
-
-/// The first exception of a Python iterator, which the loader's iterator raises after the last batch before it.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Raised(Arc<Mutex<Option<PyErr>>>);
-
-impl Raised {
-    pub(crate) fn set(&self, error: PyErr) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-    }
-
-    /// Takes what must reach the program at once, such as `KeyboardInterrupt`: what is no `Exception`.
-    pub(crate) fn take_interrupt(&self, py: Python<'_>) -> Option<PyErr> {
-        let mut raised = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        raised.take_if(|error| !error.is_instance_of::<PyException>(py))
-    }
-
-    pub(crate) fn take(&self) -> Option<PyErr> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-}
+use crate::{
+    raised::Raised,
+    shared_object::{LatestObject, SharedObject},
+};
 
 /// The Python objects of an order, which its engine shows to Python's garbage collector.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct OrderObjects {
-    begin: Held,
-    batches: Latest,
+    begin: SharedObject,
+    batches: LatestObject,
 }
 
 impl OrderObjects {
     pub(crate) fn new(begin: Option<Py<PyAny>>) -> Self {
-        Self { begin: begin.map(Held::new).unwrap_or_default(), batches: Latest::default() }
+        Self { begin: begin.map(SharedObject::new).unwrap_or_default(), batches: LatestObject::default() }
     }
 
     pub(crate) fn visit(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -54,7 +37,7 @@ impl OrderObjects {
     }
 }
 
-/// Batches of indices from a Python object: its method `begin(epoch)` returns a generator of lists of
+/// IndexBatches of indices from a Python object: its method `begin(epoch)` returns a generator of lists of
 /// indices, or of [`Numbers`].
 pub(crate) struct PyOrder {
     pub(crate) objects: OrderObjects,
@@ -71,14 +54,14 @@ impl BatchSampler for PyOrder {
 
     fn batches(&self, epoch: Epoch) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
         let batches = Python::attach(|py| {
-            let Some(begin) = self.objects.begin.get(py) else { return Ok(Held::default()) };
-            let begun = begin.call1((epoch.number,)).map_err(|error| self.raised.set(error))?;
-            let batches = Held::new(begun.unbind());
+            let Some(begin) = self.objects.begin.get(py) else { return Ok(SharedObject::default()) };
+            let begun = begin.call1((epoch.number,)).map_err(|error| self.raised.set(py, error))?;
+            let batches = SharedObject::new(begun.unbind());
             self.objects.batches.set(py, &batches);
             Ok(batches)
         });
         let batches = batches.unwrap_or_else(|()| has_raised());
-        Box::new(Batches { batches, raised: self.raised.clone() })
+        Box::new(IndexBatches { batches, raised: self.raised.clone() })
     }
 
     fn fingerprint(&self) -> String {
@@ -98,13 +81,13 @@ fn has_raised() -> ! {
 }
 
 /// The batches of an epoch.
-struct Batches {
+struct IndexBatches {
     /// The generator; nothing after its end or an exception.
-    batches: Held,
+    batches: SharedObject,
     raised: Raised,
 }
 
-impl Batches {
+impl IndexBatches {
     /// Draws a batch from the generator. With `is_left_out`, the list is empty; not for the first batch.
     ///
     /// # Panics
@@ -124,7 +107,7 @@ impl Batches {
                     if error.is_instance_of::<PyStopIteration>(py) {
                         return Ok(None);
                     }
-                    self.raised.set(error);
+                    self.raised.set(py, error);
                     Err(())
                 }
             }
@@ -133,13 +116,13 @@ impl Batches {
     }
 }
 
-impl Drop for Batches {
+impl Drop for IndexBatches {
     fn drop(&mut self) {
         let _: Option<()> = Python::try_attach(|py| self.batches.clear(py));
     }
 }
 
-impl Iterator for Batches {
+impl Iterator for IndexBatches {
     type Item = Vec<usize>;
 
     fn next(&mut self) -> Option<Vec<usize>> {
@@ -155,7 +138,7 @@ impl Iterator for Batches {
     }
 }
 
-/// The indices of a batch, made by [`plain_numbers`]. Only [`Batches`] reads it, so that it reads each Python integer
+/// The indices of a batch, made by [`plain_numbers`]. Only [`IndexBatches`] reads it, so that it reads each Python integer
 /// once.
 #[pyclass(frozen, module = "loader._native")]
 #[derive(Debug)]
@@ -163,7 +146,7 @@ pub(crate) struct Numbers(Mutex<Vec<usize>>);
 
 #[pymethods]
 impl Numbers {
-    /// Returns a copy of the indices, before [`Batches`] has read them.
+    /// Returns a copy of the indices, before [`IndexBatches`] has read them.
     fn tolist(&self) -> Vec<usize> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

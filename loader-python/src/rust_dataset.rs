@@ -23,11 +23,13 @@ use pyo3::{
 };
 
 use crate::{
-    engine::{Engine, Loader, Warnings},
+    batch::{AnyBatch, IntoObject},
+    engine::{AnyLoader, Engine},
     errors,
-    iterator::Made,
-    objects::{IntoObject, single},
-    order::{OrderObjects, PyOrder, Raised},
+    order::{OrderObjects, PyOrder},
+    raised::Raised,
+    rust_batch::single,
+    warnings::Warnings,
 };
 
 /// A dataset of `loader-data`, which is open in this process. It is made of JSON with the keys of the section
@@ -168,7 +170,7 @@ impl RustDataset {
         let loader = loader.options().map(|options| py.detach(|| self.build(loader, options)));
         match loader? {
             Ok(loader) => Ok(Engine::of_loader(loader, objects, raised, warnings)),
-            Err(error) => Err(raised.take().unwrap_or_else(|| errors::to_python(py, &error, None))),
+            Err(error) => Err(raised.take(py).unwrap_or_else(|| errors::to_python(py, &error, None))),
         }
     }
 }
@@ -182,7 +184,7 @@ impl RustDataset {
         }
     }
 
-    fn sample(&self, index: usize, seed: u64) -> anyhow::Result<Box<dyn Made>> {
+    fn sample(&self, index: usize, seed: u64) -> anyhow::Result<Box<dyn AnyBatch>> {
         let mut cx = SampleContext::new(seed);
         if self.ready.get().is_none() {
             let mut copy = self.opened.clone();
@@ -209,7 +211,7 @@ impl RustDataset {
         })
     }
 
-    fn build(&self, loader: Building, options: LoaderOptions) -> Result<Box<dyn Loader>, Error> {
+    fn build(&self, loader: Building, options: LoaderOptions) -> Result<Box<dyn AnyLoader>, Error> {
         match &self.opened {
             OpenDataset::F32(images) => loader.map_style(images.clone(), options),
             OpenDataset::U8(images) => loader.map_style(images.clone(), options),
@@ -235,7 +237,7 @@ impl Building {
             .map_err(|error| PyValueError::new_err(format!("invalid options: {error}")))
     }
 
-    fn map_style<D>(self, dataset: D, options: LoaderOptions) -> Result<Box<dyn Loader>, Error>
+    fn map_style<D>(self, dataset: D, options: LoaderOptions) -> Result<Box<dyn AnyLoader>, Error>
     where
         D: Dataset<Sample: Sample<Batch: IntoObject> + Batch + IntoObject>,
     {
@@ -255,7 +257,7 @@ impl Building {
         })
     }
 
-    fn stream<D>(self, dataset: D, options: LoaderOptions) -> Result<Box<dyn Loader>, Error>
+    fn stream<D>(self, dataset: D, options: LoaderOptions) -> Result<Box<dyn AnyLoader>, Error>
     where
         D: SnapshotDataset<Sample: Sample<Batch: IntoObject> + Batch + IntoObject>,
     {

@@ -295,3 +295,42 @@ class Chained(Items):
             return 1 / 0
         except ZeroDivisionError as error:
             raise Custom("because") from error
+
+
+class Unhashed:
+    """A sample whose pickling raises an exception."""
+
+    def __init__(self, exception):
+        self.exception = exception
+
+    def __reduce__(self):
+        raise self.exception
+
+
+class OfUnhashed(Rows):
+    def __init__(self, exception):
+        super().__init__(3)
+        self.exception = exception
+
+    def __getitem__(self, index):
+        if index == 0:
+            raise ValueError("the first sample")
+        return Unhashed(self.exception) if index == 1 else index
+
+
+def test_a_sample_that_cannot_be_hashed_raises_its_own_error(capfd):
+    loader = DataLoader(OfUnhashed(TypeError("no pickle")), digest=True, on_bad_sample="skip", collate_fn=list)
+    iterator = iter(loader)
+    with pytest.raises(RuntimeError, match="no pickle"):
+        next(iterator)
+    with pytest.warns(RuntimeWarning, match="the first sample"):
+        assert list(iterator) == [[2]]
+    assert "panicked" not in capfd.readouterr().err
+
+
+def test_ctrl_c_while_a_sample_is_hashed_reaches_the_program():
+    iterator = iter(DataLoader(OfUnhashed(KeyboardInterrupt()), digest=True, sampler=[2, 1, 2], collate_fn=list))
+    assert next(iterator) == [2]
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    assert next(iterator) == [2]

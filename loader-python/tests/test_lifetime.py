@@ -277,3 +277,59 @@ def test_an_iterator_that_a_part_of_its_loader_holds_is_collected(part, num_work
     gc.collect()
     assert kept() is None
     assert num_workers == 0 or gone(begun)
+
+
+def test_batches_that_fill_the_shared_memory_raise_with_advice_for_python():
+    loader = DataLoader(Items([torch.zeros(1 << 18)] * 40), num_workers=1, shared_memory_limit="8 MiB")
+    with pytest.raises(RuntimeError, match=r"shared_memory_limit.*copy tensors that you keep \(`tensor.clone\(\)`; with NumPy"):
+        list(loader)
+    assert sum(len(batch.clone()) for batch in loader) == 40
+
+
+class FailingKeeper:
+    """A sampler that holds the iterator of its own loader, and raises an exception before the program has its second batch."""
+
+    def __len__(self):
+        return 2
+
+    def __iter__(self):
+        yield 0
+        self.has_failed = True
+        raise ValueError("no more")
+
+
+def test_an_iterator_whose_sampler_has_raised_and_holds_it_is_collected():
+    keeper = FailingKeeper()
+    keeper.iterator, kept = iter(DataLoader(Rows(2), sampler=keeper, num_workers=1)), weakref.ref(keeper)
+    next(keeper.iterator)
+    assert keeper.has_failed
+    del keeper
+    gc.collect()
+    assert kept() is None
+
+
+@pytest.mark.parametrize("end", ["batches.close()", "batches.close_at_exit()"])
+def test_user_code_that_runs_at_the_end_of_an_iterator_can_use_it(end):
+    code = f"""{HEAD}
+import faulthandler
+import numpy
+import tempfile
+from loader import _rust, datasets
+faulthandler.dump_traceback_later(20, exit=True)
+
+def begin(_epoch):
+    try:
+        yield [0]
+        yield [1]
+    finally:
+        print("the report is", batches.report())
+
+with tempfile.NamedTemporaryFile(suffix=".npy") as file:
+    numpy.save(file, numpy.zeros((2, 2)))
+    file.flush()
+    engine = _rust.engine(datasets.Arrays(file.name), "{{}}", auto_collation=True, begin=begin, batches=2)
+    batches = engine.iterate(0, lambda array: array)
+    next(batches)
+    {end}
+"""
+    assert processes.run("-c", code).strip() == "the report is None"

@@ -146,3 +146,21 @@ def test_batches_of_workers_can_be_written_to():
 def test_without_order_every_sample_comes_once():
     loader = DataLoader(Rows(50), batch_size=4, num_workers=2, in_order=False)
     assert sorted(torch.cat(list(loader))[:, 0].tolist()) == list(range(50))
+
+
+def test_the_digest_of_an_epoch_depends_on_its_samples_alone():
+    def digest(length, options, taken=None):
+        loader = DataLoader(Rows(length), **options)
+        iterator = iter(loader)
+        for _ in range(taken or len(loader)):
+            next(iterator)
+        return iterator._batches.digest()
+
+    of_20 = digest(20, {"digest": True})
+    assert (len(of_20[0]), of_20[1]) == (32, 20)
+    assert of_20 == digest(20, {"digest": True, "num_workers": 2, "batch_size": 3, "shuffle": True})
+    assert of_20 != digest(21, {"digest": True})
+    first, rest = (digest(20, {"digest": True, "sampler": part}) for part in (range(8), range(8, 20)))
+    assert int(of_20[0], 16) == (int(first[0], 16) + int(rest[0], 16)) % (1 << 128)
+    assert digest(20, {"digest": True, "num_workers": 1}, taken=4)[1] == 4, "batches that are loaded ahead count"
+    assert digest(20, {}) is None

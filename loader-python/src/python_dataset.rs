@@ -1,25 +1,25 @@
 //! Datasets whose samples are Python objects.
 
-use std::{
-    collections::HashMap,
-    fmt,
-    sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError},
-};
+use std::{fmt, panic::resume_unwind, sync::Arc};
 
 use loader_core::{
     Dataset, IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator, Tensor,
     collate::ContentHash, internal, rand::RngExt,
 };
 use pyo3::{
-    PyTraverseError, PyVisit, buffer::PyBuffer, exceptions::PyStopIteration, prelude::*, types::PyList,
+    buffer::PyBuffer,
+    exceptions::{PyStopIteration, PyValueError},
+    prelude::*,
+    types::PyList,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    batch::Collated,
     errors,
-    held::{Held, Latest},
     memory::Memory,
+    opened::{self, Opened},
+    python_batch::PyBatch,
+    shared_object::SharedObject,
 };
 
 /// Numbers from this one on stand for keys that are not plain integers. It is `FIRST` in `loader/_keys.py`.
@@ -29,98 +29,29 @@ const FIRST_KEY: usize = 1 << 62;
 /// sampler alone decides what is loaded.
 const ANY_LENGTH: usize = usize::MAX >> 1;
 
-/// The opened datasets of this process, by number. Locked only with the interpreter's lock, as [`Held`].
-static OPENED: LazyLock<Mutex<HashMap<u64, Arc<Opened>>>> = LazyLock::new(Mutex::default);
-
-/// A dataset that is open in this process: the parts of a Python object of the class `loader._fetch.Fetcher`.
-pub(crate) struct Opened {
-    fetcher: Py<PyAny>,
-    /// The user's object.
-    dataset: Py<PyAny>,
-    /// The method of the fetcher that returns the sample of any key, and seeds the generators before.
-    get: Py<PyAny>,
-    collate: Py<PyAny>,
-    has_many: bool,
-    /// True without workers: batches stay as they are.
-    pub(crate) is_local: bool,
-    /// The samples of the shard that was opened last; without workers there is one shard.
-    items: Latest,
-    /// The last exception of the user's code, without workers.
-    raised: Held,
-}
-
-impl Opened {
-    fn new(fetcher: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let part = |name| fetcher.getattr(name).map(Bound::unbind);
-        Ok(Self {
-            fetcher: fetcher.clone().unbind(),
-            dataset: part("dataset")?,
-            get: part("get")?,
-            collate: part("collate")?,
-            has_many: fetcher.getattr("has_many")?.extract()?,
-            is_local: fetcher.getattr("is_local")?.extract()?,
-            items: Latest::default(),
-            raised: Held::default(),
-        })
-    }
-
-    /// Keeps an exception for [`Opened::take_raised`]. The engine carries errors as text.
-    pub(crate) fn note_raised(&self, py: Python<'_>, error: PyErr) {
-        self.raised.set(py, error.into_value(py).into_any());
-    }
-
-    /// Takes the exception that was noted last.
-    pub(crate) fn take_raised(&self, py: Python<'_>) -> Option<PyErr> {
-        self.raised.take(py).map(|raised| PyErr::from_value(raised.into_bound(py)))
-    }
-
-    /// Visits all Python objects, for Python's garbage collector.
-    pub(crate) fn visit(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        for object in [&self.fetcher, &self.dataset, &self.get, &self.collate] {
-            visit.call(object)?;
-        }
-        self.raised.visit(visit)?;
-        self.items.visit(visit)
-    }
-}
-
-/// Returns the opened dataset `number`.
-pub(crate) fn opened(number: u64) -> Option<Arc<Opened>> {
-    all_opened().get(&number).cloned()
-}
-
-/// Notes an opened dataset, for this process: an object of the class `loader._fetch.Fetcher`.
-pub(crate) fn note_opened(number: u64, fetcher: &Bound<'_, PyAny>) -> PyResult<()> {
-    let opened = Arc::new(Opened::new(fetcher)?);
-    let before = all_opened().insert(number, opened);
-    drop(before);
-    Ok(())
-}
-
-/// Forgets an opened dataset. The object is dropped after the lock, because its end may run Python code.
-pub(crate) fn forget_opened(number: u64) {
-    let removed = all_opened().remove(&number);
-    drop(removed);
-}
-
-fn all_opened() -> MutexGuard<'static, HashMap<u64, Arc<Opened>>> {
-    OPENED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// One sample.
-pub(crate) struct PySample(Py<PyAny>);
+pub(crate) struct PySample {
+    object: Py<PyAny>,
+    dataset_number: u64,
+}
 
 /// What main sends to the workers: the pickle of the dataset and of the user's functions. Without workers it is
 /// empty, and main itself has opened the dataset.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Sent {
+pub(crate) struct SentDataset {
     /// Number of the dataset in main.
-    pub(crate) number: u64,
-    pub(crate) pickle: Option<Tensor<u8>>,
-    pub(crate) fingerprint: String,
+    number: u64,
+    pickle: Option<Tensor<u8>>,
+    fingerprint: String,
 }
 
-impl Sent {
+impl SentDataset {
+    pub(crate) fn new(number: u64, pickle: Option<&[u8]>, fingerprint: String) -> PyResult<Self> {
+        let pickle = pickle.map(|pickle| Tensor::from_slice(pickle, [pickle.len()])).transpose();
+        let pickle = pickle.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(Self { number, pickle, fingerprint })
+    }
+
     /// Opens the dataset in a worker.
     fn open(&mut self, cx: &SampleContext) -> anyhow::Result<()> {
         let Some(pickle) = self.pickle.take() else { return Ok(()) };
@@ -129,43 +60,34 @@ impl Sent {
             let opened = py
                 .import("loader._worker")
                 .and_then(|module| module.call_method1("open_dataset", (Memory::read_only(pickle), worker)));
-            let noted = opened.and_then(|fetcher| note_opened(self.number, &fetcher));
+            let noted = opened.and_then(|fetcher| opened::add(self.number, &fetcher));
             noted.map_err(|error| errors::into_chain(py, error, self.number))
         })
     }
 
     /// Calls `call` with the opened dataset.
     fn with<T>(&self, call: impl FnOnce(Python<'_>, &Opened) -> PyResult<T>) -> anyhow::Result<T> {
-        with_opened(self.number, call)
+        opened::with(self.number, call)
     }
-}
-
-fn with_opened<T>(number: u64, call: impl FnOnce(Python<'_>, &Opened) -> PyResult<T>) -> anyhow::Result<T> {
-    Python::attach(|py| {
-        let Some(opened) = opened(number) else {
-            anyhow::bail!("the dataset is not open in this process");
-        };
-        call(py, &opened).map_err(|error| errors::into_chain(py, error, number))
-    })
 }
 
 /// A map-style dataset: an object with `__getitem__`, and perhaps `__getitems__`.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct MapDataset {
-    pub(crate) sent: Sent,
+pub(crate) struct PyMapDataset {
+    pub(crate) sent: SentDataset,
     #[serde(skip)]
     opened: Option<Arc<Opened>>,
     /// True if each sample gets seeds of its own.
     seed_samples: bool,
 }
 
-impl MapDataset {
-    pub(crate) fn new(sent: Sent, seed_samples: bool) -> Self {
+impl PyMapDataset {
+    pub(crate) fn new(sent: SentDataset, seed_samples: bool) -> Self {
         Self { sent, opened: None, seed_samples }
     }
 }
 
-impl Dataset for MapDataset {
+impl Dataset for PyMapDataset {
     type Sample = PySample;
 
     fn len(&self) -> usize {
@@ -174,7 +96,7 @@ impl Dataset for MapDataset {
 
     fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
         self.sent.open(cx)?;
-        self.opened = Python::attach(|_py| opened(self.sent.number));
+        self.opened = Python::attach(|_py| opened::get(self.sent.number));
         Ok(())
     }
 
@@ -195,7 +117,7 @@ impl Dataset for MapDataset {
                 _ => get.call1(py, (index, cx.epoch(), seed)),
             };
             match sample {
-                Ok(sample) => Ok(PySample(sample)),
+                Ok(object) => Ok(PySample { object, dataset_number: self.sent.number }),
                 Err(error) => Err(errors::into_chain(py, error, self.sent.number)),
             }
         })
@@ -210,7 +132,11 @@ impl Dataset for MapDataset {
         self.sent.with(|py, opened| {
             let numbers = (indices.to_vec(), cx.epoch(), None::<u64>);
             let samples = opened.fetcher.bind(py).call_method1("get_many", numbers)?;
-            samples.try_iter()?.map(|sample| Ok(PySample(sample?.unbind()))).collect()
+            let dataset_number = self.sent.number;
+            samples
+                .try_iter()?
+                .map(|sample| Ok(PySample { object: sample?.unbind(), dataset_number }))
+                .collect()
         })
     }
 
@@ -231,11 +157,11 @@ fn seed_of(index: usize, cx: &mut SampleContext) -> u64 {
 /// An iterable dataset: an object with `__iter__`. Each worker reads one shard, and the dataset decides by
 /// `get_worker_info` which samples these are, as with PyTorch.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct StreamDataset {
-    pub(crate) sent: Sent,
+pub(crate) struct PyIterableDataset {
+    pub(crate) sent: SentDataset,
 }
 
-impl IterableDataset for StreamDataset {
+impl IterableDataset for PyIterableDataset {
     type Sample = PySample;
 
     fn iter(
@@ -255,7 +181,7 @@ impl IterableDataset for StreamDataset {
     }
 }
 
-impl SnapshotDataset for StreamDataset {
+impl SnapshotDataset for PyIterableDataset {
     /// A pickle of the position: the dataset's own `state_dict`, or the number of samples.
     type Snapshot = Vec<u8>;
 
@@ -266,22 +192,21 @@ impl SnapshotDataset for StreamDataset {
         snapshot: Option<Vec<u8>>,
     ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<PySample>, Snapshot = Vec<u8>> + Send>
     {
-        let number = self.sent.number;
         let snapshot = snapshot.as_deref();
         let items = self.sent.with(|py, opened| {
             let items = opened.fetcher.call_method1(py, "iterate", (cx.epoch(), snapshot))?;
-            let items = Held::new(items);
+            let items = SharedObject::new(items);
             opened.items.set(py, &items);
             Ok(items)
         })?;
-        Ok(Items { number, items })
+        Ok(Items { dataset_number: self.sent.number, items })
     }
 }
 
 /// The samples of a shard: a Python object of the class `loader._fetch.Items`.
 struct Items {
-    number: u64,
-    items: Held,
+    dataset_number: u64,
+    items: SharedObject,
 }
 
 impl Items {
@@ -301,9 +226,9 @@ impl Iterator for Items {
 
     fn next(&mut self) -> Option<Self::Item> {
         Python::attach(|py| match self.call(py, "__next__") {
-            Ok(sample) => Some(Ok(PySample(sample.unbind()))),
+            Ok(sample) => Some(Ok(PySample { object: sample.unbind(), dataset_number: self.dataset_number })),
             Err(error) if error.is_instance_of::<PyStopIteration>(py) => None,
-            Err(error) => Some(Err(errors::into_chain(py, error, self.number))),
+            Err(error) => Some(Err(errors::into_chain(py, error, self.dataset_number))),
         })
     }
 }
@@ -314,40 +239,54 @@ impl SnapshotIterator for Items {
     fn snapshot(&self) -> anyhow::Result<Vec<u8>> {
         Python::attach(|py| {
             let taken = self.call(py, "snapshot").and_then(|taken| taken.extract());
-            taken.map_err(|error| errors::into_chain(py, error, self.number))
+            taken.map_err(|error| errors::into_chain(py, error, self.dataset_number))
         })
     }
 }
 
 /// Adds the content of a sample to the digest of the epoch: its pickle and the bytes of its arrays. The function
 /// for [`digest_with`](loader_core::Builder::digest_with).
+///
+/// # Panics
+/// If the sample cannot be pickled. The engine makes an error of the batch of it: a digest without the sample would be
+/// wrong.
 pub(crate) fn hash_content(sample: &PySample, hash: &mut ContentHash) {
-    let added = Python::attach(|py| -> PyResult<()> {
-        let parts = py.import("loader._collate")?.call_method1("content", (&sample.0,))?;
-        for part in parts.try_iter()? {
-            hash.bytes(&PyBuffer::<u8>::get(&part?)?.to_vec(py)?);
-        }
-        Ok(())
+    let added = Python::attach(|py| {
+        add_content(py, &sample.object, hash).map_err(|error| {
+            let problem = format!("the sample cannot be hashed for the digest: {error}");
+            if let Some(opened) = opened::get(sample.dataset_number).filter(|opened| opened.is_local) {
+                opened.note_unhashed(py, error);
+            }
+            problem
+        })
     });
-    // A panic here is an error of the batch, which is right: a digest without the sample would be wrong.
-    added.unwrap_or_else(|error| panic!("the sample cannot be hashed for the digest: {error}"));
+    // Without a message on standard error.
+    added.unwrap_or_else(|problem| resume_unwind(Box::new(problem)));
+}
+
+fn add_content(py: Python<'_>, sample: &Py<PyAny>, hash: &mut ContentHash) -> PyResult<()> {
+    let parts = py.import("loader._collate")?.call_method1("content", (sample,))?;
+    for part in parts.try_iter()? {
+        hash.bytes(&PyBuffer::<u8>::get(&part?)?.to_vec(py)?);
+    }
+    Ok(())
 }
 
 /// Collates the samples of a batch with the dataset's collation function. The function for
 /// [`collate_with`](loader_core::Builder::collate_with); `number` is the dataset's.
-pub(crate) fn collate(number: &u64, samples: Vec<PySample>) -> anyhow::Result<Collated> {
-    with_opened(*number, |py, opened| {
-        let samples = PyList::new(py, samples.into_iter().map(|sample| sample.0))?;
+pub(crate) fn collate(number: &u64, samples: Vec<PySample>) -> anyhow::Result<PyBatch> {
+    opened::with(*number, |py, opened| {
+        let samples = PyList::new(py, samples.into_iter().map(|sample| sample.object))?;
         let collated = opened.collate.bind(py).call1((samples,))?;
         if opened.is_local {
-            return Ok(Collated::Object(collated.unbind()));
+            return Ok(PyBatch::Object(collated.unbind()));
         }
         let encoded = opened.fetcher.bind(py).call_method1("encode", (&collated,))?;
         // The batch must be gone before its memory is taken.
         drop(collated);
         let (pickle, buffers): (Bound<'_, PyAny>, Vec<Bound<'_, PyAny>>) = encoded.extract()?;
         drop(encoded);
-        Collated::from_pickle(pickle.extract()?, buffers)
+        PyBatch::from_pickle(pickle.extract()?, buffers)
     })
 }
 

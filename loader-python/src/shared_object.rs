@@ -1,4 +1,4 @@
-//! Python objects that Rust code holds.
+//! Python objects that several Rust values share.
 //!
 //! An engine and its iterator reach Python objects through types of `loader-core`, which Python's garbage collector
 //! does not know. An object of the program that holds its own iterator, such as a sampler, would then never be
@@ -15,9 +15,9 @@ use pyo3::{PyTraverseError, PyVisit, prelude::*};
 /// It is locked only with the interpreter's lock, and no Python code runs meanwhile. The collector has the
 /// interpreter's lock too, so it sees the same object each time that it looks.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Held(Arc<Mutex<Option<Py<PyAny>>>>);
+pub(crate) struct SharedObject(Arc<Mutex<Option<Py<PyAny>>>>);
 
-impl Held {
+impl SharedObject {
     pub(crate) fn new(object: Py<PyAny>) -> Self {
         Self(Arc::new(Mutex::new(Some(object))))
     }
@@ -31,6 +31,17 @@ impl Held {
     pub(crate) fn set(&self, _py: Python<'_>, object: Py<PyAny>) {
         let before = lock(&self.0).replace(object);
         drop(before);
+    }
+
+    /// Keeps the object, unless there is one. The object that is not needed is dropped after the lock.
+    pub(crate) fn set_first(&self, _py: Python<'_>, object: Py<PyAny>) {
+        let mut held = lock(&self.0);
+        let unneeded = match &*held {
+            None => held.replace(object),
+            Some(_) => Some(object),
+        };
+        drop(held);
+        drop(unneeded);
     }
 
     /// Takes the object out.
@@ -50,11 +61,11 @@ impl Held {
 
 /// The object that was made last, of those that are made one after the other.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Latest(Arc<Mutex<Held>>);
+pub(crate) struct LatestObject(Arc<Mutex<SharedObject>>);
 
-impl Latest {
+impl LatestObject {
     /// Replaces the object. The one before is dropped with its other owners.
-    pub(crate) fn set(&self, _py: Python<'_>, held: &Held) {
+    pub(crate) fn set(&self, _py: Python<'_>, held: &SharedObject) {
         let before = std::mem::replace(&mut *lock(&self.0), held.clone());
         drop(before);
     }

@@ -13,13 +13,7 @@ use pyo3::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::array::Array;
-
-/// What becomes a Python object.
-pub(crate) trait IntoObject: Send + 'static {
-    /// Returns the object. `convert` is called with each tensor.
-    fn into_object(self, convert: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>>;
-}
+use crate::{array::Array, batch::IntoObject};
 
 /// The batch of a loader without automatic batching: one sample.
 #[derive(Debug, Serialize, Deserialize)]

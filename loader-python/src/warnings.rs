@@ -1,0 +1,33 @@
+//! The engine's warnings, on their way to Python.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use loader_core::Warning;
+
+/// Warnings that Python has not seen yet. Any thread of the engine may add one; only the thread that iterates
+/// calls Python with them, so that no thread waits for the interpreter.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl Warnings {
+    /// Returns the callback that notes warnings. With PyTorch's class, it leaves those out that PyTorch's own code
+    /// gives, or has no reason to give: of too many workers, and of its samplers, which need not have a length and
+    /// share the dataset among ranks.
+    pub(crate) fn listener(self, is_pytorch: bool) -> impl Fn(&Warning) + Send + Sync + 'static {
+        move |warning| {
+            let is_left_out = matches!(
+                warning,
+                Warning::MoreWorkersThanCpus { .. }
+                    | Warning::WrongBatchCount { .. }
+                    | Warning::RankIgnored { .. }
+            );
+            if !(is_pytorch && is_left_out) {
+                self.0.lock().unwrap_or_else(PoisonError::into_inner).push(warning.to_string());
+            }
+        }
+    }
+
+    pub(crate) fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
