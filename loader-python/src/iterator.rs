@@ -18,6 +18,7 @@ use pyo3::{
 use crate::{
     batch::{AnyBatch, IntoObject},
     errors,
+    order::HAS_RAISED,
     raised::Raised,
     warnings::Warnings,
 };
@@ -155,7 +156,8 @@ impl BatchIterator {
         }
         let object = match next {
             Some(Ok(batch)) => batch.into_object(self.loads.bind(py)),
-            Some(Err(Error::SamplerPanicked { .. })) => {
+            // After an interrupt, the exception is gone.
+            Some(Err(Error::SamplerPanicked { message, .. })) if message == HAS_RAISED => {
                 Err(self.raised.take(py).unwrap_or_else(|| PyStopIteration::new_err(())))
             }
             Some(Err(error)) => Err(errors::to_python(py, &error, self.dataset_number)),

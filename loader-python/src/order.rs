@@ -75,9 +75,12 @@ impl fmt::Debug for PyOrder {
     }
 }
 
+/// Message of the panic by which the engine learns that the sampler has raised an exception, which [`Raised`] keeps.
+pub(crate) const HAS_RAISED: &str = "the sampler has raised an exception";
+
 /// Tells the engine that the sampler has failed, without a message on standard error.
 fn has_raised() -> ! {
-    resume_unwind(Box::new("the sampler has raised an exception"))
+    resume_unwind(Box::new(HAS_RAISED))
 }
 
 /// The batches of an epoch.
