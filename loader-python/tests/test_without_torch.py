@@ -12,7 +12,16 @@ import processes
 import pytest
 from numpy_datasets import Dies, Draws, Names, Numbers, Point, Rows, Stream, plain
 
-from loader import DataLoader, JsonLines, JsonLinesStream, _collate, _collate_numpy, _native, _standalone, default_collate
+from loader import (
+    DataLoader,
+    JsonLines,
+    JsonLinesStream,
+    _base_numpy,
+    _collate,
+    _collate_numpy,
+    _native,
+    default_collate,
+)
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 WORKERS = pytest.mark.parametrize("num_workers", [0, 2])
@@ -323,7 +332,7 @@ def test_arguments_are_checked_as_by_torch(arguments):
     theirs = type("Theirs", (data.IterableDataset,), {"__iter__": Stream.__iter__, "__len__": lambda self: 10})()
     for own, torch_s in ((Rows(), Rows()), (Rows(0), Rows(0)), (Stream(announced=10), theirs)):
         wanted = outcome(loader_of, data.DataLoader, torch_s, arguments)
-        assert outcome(loader_of, _standalone.DataLoader, own, arguments) == wanted
+        assert outcome(loader_of, _base_numpy.DataLoader, own, arguments) == wanted
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="SKIPPED: PyTorch is not installed, so the other tests have run here")

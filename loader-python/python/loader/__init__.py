@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     from ._rust import (
         Padded as Padded,
         RustDataset as RustDataset,
-        RustLoader as RustLoader,
         RustStream as RustStream,
         dataset as dataset,
-        from_config as from_config,
     )
+    from ._rust_loader import RustLoader as RustLoader, from_config as from_config
     from .datasets import (
         Arrays as Arrays,
         Arrow as Arrow,
@@ -46,13 +45,15 @@ _DATASETS = (
     "Arrays Arrow ArrowStream AudioFolder Cached Csv CsvStream ImageFolder ImageTable IndexedTar JsonLines JsonLinesStream Mix"
     " Parquet ParquetStream Tar Tokens"
 ).split()
-_RUST = "Padded RustDataset RustLoader RustStream dataset from_config".split()
+_RUST = "Padded RustDataset RustStream dataset".split()
 _MODULES = {
     **dict.fromkeys(_DATASETS, "datasets"),
     **dict.fromkeys(_RUST, "_rust"),
     "DataLoader": "_dataloader",
+    "RustLoader": "_rust_loader",
     "WorkerInfo": "_info",
     "default_collate": "_base",
+    "from_config": "_rust_loader",
     "get_worker_info": "_info",
 }
 

@@ -1,13 +1,13 @@
 """A dataset that is open in this process, with the functions that turn its samples into batches."""
 
-import contextlib
 import functools
-import itertools
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from . import _epoch_notes, _errors, _keys, _seeds
+from . import _epoch_notes, _keys, _seeds
+from ._items import Items
+from ._stateful import dataset_state, is_stateful, restore_between
 
 
 class Fetcher:
@@ -86,7 +86,7 @@ class Fetcher:
         """Begins the samples of an iterable dataset, which the next :meth:`iterate` takes over."""
         self._begun = self._begun or Items(self.dataset, None, None, self.is_local)
 
-    def iterate(self, epoch: int, snapshot: bytes | None) -> "Items":
+    def iterate(self, epoch: int, snapshot: bytes | None) -> Items:
         """Begins the samples of an iterable dataset in an epoch, after a position that :meth:`Items.snapshot` has returned."""
         begun, self._begun = self._begun, None
         if snapshot is not None or begun is None:
@@ -95,7 +95,7 @@ class Fetcher:
         self._items = begun
         return begun
 
-    def _items_of(self, epoch: int, position: dict[str, Any] | None) -> "Items":
+    def _items_of(self, epoch: int, position: dict[str, Any] | None) -> Items:
         if self._notes is None:
             saved, self.saved_generators = self.saved_generators, None
             return Items(self.dataset, position, saved, self.is_local)
@@ -105,7 +105,7 @@ class Fetcher:
             _epoch_notes.append(self._notes, _epoch_notes.GENERATORS, self._worker, epoch, generators)
         return items
 
-    def _note_end(self, epoch: int, items: "Items") -> None:
+    def _note_end(self, epoch: int, items: Items) -> None:
         if self._notes is not None and self._is_persistent and items.is_stateful:
             _epoch_notes.append(self._notes, _epoch_notes.LAST_STATE, self._worker, epoch, items.snapshot())
 
@@ -149,162 +149,8 @@ class BatchWithState(NamedTuple):
     state: bytes
 
 
-def pickled(position: dict[str, Any], states: Callable[[], dict[str, Any]]) -> bytes:
-    """Pickles a position with the states of the user's objects. If a state cannot be had, the position has the error instead,
-    which :meth:`DataLoader.state_dict` raises: PyTorch's loader never asks for states, so a batch must not fail for it.
-
-    The states are a pickle in the pickle, so that main can read the position without the user's classes."""
-    try:
-        position["states"] = pickle.dumps(states(), protocol=5)
-    except Exception as error:
-        position["error"] = _errors.describe(error)
-    return pickle.dumps(position, protocol=5)
-
-
-def dataset_state(dataset: Any) -> bytes | None:
-    """Returns the state of a dataset between two epochs, for :meth:`Fetcher.restore`; ``None`` if it has none."""
-    return pickled({"is_over": True}, lambda: {"dataset": dataset.state_dict()}) if is_stateful(dataset) else None
-
-
-def restore_between(dataset: Any, position: dict[str, Any]) -> None:
-    """Gives a dataset a state of the end of an epoch, or before the first one."""
-    states = states_of(position)
-    if "dataset" in states:
-        dataset.load_state_dict(states["dataset"])
-    elif "iterator" in states:
-        # What the iterator's state changes besides the iterator, such as a generator, remains.
-        iter(dataset).load_state_dict(states["iterator"])
-
-
-def states_of(position: dict[str, Any]) -> dict[str, Any]:
-    """Returns the states of the user's objects in a position."""
-    return pickle.loads(position["states"]) if "states" in position else {}
-
-
 class _Whole:
     """What ``__getitems__`` has returned, if it is not a list with a sample per key. Stands for the first sample."""
 
     def __init__(self, samples: Any) -> None:
         self.samples = samples
-
-
-class Items:
-    """The samples of an iterable dataset, and the position in them.
-
-    A dataset or its iterator may have ``state_dict`` and ``load_state_dict``, as with torchdata's ``StatefulDataLoader``. For any
-    other, the position is the number of samples, and samples before it are read again and dropped. So that these are the same
-    samples, also if the dataset shuffles, they are read with the generators with which they were read before.
-
-    Args:
-        dataset: The dataset.
-        position: What :meth:`snapshot` has returned, as an object; ``None`` at the beginning.
-        generators: What :meth:`generators` has returned; ``None`` if the generators are to stay as they are.
-        is_local: True if the program draws from the same generators.
-    """
-
-    def __init__(
-        self, dataset: Any, position: dict[str, Any] | None, generators: bytes | None = None, is_local: bool = False
-    ) -> None:
-        self._dataset = dataset
-        self._count = 0
-        self._is_over = False
-        #: Called at the end.
-        self.at_end: Callable[[Items], None] | None = None
-        position = position or {}
-        if states := states_of(position):
-            self._generators: list[dict[str, Any]] = []
-            self._restore(states)
-            self._count = position["count"]
-        else:
-            saved = pickle.loads(generators) if generators is not None else []
-            self._generators = saved or [_seeds.capture()]
-            with _seeds.kept(*saved) if saved and is_local else contextlib.nullcontext():
-                self._begin(position.get("count", 0), saved)
-        #: True if the dataset or its iterator has a state of its own.
-        self.is_stateful = is_stateful(self._items) or is_stateful(self._dataset)
-        # The program may draw before it asks for the first sample, for which a generator function begins.
-        self._notes_first = is_local and self._count == 0
-
-    def _restore(self, states: dict[str, Any]) -> None:
-        dataset = self._dataset
-        start = getattr(dataset, "_starting_state_dict", _NOTHING)
-        if "dataset" in states:
-            dataset.load_state_dict(states["dataset"])
-        self._items: Iterator[Any] = iter(dataset)
-        if "dataset" in states and start is not _NOTHING:
-            self._items = _with_start_again(self._items, dataset, start)
-        if "iterator" in states:
-            self._items.load_state_dict(states["iterator"])  # type: ignore[attr-defined]
-
-    def _begin(self, count: int, saved: list[dict[str, Any]]) -> None:
-        """Begins, and drops the first ``count`` samples."""
-        for generators in saved[:1]:
-            _seeds.restore(generators)
-        self._items = iter(self._dataset)
-        for generators in saved[1:]:
-            _seeds.restore(generators)
-        self._count = count
-        next(itertools.islice(self._items, count, count), None)
-
-    def generators(self) -> bytes | None:
-        """Returns the states of the generators from before ``iter``, and without workers from before the first sample too;
-        ``None`` if the dataset or its iterator has a state of its own."""
-        return None if self.is_stateful else pickle.dumps(self._generators, protocol=5)
-
-    def __next__(self) -> Any:
-        if self._notes_first:
-            self._notes_first = False
-            self._generators[1:] = [_seeds.capture()]
-        try:
-            item = next(self._items)
-        except StopIteration:
-            if not self._is_over:
-                self._is_over = True
-                if self.at_end is not None:
-                    self.at_end(self)
-            raise
-        self._count += 1
-        return item
-
-    def snapshot(self) -> bytes:
-        """Returns the position after the sample that was taken last."""
-        position = {"count": self._count, "is_over": self._is_over}
-        return pickled(position, self._states) if self.is_stateful else pickle.dumps(position, protocol=5)
-
-    def _states(self) -> dict[str, Any]:
-        states = {}
-        if is_stateful(self._items):
-            states["iterator"] = self._items.state_dict()  # type: ignore[attr-defined]
-        if is_stateful(self._dataset) and self._items is not self._dataset:
-            states["dataset"] = self._dataset.state_dict()
-        return states
-
-
-_NOTHING = object()
-
-
-def _with_start_again(items: Iterator[Any], dataset: Any, start: Any) -> Iterator[Any]:
-    """Returns the items of a dataset of Hugging Face. It keeps a position that it was given, and would begin the next epochs there
-    too."""
-    first = next(items, _NOTHING)
-    dataset._starting_state_dict = start
-    if first is not _NOTHING:
-        yield first
-        yield from items
-
-
-def is_stateful(value: Any) -> bool:
-    """True if the object has a state from which it goes on without a loss."""
-    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict") and not _has_shuffle_buffer(value)
-
-
-def _has_shuffle_buffer(value: Any) -> bool:
-    """True for a shuffled stream of Hugging Face. Its state does not have the rows in its buffer, which would be missing after a
-    worker's death: it is read again instead."""
-    parts = [getattr(value, "_ex_iterable", None)]
-    while parts:
-        part = parts.pop()
-        if type(part).__name__ == "BufferShuffledExamplesIterable":
-            return True
-        parts += [getattr(part, "ex_iterable", None)] if hasattr(part, "ex_iterable") else getattr(part, "ex_iterables", [])
-    return False

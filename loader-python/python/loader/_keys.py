@@ -6,18 +6,14 @@ reads its keys there. Once the program has got the batch, no worker needs its ke
 """
 
 import contextlib
-import hashlib
 import mmap
 import os
 import pickle
 from collections import deque
-from collections.abc import Generator, Iterable
-from types import NoneType
 from typing import Any
 
-from . import _collate, _native
+from . import _collate
 from ._memory_file import MemoryFile
-from ._order import Order
 
 #: The lowest number that stands for a key in the file. In the bits below, 16 to 61 are the offset of the block in bytes, and
 #: 0 to 15 the position in the block. So a batch has the same numbers in each run, and a state fits the loader that continues
@@ -167,46 +163,3 @@ class KeyList:
         if position < 0:
             raise IndexError("the key of this number was freed")
         return self._keys[position]
-
-
-class KeyOrder(Order):
-    """The batches of a dataset of Python objects."""
-
-    def __init__(self, sampler: Iterable[Any], auto_collation: bool, keys: KeyFile | KeyList) -> None:
-        super().__init__(sampler, auto_collation)
-        self._keys = keys
-        self._epoch = 0
-
-    def begin(self, epoch: int) -> Generator[list[int] | _native.Numbers, bool | None]:
-        self._epoch = epoch
-        return super().begin(epoch)
-
-    def free(self, first: int) -> None:
-        self._keys.free(first)
-
-    def _begin_epoch(self) -> None:
-        self._keys.begin(self._epoch)
-        self.has_keys, self.first_keys = False, None
-
-    def _numbers(self, batch: Iterable[Any]) -> list[int] | _native.Numbers:
-        batch = batch if type(batch) is list else list(batch)
-        plain = _native.plain_numbers(batch, FIRST)
-        if plain is not None:
-            return plain
-        self.has_keys = True
-        if self.given == 0:
-            self.first_keys = _shown(batch)
-        return self._keys.add(self.given, batch)
-
-
-def _shown(keys: list[Any]) -> str | None:
-    """Returns a hash of keys that is the same in each process; ``None`` if some key may be shown in different ways."""
-
-    def is_simple(key: Any) -> bool:
-        if isinstance(key, (tuple, list)):
-            return all(map(is_simple, key))
-        return isinstance(key, (str, bytes, int, float, NoneType)) or type(key).__module__ == "numpy"
-
-    if not is_simple(keys):
-        return None
-    return hashlib.blake2b(repr(keys).encode(errors="surrogatepass"), digest_size=16).hexdigest()

@@ -1,10 +1,13 @@
 """The order of an epoch: the batches that PyTorch's sampler gives, as the numbers that the engine's tasks carry."""
 
+import hashlib
 import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator
+from types import NoneType
 from typing import Any
 
-from . import _native
+from . import _keys, _native
+from ._rust import position
 
 
 class Order:
@@ -36,7 +39,9 @@ class Order:
         #: The states of a stateful sampler, by the number of batches that it had given. Main removes what it does not need.
         self.states: dict[int, Any] = {}
 
-    def set_begun(self, begun: Iterator[Any], capture: Callable[[], Any] | None = None, is_loaded: bool = False) -> None:
+    def set_begun(
+        self, begun: Iterator[Any], capture: Callable[[], Any] | None = None, is_loaded: bool = False
+    ) -> None:
         """Sets the iterator over the sampler for the next epoch. ``capture`` returns the state of a stateful sampler.
         ``is_loaded`` is true if the sampler has loaded a state."""
         self._begun, self._before, self._capture, self._is_loaded = begun, (), capture, is_loaded
@@ -92,3 +97,65 @@ class Order:
     def _numbers(self, batch: Iterable[Any]) -> list[int] | _native.Numbers:
         """Returns a number for each key of a batch."""
         raise NotImplementedError
+
+
+class KeyOrder(Order):
+    """The batches of a dataset of Python objects."""
+
+    def __init__(self, sampler: Iterable[Any], auto_collation: bool, keys: _keys.KeyFile | _keys.KeyList) -> None:
+        super().__init__(sampler, auto_collation)
+        self._keys = keys
+        self._epoch = 0
+
+    def begin(self, epoch: int) -> Generator[list[int] | _native.Numbers, bool | None]:
+        self._epoch = epoch
+        return super().begin(epoch)
+
+    def free(self, first: int) -> None:
+        self._keys.free(first)
+
+    def _begin_epoch(self) -> None:
+        self._keys.begin(self._epoch)
+        self.has_keys, self.first_keys = False, None
+
+    def _numbers(self, batch: Iterable[Any]) -> list[int] | _native.Numbers:
+        batch = batch if type(batch) is list else list(batch)
+        plain = _native.plain_numbers(batch, _keys.FIRST)
+        if plain is not None:
+            return plain
+        self.has_keys = True
+        if self.given == 0:
+            self.first_keys = _shown(batch)
+        return self._keys.add(self.given, batch)
+
+
+class IndexOrder(Order):
+    """The batches of a map-style Rust dataset, and of subsets of it."""
+
+    def __init__(self, sampler: Iterable[Any], auto_collation: bool, samples: int, subsets: list[Any]) -> None:
+        super().__init__(sampler, auto_collation)
+        self._samples = samples
+        self._subsets = subsets
+
+    def _numbers(self, batch: Iterable[Any]) -> list[int]:
+        return [self._index(key) for key in batch]
+
+    def _index(self, key: Any) -> int:
+        for indices in reversed(self._subsets):
+            key = indices[key]
+        if type(key) is int and 0 <= key < self._samples:
+            return key
+        return position(key, self._samples)
+
+
+def _shown(keys: list[Any]) -> str | None:
+    """Returns a hash of keys that is the same in each process; ``None`` if some key may be shown in different ways."""
+
+    def is_simple(key: Any) -> bool:
+        if isinstance(key, (tuple, list)):
+            return all(map(is_simple, key))
+        return isinstance(key, (str, bytes, int, float, NoneType)) or type(key).__module__ == "numpy"
+
+    if not is_simple(keys):
+        return None
+    return hashlib.blake2b(repr(keys).encode(errors="surrogatepass"), digest_size=16).hexdigest()

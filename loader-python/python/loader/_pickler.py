@@ -69,7 +69,9 @@ def _reduce(value: Any, storages: dict[tuple[int, int], "_Storage"]) -> Any:
     place = (value.dtype, tuple(value.shape), value.stride())
     if storage.nbytes() == 0:
         return _empty, place
-    sent = storages.setdefault((storage.data_ptr(), storage.nbytes()), storage if value.is_shared() else _Storage(storage))
+    sent = storages.setdefault(
+        (storage.data_ptr(), storage.nbytes()), storage if value.is_shared() else _Storage(storage)
+    )
     return _view, (sent, value.storage_offset(), *place)
 
 
@@ -128,7 +130,15 @@ def _reduce_mapped(value: Any) -> Any:
 
 
 def _map(
-    kind: type, path: str, mode: str, offset: int, size: int, start: int, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...]
+    kind: type,
+    path: str,
+    mode: str,
+    offset: int,
+    size: int,
+    start: int,
+    dtype: Any,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
 ) -> Any:
     import numpy
 

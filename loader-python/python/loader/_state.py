@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import _base, _errors, _seeds
-from ._fetch import is_stateful, pickled, states_of
+from ._stateful import is_stateful, pickled, states_of
 
 #: Version of the format.
 VERSION = 3
@@ -81,6 +81,17 @@ def check_workers(state: dict[str, Any], loader: Any) -> None:
         )
 
 
+def given(engine: dict[str, Any]) -> int:
+    """Returns the number of the first batch that was not returned, of the engine's state."""
+    return 0 if engine["place"] == "start" else engine["place"]["batches"]["next"]
+
+
+def is_start(engine: dict[str, Any]) -> bool:
+    """True if no sample of an iterable dataset was returned, so that the engine's state has no position of the dataset."""
+    place = engine["place"]
+    return place == "start" or all(shard["position"] == 0 for shard in place["shards"]["shards"])
+
+
 class Generators:
     """The generators that determine the order of a loader: its own, and the global ones."""
 
@@ -130,28 +141,3 @@ def undone(saved: dict[str, Any]) -> Iterator[None]:
 
 def _read(texts: dict[str, str]) -> dict[str, Any]:
     return {name: from_text(text) for name, text in texts.items()}
-
-
-class NoBatches:
-    """The rest of an epoch whose state was taken after its last batch, before its iterator had ended."""
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def __iter__(self) -> "NoBatches":
-        return self
-
-    def __next__(self) -> Any:
-        loader, self._loader = self._loader, None
-        if loader is not None:
-            loader._end_epoch()
-        raise StopIteration
-
-    def __len__(self) -> int:
-        return 0
-
-    def _reset(self, _loader: Any, _first_iter: bool = False) -> None:
-        """Called for persistent workers if the program begins once more."""
-
-    def report(self) -> None:
-        """There is no report of an epoch without batches."""

@@ -7,103 +7,26 @@ folder, a pattern such as ``"train-*.parquet"``, or a list of them. Sizes are nu
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict, Unpack
+from collections.abc import Sequence
+from typing import Any, Unpack
 
-from ._rust import Output, RustDataset, RustStream
+from ._dataset_keys import (
+    ArraysKeys,
+    ArrowKeys,
+    AudioFolderKeys,
+    CsvKeys,
+    ImageTableKeys,
+    JsonLinesKeys,
+    ParquetKeys,
+    Path,
+    Paths,
+    Size,
+    TarKeys,
+    TokensKeys,
+)
+from ._output import Output
+from ._rust import RustDataset, RustStream
 from .transforms import Transform, steps_of
-
-Path = str | os.PathLike[str]
-Paths = Path | Sequence[Path]
-Size = int | str
-IndexPlace = Literal["cache", "beside", "none"] | Mapping[Literal["folder"], Path]
-
-
-class SourceKeys(TypedDict, total=False):
-    """Options of all formats of records."""
-
-    #: How columns of encoded images are decoded, by name: ``{"image": {"transform": "train", "size": 224}}``.
-    images: Mapping[str, Mapping[str, Any]]
-    #: How columns of encoded audio are decoded, by name: ``{"audio": {"sample_rate": 16000}}``.
-    audio: Mapping[str, Mapping[str, Any]]
-    #: How files are read from servers.
-    store: Mapping[str, Any]
-
-
-class FieldKeys(SourceKeys, total=False):
-    """Options of the fields of records."""
-
-    #: The fields, in the order that the batches have. All fields by default.
-    fields: Sequence[str]
-    #: Dtypes to which the numbers of fields are converted: ``{"label": "int64"}``.
-    dtypes: Mapping[str, str]
-    #: Numbers with which sequences are padded to the longest of a batch: ``{"tokens": 0}``.
-    pad: Mapping[str, float]
-
-
-class ArrowKeys(FieldKeys, total=False):
-    cache_bytes: Size
-    max_batch_bytes: Size
-
-
-class CsvKeys(FieldKeys, total=False):
-    delimiter: str
-    index: IndexPlace
-    max_line_bytes: Size
-    missing: Sequence[str]
-    names: Sequence[str]
-    quotes: bool
-    types: Mapping[str, str]
-
-
-class JsonLinesKeys(FieldKeys, total=False):
-    block_bytes: Size
-    index: IndexPlace
-    max_line_bytes: Size
-
-
-class ParquetKeys(FieldKeys, total=False):
-    cache_bytes: Size
-    block_bytes: Size
-    shuffle_blocks: int
-
-
-class TarKeys(FieldKeys, total=False):
-    allow_missing_end: bool
-    decode: bool
-    index: IndexPlace
-    max_sample_bytes: Size
-    rename: Mapping[str, Sequence[str]]
-    shuffle_files: bool
-
-
-class TokensKeys(SourceKeys, total=False):
-    documents: bool
-    dtype: str
-    end_of_document: int
-    format: Literal["raw", "megatron"]
-    header_bytes: Size
-    max_tokens: int
-    pad: int
-    sample_dtype: str
-    stride: int
-    vocabulary: int
-
-
-class ArraysKeys(FieldKeys, total=False):
-    files: Mapping[str, Path]
-    format: str
-
-
-class AudioFolderKeys(TypedDict, total=False):
-    crop: Any
-    max_sample_bytes: Size
-    mono: bool
-    store: Mapping[str, Any]
-
-
-class ImageTableKeys(FieldKeys, total=False):
-    max_file_bytes: Size
 
 
 class ImageFolder(RustDataset):
@@ -301,7 +224,8 @@ class Mix(RustStream):
         output: Output | None = None,
     ) -> None:
         described = [
-            {**part.config, "weight": weight, "shuffle": shuffle and isinstance(part, RustDataset)} for part, weight in parts
+            {**part.config, "weight": weight, "shuffle": shuffle and isinstance(part, RustDataset)}
+            for part, weight in parts
         ]
         options = {"rule": rule, "exhausted": exhausted, "num_samples": num_samples}
         given = {name: value for name, value in options.items() if value is not None}

@@ -7,77 +7,18 @@ import itertools
 import multiprocessing
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Sized
 from multiprocessing.context import BaseContext
 from typing import Any, Generic, TypeVar
 
-import numpy
 from numpy.random import Generator
 
 from . import _collate_numpy
+from ._samplers_numpy import BatchSampler, RandomSampler, SequentialSampler, draw_seed
 
 _Batch = TypeVar("_Batch", covariant=True)
 
 #: Attributes that cannot be set once a loader is made.
 _FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
-
-
-def draw_seed(generator: Generator | None) -> int:
-    """Draws a number of 63 bits, from NumPy's global generator if there is no other one."""
-    draw = numpy.random.randint if generator is None else generator.integers
-    return int(draw(0, 2**63 - 1, dtype=numpy.int64))
-
-
-class SequentialSampler:
-    """The indices of a dataset in sequence."""
-
-    def __init__(self, data_source: Sized) -> None:
-        self.data_source = data_source
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(len(self.data_source)))
-
-    def __len__(self) -> int:
-        return len(self.data_source)
-
-
-class RandomSampler(SequentialSampler):
-    """The indices of a dataset, shuffled by ``generator``, or by a seed that is drawn from NumPy's global generator."""
-
-    def __init__(self, data_source: Sized, generator: Generator | None = None) -> None:
-        super().__init__(data_source)
-        self.generator = generator
-        if len(self) == 0:
-            raise ValueError("num_samples should be a positive integer value, but got num_samples=0")
-
-    def __iter__(self) -> Iterator[int]:
-        generator = self.generator
-        if generator is None:
-            generator = numpy.random.default_rng(draw_seed(None))
-        yield from generator.permutation(len(self)).tolist()
-
-
-class BatchSampler:
-    """The indices of a sampler, ``batch_size`` at a time."""
-
-    def __init__(self, sampler: Iterable[Any], batch_size: int, drop_last: bool) -> None:
-        if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size <= 0:
-            raise ValueError(f"batch_size should be a positive integer value, but got batch_size={batch_size}")
-        if not isinstance(drop_last, bool):
-            raise ValueError(f"drop_last should be a boolean value, but got drop_last={drop_last}")
-        self.sampler = sampler
-        self.batch_size = batch_size
-        self.drop_last = drop_last
-
-    def __iter__(self) -> Iterator[list[Any]]:
-        keys = iter(self.sampler)
-        while batch := list(itertools.islice(keys, self.batch_size)):
-            if len(batch) == self.batch_size or not self.drop_last:
-                yield batch
-
-    def __len__(self) -> int:
-        length = len(self.sampler)  # type: ignore[arg-type]
-        return length // self.batch_size if self.drop_last else -(-length // self.batch_size)
 
 
 class _DatasetKind:
@@ -125,7 +66,9 @@ class DataLoader(Generic[_Batch]):
         self._dataset_kind = _DatasetKind.Iterable if is_iterable else _DatasetKind.Map
         _check_order(is_iterable, batch_size, shuffle, sampler, batch_sampler, drop_last)
         if generator is not None and not isinstance(generator, Generator):
-            raise TypeError(f"without PyTorch, generator must be a numpy.random.Generator or None, but is {generator!r}")
+            raise TypeError(
+                f"without PyTorch, generator must be a numpy.random.Generator or None, but is {generator!r}"
+            )
         if batch_sampler is not None:
             batch_size, drop_last = None, False
         if sampler is None and is_iterable:
@@ -296,7 +239,9 @@ def _check_order(
     if is_iterable:
         for name, value in (("shuffle", shuffle or None), ("sampler", sampler), ("batch_sampler", batch_sampler)):
             if value is not None:
-                raise ValueError(f"DataLoader with IterableDataset: expected unspecified {name} option, but got {name}={value}")
+                raise ValueError(
+                    f"DataLoader with IterableDataset: expected unspecified {name} option, but got {name}={value}"
+                )
     if sampler is not None and shuffle:
         raise ValueError("sampler option is mutually exclusive with shuffle")
     if batch_sampler is not None:

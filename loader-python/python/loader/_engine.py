@@ -1,0 +1,212 @@
+"""The engine of an iterator: what main makes it from, and what main sends to the workers."""
+
+import functools
+import json
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from . import (
+    _base,
+    _collate,
+    _epoch_notes,
+    _fetch,
+    _keys,
+    _native,
+    _pickling,
+    _rust,
+    _rust_loader,
+    _shared_arrays,
+    _worker_program,
+)
+from ._base import _BaseDataLoaderIter, _DatasetKind
+from ._order import IndexOrder, KeyOrder, Order
+
+#: The engine's options, with the names of the section `[loader]` of a config file. `None` leaves the engine's default.
+OPTIONS = (
+    "digest",
+    "hedge",
+    "max_bad_samples",
+    "max_worker_deaths",
+    "memory_limit",
+    "metrics",
+    "on_bad_sample",
+    "on_worker_death",
+    "sample_timeout",
+    "shared_memory_limit",
+    "trace",
+    "trace_on_failure",
+    "warn_after",
+    "worker_affinity",
+    "worker_memory_limit",
+)
+
+
+class EngineSetup(NamedTuple):
+    """An engine, and the objects of main that it uses or that its workers open."""
+
+    engine: _native.Engine
+    #: Makes what the program gets of a batch of the engine.
+    loads: Callable[..., Any]
+    order: Order | None
+    fetcher: _fetch.Fetcher | None = None
+    notes: _epoch_notes.EpochNotes | None = None
+    arrays: _shared_arrays.ArrayFile | None = None
+
+
+def make(iterator: _BaseDataLoaderIter, loader: Any, states: dict[int, bytes]) -> EngineSetup:
+    """Makes the engine of an iterator. ``states`` are the states of the dataset in the workers that are resumed."""
+    if iterator._num_workers == 0 and iterator._timeout != 0:
+        raise AssertionError("a loader without workers has no timeout: num_workers=0 needs timeout=0")
+    if iterator._num_workers > 0 and loader.prefetch_factor == 0:
+        raise AssertionError("prefetch_factor must be at least 1")
+    rust = _rust.base_of(loader.dataset)
+    return _of_python_dataset(iterator, loader, states) if rust is None else _of_rust_dataset(iterator, loader, *rust)
+
+
+def options_of(loader: Any) -> dict[str, Any]:
+    is_map = loader._dataset_kind == _DatasetKind.Map
+    options: dict[str, Any] = {"num_workers": loader.num_workers, "in_order": loader.in_order}
+    if loader._is_auto and (is_map or _rust.base_of(loader.dataset) is not None):
+        options["num_workers"] = {"auto": {"max": loader.num_workers}} if is_map else "auto"
+    if loader.num_workers > 0:
+        options |= {
+            "prefetch_factor": loader.prefetch_factor,
+            "persistent_workers": bool(loader.persistent_workers),
+            "move_tasks": loader.move_tasks,
+        }
+        if loader.timeout > 0:
+            options["timeout"] = loader.timeout
+    if loader._dataset_kind == _DatasetKind.Iterable:
+        options |= {
+            "batch_size": loader.batch_size or 1,
+            "drop_last": loader.drop_last,
+            "shards": max(loader.num_workers, 1),
+        }
+    given = {name: getattr(loader, name) for name in OPTIONS}
+    return options | {name: _as_json(value) for name, value in given.items() if value is not None}
+
+
+def _of_rust_dataset(
+    iterator: _BaseDataLoaderIter, loader: Any, dataset: _rust.RustDataset | _rust.RustStream, subsets: list[Any]
+) -> EngineSetup:
+    """Makes the engine of a dataset that workers load without Python code."""
+    _check_rust(loader)
+    order = None
+    if iterator._dataset_kind == _DatasetKind.Map:
+        order = IndexOrder(iterator._index_sampler, iterator._auto_collation, len(dataset), subsets)
+    options = options_of(loader) | {"seed": iterator._base_seed}
+    # Samples draw from generators of their own, so batches may move between workers.
+    options.pop("move_tasks", None)
+    engine = _rust_loader.engine(
+        dataset,
+        json.dumps(options),
+        auto_collation=iterator._auto_collation,
+        begin=order.begin if order else None,
+        batches=_length(loader._index_sampler) if order else 0,
+        sampler=type(loader._index_sampler).__qualname__,
+    )
+    return EngineSetup(engine, dataset.convert, order)
+
+
+def _check_rust(loader: Any) -> None:
+    """Raises an error if the loader needs Python code in the workers."""
+    is_default_collation = loader.collate_fn in _base.default_collations
+    for name, is_given in (
+        ("collate_fn", not is_default_collation),
+        ("worker_init_fn", loader.worker_init_fn is not None),
+    ):
+        if is_given:
+            raise ValueError(
+                f"{name} is Python code, and workers load a Rust dataset without Python code: leave it out, and change"
+                " the batch in the training step"
+            )
+
+
+def _of_python_dataset(iterator: _BaseDataLoaderIter, loader: Any, states: dict[int, bytes]) -> EngineSetup:
+    is_map = iterator._dataset_kind == _DatasetKind.Map
+    is_local = iterator._num_workers == 0
+    keys = _keys.KeyList() if is_local else _keys.KeyFile()
+    is_template = _worker_program.uses_template(loader.multiprocessing_context)
+    fetcher = _opened(iterator, keys) if is_local else None
+    notes = None if is_local or is_map else _epoch_notes.EpochNotes()
+    order = KeyOrder(iterator._index_sampler, iterator._auto_collation, keys) if is_map else None
+    arrays = None if is_local else _shared_arrays.ArrayFile()
+    engine = _native.Engine(
+        _Parts(
+            pickle=None if arrays is None else _pickle(iterator, loader, states, keys.paths, notes, arrays),
+            opened=fetcher,
+            fingerprint=_fingerprint(loader.dataset),
+            begin=order.begin if order else None,
+            batches=_length(loader._index_sampler) if is_map else 0,
+            sampler_fingerprint=_name(loader._index_sampler),
+            seed_samples=loader.seed_samples,
+            options=json.dumps(options_of(loader) | {"seed": iterator._base_seed}),
+            program=_worker_program.interpreter(),
+            arguments=_worker_program.template_arguments() if is_template else _worker_program.worker_arguments(),
+            is_template=is_template,
+        )
+    )
+    return EngineSetup(engine, _collate.loads, order, fetcher, notes, arrays)
+
+
+def _opened(iterator: _BaseDataLoaderIter, keys: _keys.KeyList) -> _fetch.Fetcher:
+    dataset = iterator._dataset
+    if isinstance(dataset, _base.data_pipes):
+        _base.apply_sharding(dataset, iterator._world_size, iterator._rank)
+    return _fetch.Fetcher(dataset, iterator._collate_fn, iterator._auto_collation, keys, None)
+
+
+def _pickle(
+    iterator: _BaseDataLoaderIter,
+    loader: Any,
+    states: dict[int, bytes],
+    keys: tuple[str, ...],
+    notes: _epoch_notes.EpochNotes | None,
+    arrays: _shared_arrays.ArrayFile,
+) -> bytes:
+    worker_init_fn = loader.worker_init_fn
+    if isinstance(iterator._dataset, _base.data_pipes):
+        worker_init_fn = functools.partial(
+            _base.sharding_worker_init_fn, worker_init_fn, iterator._world_size, iterator._rank
+        )
+    settings = {
+        "base_seed": iterator._base_seed,
+        "num_workers": iterator._num_workers,
+        "auto_collation": iterator._auto_collation,
+        "keys": keys,
+        "is_map": iterator._dataset_kind == _DatasetKind.Map,
+        "states": states,
+        "notes": notes.path if notes is not None else None,
+        "is_persistent": bool(loader.persistent_workers),
+        "torch": _base.has_torch,
+        "default_dtype": _base.default_dtype(),
+    }
+    return _pickling.dumps((iterator._dataset, iterator._collate_fn, worker_init_fn), settings, arrays)
+
+
+class _Parts:
+    """What an engine is made from; see `Parts` in `engine.rs`."""
+
+    def __init__(self, **parts: Any) -> None:
+        self.__dict__.update(parts)
+
+
+def _fingerprint(dataset: Any) -> str:
+    return f"{_name(dataset)} of {_length(dataset)}"
+
+
+def _name(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _length(value: Any) -> int:
+    """Returns the length, and 0 if there is none. PyTorch does not ask for it here, so no exception of it must end the epoch."""
+    try:
+        return len(value)
+    except Exception:
+        return 0
+
+
+def _as_json(value: Any) -> Any:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value

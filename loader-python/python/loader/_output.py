@@ -1,0 +1,53 @@
+"""What the tensors of a Rust dataset become in main: tensors of PyTorch, arrays of NumPy, or objects with DLPack."""
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any, Literal
+
+from . import _native
+
+Output = Literal["torch", "numpy", "dlpack"]
+Convert = Callable[[_native.Array], Any]
+
+
+def converter(output: Output | None) -> Convert:
+    """Returns the function that makes what the user gets of a tensor."""
+    if output is None:
+        output = "torch" if importlib.util.find_spec("torch") is not None else "numpy"
+    match output:
+        case "torch":
+            return _to_torch
+        case "numpy":
+            return _to_numpy
+        case "dlpack":
+            return _unchanged
+    raise ValueError(f"output is 'torch', 'numpy' or 'dlpack', not {output!r}")
+
+
+def _to_torch(array: _native.Array) -> Any:
+    """Returns a tensor that shares the memory. `uint16`, `uint32` and `uint64` stay what they are, and PyTorch has few functions
+    for them: convert them in the workers with the key `dtypes`."""
+    import numpy
+    import torch
+
+    tensor = torch.from_numpy(numpy.asarray(array))
+    # A buffer has no format for `bfloat16`.
+    return tensor.view(torch.bfloat16) if array.dtype == "bfloat16" else tensor
+
+
+def _to_numpy(array: _native.Array) -> Any:
+    import numpy
+
+    if array.dtype == "bfloat16":
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise TypeError(
+                "NumPy has no bfloat16: install ml_dtypes, or convert the field with dtypes={...: 'float32'}"
+            ) from None
+        return numpy.asarray(array).view(ml_dtypes.bfloat16)
+    return numpy.asarray(array)
+
+
+def _unchanged(array: _native.Array) -> Any:
+    return array
