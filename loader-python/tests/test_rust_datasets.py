@@ -425,15 +425,15 @@ def test_a_config_gives_the_samples_of_the_command(photos, tmp_path):
 
 
 @pytest.mark.parametrize("kind", sorted(CLASSES))
-def test_constructors_have_the_keys_of_their_kinds(kind):
+def test_constructors_have_the_options_of_their_kinds(kind):
     schema = json.loads((TOP / "docs/loader.schema.json").read_text())
     kinds = {of["properties"]["kind"]["const"]: of["properties"] for of in schema["definitions"]["Dataset"]["anyOf"]}
     assert set(CLASSES) == {*kinds, "image-folder"} == set(loader._native.RustDataset.kinds)
     if kind in ("image-folder", "mix", "cached"):
         return
     constructor = CLASSES[kind].__init__.__annotations__
-    (unpacked,) = [hint.__args__[0] for name, hint in constructor.items() if name == "keys"]
-    own = {name for name in constructor if name not in ("keys", "output", "return")}
+    (unpacked,) = [hint.__args__[0] for name, hint in constructor.items() if name == "options"]
+    own = {name for name in constructor if name not in ("options", "output", "return")}
     assert {*unpacked.__annotations__, *own, "kind"} == set(kinds[kind])
 
 

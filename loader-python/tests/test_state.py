@@ -14,7 +14,7 @@ from PIL import Image
 from torch_datasets import Draws, Rows, Stream
 from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 
-from loader import DataLoader, ImageFolder, _epoch_notes, transforms
+from loader import DataLoader, ImageFolder, _epoch_log, transforms
 
 KINDS = {
     "in sequence": lambda **arguments: DataLoader(Rows(40), batch_size=4, **arguments),
@@ -435,18 +435,18 @@ def test_a_persistent_worker_that_replaces_another_reads_a_shuffled_stream_in_th
 
 
 def test_a_part_of_a_note_does_not_hide_the_notes_after_it():
-    notes = _epoch_notes.EpochNotes()
-    _epoch_notes.append(notes.path, _epoch_notes.GENERATORS, 0, 5, b"zero")
-    size = os.stat(notes.path).st_size
-    _epoch_notes.append(notes.path, _epoch_notes.GENERATORS, 1, 5, b"one")
-    assert notes.generators(5) == {0: b"zero", 1: b"one"}
-    _epoch_notes.append(notes.path, _epoch_notes.GENERATORS, 2, 5, bytes(1000))
-    os.truncate(notes.path, 2 * size + 100)
-    assert 2 not in notes.generators(5)
-    _epoch_notes.append(notes.path, _epoch_notes.GENERATORS, 3, 5, b"three")
-    assert notes.generators(5) == {0: b"zero", 1: b"one", 3: b"three"}
-    assert _epoch_notes.find_generators(notes.path, 3, 5) == b"three"
-    assert _epoch_notes.find_generators(notes.path, 2, 5) is None
+    log = _epoch_log.EpochLog()
+    _epoch_log.append(log.path, _epoch_log.GENERATORS, 0, 5, b"zero")
+    size = os.stat(log.path).st_size
+    _epoch_log.append(log.path, _epoch_log.GENERATORS, 1, 5, b"one")
+    assert log.generators(5) == {0: b"zero", 1: b"one"}
+    _epoch_log.append(log.path, _epoch_log.GENERATORS, 2, 5, bytes(1000))
+    os.truncate(log.path, 2 * size + 100)
+    assert 2 not in log.generators(5)
+    _epoch_log.append(log.path, _epoch_log.GENERATORS, 3, 5, b"three")
+    assert log.generators(5) == {0: b"zero", 1: b"one", 3: b"three"}
+    assert _epoch_log.find_generators(log.path, 3, 5) == b"three"
+    assert _epoch_log.find_generators(log.path, 2, 5) is None
 
 
 class Eager(Sampler):

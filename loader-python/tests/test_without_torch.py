@@ -281,7 +281,7 @@ def test_a_worker_stacks_arrays_in_the_memory_of_the_batch():
     batch = collate([{"x": np.full((2, 3), i, np.float16), "y": (np.array(i), "a")} for i in range(4)])
     pickled, buffers = _collate.encode(batch)
     assert [type(buffer) for buffer in buffers] == [_native.Memory, _native.Memory]
-    assert described(_collate.loads(pickled, buffers)) == described(batch)
+    assert described(_collate.decode(pickled, buffers)) == described(batch)
 
 
 ARGUMENTS = [

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ._base import default_collate as default_collate
     from ._dataloader import DataLoader as DataLoader
-    from ._info import WorkerInfo as WorkerInfo, get_worker_info as get_worker_info
     from ._rust import (
         Padded as Padded,
         RustDataset as RustDataset,
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
         dataset as dataset,
     )
     from ._rust_loader import RustLoader as RustLoader, from_config as from_config
+    from ._worker_info import WorkerInfo as WorkerInfo, get_worker_info as get_worker_info
     from .datasets import (
         Arrays as Arrays,
         Arrow as Arrow,
@@ -51,10 +51,10 @@ _MODULES = {
     **dict.fromkeys(_RUST, "_rust"),
     "DataLoader": "_dataloader",
     "RustLoader": "_rust_loader",
-    "WorkerInfo": "_info",
+    "WorkerInfo": "_worker_info",
     "default_collate": "_base",
     "from_config": "_rust_loader",
-    "get_worker_info": "_info",
+    "get_worker_info": "_worker_info",
 }
 
 __all__ = sorted(_MODULES)

@@ -18,7 +18,7 @@ from ._samplers_numpy import BatchSampler, RandomSampler, SequentialSampler, dra
 _Batch = TypeVar("_Batch", covariant=True)
 
 #: Attributes that cannot be set once a loader is made.
-_FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
+_FIXED_ATTRIBUTES = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
 
 
 class _DatasetKind:
@@ -120,7 +120,7 @@ class DataLoader(Generic[_Batch]):
         self._multiprocessing_context = context
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if self._is_initialized and name in _FIXED:
+        if self._is_initialized and name in _FIXED_ATTRIBUTES:
             raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
         super().__setattr__(name, value)
 

@@ -32,7 +32,7 @@ def encode(batch: Any) -> tuple[bytes, list[Any]]:
             # Objects of classes that main has sent by value.
             file, buffers = io.BytesIO(), []
             _cloud_pickler()(file, protocol=5, buffer_callback=buffers.append).dump(batch)
-        return file.getvalue(), [_released(buffer) for buffer in buffers]
+        return file.getvalue(), [_bytes_of(buffer) for buffer in buffers]
     finally:
         in_slot.clear()
 
@@ -67,12 +67,12 @@ def content(value: Any) -> list[Any]:
     return [file.getvalue(), *(buffer.raw() for buffer in buffers)]
 
 
-def loads(pickled: Any, arrays: list[Any]) -> Any:
+def decode(pickled: Any, arrays: list[Any]) -> Any:
     """Makes a batch of its pickle and the memory of its arrays, which the arrays share."""
     return pickle.loads(pickled, buffers=arrays)
 
 
-def _released(buffer: pickle.PickleBuffer) -> Any:
+def _bytes_of(buffer: pickle.PickleBuffer) -> Any:
     """Returns the ``Memory`` of a buffer in the slot, and releases the buffer; for any other buffer, returns its bytes."""
     with memoryview(buffer) as view:
         shown = view.obj

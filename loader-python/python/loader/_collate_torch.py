@@ -6,38 +6,38 @@ from typing import Any
 
 import numpy
 import torch
-from torch.utils.data._utils import collate as _torch
+from torch.utils.data._utils import collate as _torch_collate
 
 from . import _collate, _native
 
-_torch_tensors = _torch.default_collate_fn_map[torch.Tensor]
+_collate_tensors = _torch_collate.default_collate_fn_map[torch.Tensor]
 
 #: The types that PyTorch itself can collate. The program may add others.
-_KNOWN_TYPES = frozenset(_torch.default_collate_fn_map)
+_KNOWN_TYPES = frozenset(_torch_collate.default_collate_fn_map)
 
 
 def default_collate(batch: list[Any]) -> Any:
     """Collates as ``torch.utils.data.default_collate``."""
-    return _torch.default_collate(batch)
+    return _torch_collate.default_collate(batch)
 
 
 def in_worker(collate_fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Returns the function that a worker calls in place of ``collate_fn``."""
-    return _collate_into_slot if collate_fn in (default_collate, _torch.default_collate) else collate_fn
+    return _collate_into_slot if collate_fn in (default_collate, _torch_collate.default_collate) else collate_fn
 
 
 def prepare_worker() -> None:
     """Keeps PyTorch from allocating shared memory of its own, which it does in a worker, when user code calls
     ``torch.utils.data.default_collate``. The batch is copied into the slot."""
-    _torch.default_collate_fn_map[torch.Tensor] = _stack
+    _torch_collate.default_collate_fn_map[torch.Tensor] = _stack
 
 
 def _collate_into_slot(batch: list[Any]) -> Any:
     # Classes and functions of the program see the stacked tensors, and may keep them longer than their slot.
-    if _torch.default_collate_fn_map.keys() != _KNOWN_TYPES or not _is_built_in(batch[0]):
-        return _torch.default_collate(batch)
-    functions = {**_torch.default_collate_fn_map, torch.Tensor: _stack_into_slot}
-    return _torch.collate(batch, collate_fn_map=functions)
+    if _torch_collate.default_collate_fn_map.keys() != _KNOWN_TYPES or not _is_built_in(batch[0]):
+        return _torch_collate.default_collate(batch)
+    functions = {**_torch_collate.default_collate_fn_map, torch.Tensor: _stack_into_slot}
+    return _torch_collate.collate(batch, collate_fn_map=functions)
 
 
 def _is_built_in(sample: Any) -> bool:
@@ -61,7 +61,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 def _stack(batch: list[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
     if not is_plain(batch[0]):
-        return _torch_tensors(batch, collate_fn_map=collate_fn_map)
+        return _collate_tensors(batch, collate_fn_map=collate_fn_map)
     return torch.stack(batch, 0)
 
 

@@ -3,7 +3,7 @@
 import os
 from typing import Any, Literal, TypeVar
 
-from . import _base, _engine, _info, _iterator, _native, _rust, _state, _stateful, _worker_program
+from . import _base, _engine, _iterator, _native, _rust, _state, _stateful, _worker_info, _worker_program
 from ._base import _DatasetKind
 
 if _base.has_torch:
@@ -117,27 +117,27 @@ class DataLoader(_base.DataLoader[_Batch]):
             self.num_workers = min(max(4 * self.num_workers, 16), 62)
         self.seed_samples = seed_samples
         self.move_tasks = seed_samples if move_tasks is None else move_tasks
-        self._begun_epochs = 0
-        self._resume_from: dict[str, Any] | None = None
+        self._next_epoch = 0
+        self._loaded_state: dict[str, Any] | None = None
         self._last_iterator: Any = lambda: None
         # The state when the last iterator was dropped, as by `break`, and which iterator that is.
         self._last_state: dict[str, Any] | None = None
-        self._last_number = 0
+        self._last_iterator_number = 0
         is_python = _rust.base_of(dataset) is None
         if (
             num_workers > 0
             and is_python
-            and not _info.is_worker
+            and not _worker_info.is_worker
             and _worker_program.uses_template(self.multiprocessing_context)
         ):
             _native.start_template(_worker_program.interpreter(), _worker_program.template_arguments())
         arguments = locals()
-        for name in _engine.OPTIONS:
+        for name in _engine.OPTION_NAMES:
             setattr(self, name, arguments[name])
 
     def _get_iterator(self) -> "_iterator.LoaderIterator | _iterator.NoBatches":
         if self.num_workers > 0:
-            if _info.is_worker:
+            if _worker_info.is_worker:
                 raise RuntimeError(
                     "a worker process has begun to load with workers of its own: put the lines that begin to train under"
                     ' `if __name__ == "__main__":`, because workers import this script, or install cloudpickle; a dataset'
@@ -145,7 +145,7 @@ class DataLoader(_base.DataLoader[_Batch]):
                 )
             if not self._is_auto:
                 self.check_worker_number_rationality()
-        if self._resume_from is not None and self._resume_from["at"] == "end":
+        if self._loaded_state is not None and self._loaded_state["at"] == "end":
             return _iterator.NoBatches(self)
         return _iterator.LoaderIterator(self)
 
@@ -156,8 +156,8 @@ class DataLoader(_base.DataLoader[_Batch]):
 
     def _end_epoch(self) -> None:
         """Called when the iterator of :class:`NoBatches` has ended: the next one begins an epoch."""
-        if self._resume_from is not None:
-            self._resume_from = self._resume_from | {"at": "between"}
+        if self._loaded_state is not None:
+            self._loaded_state = self._loaded_state | {"at": "between"}
         self._iterator = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -172,13 +172,13 @@ class DataLoader(_base.DataLoader[_Batch]):
             RuntimeError: If the dataset or the sampler has ``state_dict`` and ``load_state_dict``, and ``state_dict`` has raised an
                 exception, which is the cause, or has returned what ``pickle`` cannot write.
         """
-        if self._resume_from is not None:
-            return self._resume_from
+        if self._loaded_state is not None:
+            return self._loaded_state
         iterator = self._last_iterator()
         state = iterator._state() if iterator is not None else self._last_state
         if state is None or (iterator is None and state["at"] != "within"):
-            state = (state or self._before_epoch()) | {"generators": _state.Generators(self).capture()}
-        state = {"version": _state.VERSION, "epochs": self._begun_epochs, "num_workers": self.num_workers} | state
+            state = (state or self._before_epoch()) | {"generators": _state.OrderGenerators(self).capture()}
+        state = {"version": _state.VERSION, "epochs": self._next_epoch, "num_workers": self.num_workers} | state
         _state.raise_error(state, is_rust=_rust.base_of(self.dataset) is not None)
         return state
 
@@ -215,9 +215,9 @@ class DataLoader(_base.DataLoader[_Batch]):
             )
         if "at" not in state_dict:
             raise ValueError("this state is incomplete: it must come from DataLoader.state_dict()")
-        self._begun_epochs = state_dict["epochs"]
-        self._resume_from = state_dict
+        self._next_epoch = state_dict["epochs"]
+        self._loaded_state = state_dict
         self._last_iterator, self._last_state = (lambda: None), None
-        self._last_number += 1
+        self._last_iterator_number += 1
         # Persistent workers belong to the epoch before.
         self._iterator = None

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from . import (
     _base,
     _collate,
-    _epoch_notes,
+    _dataset_pickle,
+    _epoch_log,
     _fetch,
     _keys,
     _native,
-    _pickling,
     _rust,
     _rust_loader,
     _shared_arrays,
@@ -23,7 +23,7 @@ from ._base import _BaseDataLoaderIter, _DatasetKind
 from ._order import IndexOrder, KeyOrder, Order
 
 #: The engine's options, with the names of the section `[loader]` of a config file. `None` leaves the engine's default.
-OPTIONS = (
+OPTION_NAMES = (
     "digest",
     "hedge",
     "max_bad_samples",
@@ -47,10 +47,10 @@ class EngineSetup(NamedTuple):
 
     engine: _native.Engine
     #: Makes what the program gets of a batch of the engine.
-    loads: Callable[..., Any]
+    decode: Callable[..., Any]
     order: Order | None
     fetcher: _fetch.Fetcher | None = None
-    notes: _epoch_notes.EpochNotes | None = None
+    epoch_log: _epoch_log.EpochLog | None = None
     arrays: _shared_arrays.ArrayFile | None = None
 
 
@@ -61,10 +61,10 @@ def make(iterator: _BaseDataLoaderIter, loader: Any, states: dict[int, bytes]) -
     if iterator._num_workers > 0 and loader.prefetch_factor == 0:
         raise AssertionError("prefetch_factor must be at least 1")
     rust = _rust.base_of(loader.dataset)
-    return _of_python_dataset(iterator, loader, states) if rust is None else _of_rust_dataset(iterator, loader, *rust)
+    return _python_setup(iterator, loader, states) if rust is None else _rust_setup(iterator, loader, *rust)
 
 
-def options_of(loader: Any) -> dict[str, Any]:
+def engine_options(loader: Any) -> dict[str, Any]:
     is_map = loader._dataset_kind == _DatasetKind.Map
     options: dict[str, Any] = {"num_workers": loader.num_workers, "in_order": loader.in_order}
     if loader._is_auto and (is_map or _rust.base_of(loader.dataset) is not None):
@@ -83,19 +83,19 @@ def options_of(loader: Any) -> dict[str, Any]:
             "drop_last": loader.drop_last,
             "shards": max(loader.num_workers, 1),
         }
-    given = {name: getattr(loader, name) for name in OPTIONS}
+    given = {name: getattr(loader, name) for name in OPTION_NAMES}
     return options | {name: _as_json(value) for name, value in given.items() if value is not None}
 
 
-def _of_rust_dataset(
+def _rust_setup(
     iterator: _BaseDataLoaderIter, loader: Any, dataset: _rust.RustDataset | _rust.RustStream, subsets: list[Any]
 ) -> EngineSetup:
     """Makes the engine of a dataset that workers load without Python code."""
-    _check_rust(loader)
+    _check_rust_arguments(loader)
     order = None
     if iterator._dataset_kind == _DatasetKind.Map:
         order = IndexOrder(iterator._index_sampler, iterator._auto_collation, len(dataset), subsets)
-    options = options_of(loader) | {"seed": iterator._base_seed}
+    options = engine_options(loader) | {"seed": iterator._base_seed}
     # Samples draw from generators of their own, so batches may move between workers.
     options.pop("move_tasks", None)
     engine = _rust_loader.engine(
@@ -109,7 +109,7 @@ def _of_rust_dataset(
     return EngineSetup(engine, dataset.convert, order)
 
 
-def _check_rust(loader: Any) -> None:
+def _check_rust_arguments(loader: Any) -> None:
     """Raises an error if the loader needs Python code in the workers."""
     is_default_collation = loader.collate_fn in _base.default_collations
     for name, is_given in (
@@ -123,46 +123,48 @@ def _check_rust(loader: Any) -> None:
             )
 
 
-def _of_python_dataset(iterator: _BaseDataLoaderIter, loader: Any, states: dict[int, bytes]) -> EngineSetup:
+def _python_setup(iterator: _BaseDataLoaderIter, loader: Any, states: dict[int, bytes]) -> EngineSetup:
     is_map = iterator._dataset_kind == _DatasetKind.Map
     is_local = iterator._num_workers == 0
     keys = _keys.KeyList() if is_local else _keys.KeyFile()
     is_template = _worker_program.uses_template(loader.multiprocessing_context)
-    fetcher = _opened(iterator, keys) if is_local else None
-    notes = None if is_local or is_map else _epoch_notes.EpochNotes()
+    fetcher = _open_fetcher(iterator, keys) if is_local else None
+    epoch_log = None if is_local or is_map else _epoch_log.EpochLog()
     order = KeyOrder(iterator._index_sampler, iterator._auto_collation, keys) if is_map else None
     arrays = None if is_local else _shared_arrays.ArrayFile()
     engine = _native.Engine(
-        _Parts(
-            pickle=None if arrays is None else _pickle(iterator, loader, states, keys.paths, notes, arrays),
+        _EngineParts(
+            pickle=None
+            if arrays is None
+            else _pickle_for_workers(iterator, loader, states, keys.paths, epoch_log, arrays),
             opened=fetcher,
             fingerprint=_fingerprint(loader.dataset),
             begin=order.begin if order else None,
             batches=_length(loader._index_sampler) if is_map else 0,
-            sampler_fingerprint=_name(loader._index_sampler),
+            sampler_fingerprint=_class_name(loader._index_sampler),
             seed_samples=loader.seed_samples,
-            options=json.dumps(options_of(loader) | {"seed": iterator._base_seed}),
+            options=json.dumps(engine_options(loader) | {"seed": iterator._base_seed}),
             program=_worker_program.interpreter(),
             arguments=_worker_program.template_arguments() if is_template else _worker_program.worker_arguments(),
             is_template=is_template,
         )
     )
-    return EngineSetup(engine, _collate.loads, order, fetcher, notes, arrays)
+    return EngineSetup(engine, _collate.decode, order, fetcher, epoch_log, arrays)
 
 
-def _opened(iterator: _BaseDataLoaderIter, keys: _keys.KeyList) -> _fetch.Fetcher:
+def _open_fetcher(iterator: _BaseDataLoaderIter, keys: _keys.KeyList) -> _fetch.Fetcher:
     dataset = iterator._dataset
     if isinstance(dataset, _base.data_pipes):
         _base.apply_sharding(dataset, iterator._world_size, iterator._rank)
     return _fetch.Fetcher(dataset, iterator._collate_fn, iterator._auto_collation, keys, None)
 
 
-def _pickle(
+def _pickle_for_workers(
     iterator: _BaseDataLoaderIter,
     loader: Any,
     states: dict[int, bytes],
     keys: tuple[str, ...],
-    notes: _epoch_notes.EpochNotes | None,
+    epoch_log: _epoch_log.EpochLog | None,
     arrays: _shared_arrays.ArrayFile,
 ) -> bytes:
     worker_init_fn = loader.worker_init_fn
@@ -177,15 +179,15 @@ def _pickle(
         "keys": keys,
         "is_map": iterator._dataset_kind == _DatasetKind.Map,
         "states": states,
-        "notes": notes.path if notes is not None else None,
+        "epoch_log": epoch_log.path if epoch_log is not None else None,
         "is_persistent": bool(loader.persistent_workers),
         "torch": _base.has_torch,
         "default_dtype": _base.default_dtype(),
     }
-    return _pickling.dumps((iterator._dataset, iterator._collate_fn, worker_init_fn), settings, arrays)
+    return _dataset_pickle.dumps((iterator._dataset, iterator._collate_fn, worker_init_fn), settings, arrays)
 
 
-class _Parts:
+class _EngineParts:
     """What an engine is made from; see `Parts` in `engine.rs`."""
 
     def __init__(self, **parts: Any) -> None:
@@ -193,10 +195,10 @@ class _Parts:
 
 
 def _fingerprint(dataset: Any) -> str:
-    return f"{_name(dataset)} of {_length(dataset)}"
+    return f"{_class_name(dataset)} of {_length(dataset)}"
 
 
-def _name(value: Any) -> str:
+def _class_name(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 

@@ -22,10 +22,10 @@ def describe(exception: BaseException) -> tuple[str, str, str]:
     return line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}...", lines, f"{kind.__module__}:{kind.__qualname__}"
 
 
-def raised_again(text: str, place: str, worker: int | None) -> BaseException | None:
+def raised_again(text: str, location: str, worker: int | None) -> BaseException | None:
     """Makes the exception of a worker again, with the worker's traceback in its message, as PyTorch does. Returns ``None``
-    if ``place`` does not have the form that :func:`describe` gives."""
-    module, separator, name = place.partition(":")
+    if ``location`` does not have the form that :func:`describe` gives."""
+    module, separator, name = location.partition(":")
     if not separator:
         return None
     where = f"in DataLoader worker process {worker}" if worker is not None else "in the DataLoader"

@@ -5,7 +5,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from . import _epoch_notes, _keys, _seeds
+from . import _epoch_log, _generators, _keys
 from ._items import Items
 from ._stateful import dataset_state, is_stateful, restore_between
 
@@ -37,34 +37,34 @@ class Fetcher:
         self.is_local = encode is None
         # As in PyTorch, the method may be there and false.
         self._worker = 0
-        self._notes: str | None = None
+        self._epoch_log: str | None = None
         self._is_persistent = False
         self._sends_state = False
         #: Without workers: the generators with which the dataset was begun in the run that is resumed.
         self.saved_generators: bytes | None = None
-        self._begun: Items | None = None
+        self._begun_items: Items | None = None
         self._items: Items | None = None
         self.has_many = auto_collation and bool(getattr(dataset, "__getitems__", None))
 
     def get(self, number: int, epoch: int, seed: int | None) -> Any:
         """Returns the sample of a key. With a seed, it is loaded with random numbers that depend on the seed alone."""
-        key = number if number < _keys.FIRST else self._keys.get(number, epoch)
+        key = number if number < _keys.FIRST_NUMBER else self._keys.get(number, epoch)
         if seed is None:
             return self.dataset[key]
-        if number >= _keys.FIRST:
-            seed = _seeds.mixed(seed, key)
-        with _seeds.seeded(seed, self.is_local):
+        if number >= _keys.FIRST_NUMBER:
+            seed = _generators.mixed_seed(seed, key)
+        with _generators.seeded(seed, self.is_local):
             return self.dataset[key]
 
     def get_many(self, numbers: list[int], epoch: int, seed: int | None) -> Any:
         """Returns the samples of the keys of a batch. With a seed there is one key, as with :meth:`get`."""
-        keys = [number if number < _keys.FIRST else self._keys.get(number, epoch) for number in numbers]
+        keys = [number if number < _keys.FIRST_NUMBER else self._keys.get(number, epoch) for number in numbers]
         if seed is None:
             samples = self.dataset.__getitems__(keys)
         else:
-            if numbers[0] >= _keys.FIRST:
-                seed = _seeds.mixed(seed, keys[0])
-            with _seeds.seeded(seed, self.is_local):
+            if numbers[0] >= _keys.FIRST_NUMBER:
+                seed = _generators.mixed_seed(seed, keys[0])
+            with _generators.seeded(seed, self.is_local):
                 samples = self.dataset.__getitems__(keys)
         if type(samples) is list and len(samples) == len(keys):
             return samples
@@ -74,49 +74,49 @@ class Fetcher:
                 f" {type(samples).__qualname__}: return such a list, or set seed_samples=False"
             )
         # PyTorch gives whatever it is to `collate_fn`. The engine wants a sample per key.
-        return [_Whole(samples), *keys[1:]]
+        return [_WholeBatch(samples), *keys[1:]]
 
-    def join(self, worker: int, is_map: bool, notes: str | None, is_persistent: bool) -> None:
+    def set_worker(self, worker: int, is_map: bool, epoch_log: str | None, is_persistent: bool) -> None:
         """Called in a worker. The state of a map-style dataset goes with each batch. What concerns an epoch of an iterable
-        dataset goes into the file ``notes``."""
-        self._worker, self._notes, self._is_persistent = worker, notes, is_persistent
+        dataset goes into the file ``epoch_log``."""
+        self._worker, self._epoch_log, self._is_persistent = worker, epoch_log, is_persistent
         self._sends_state = is_map and is_stateful(self.dataset)
 
     def begin(self) -> None:
         """Begins the samples of an iterable dataset, which the next :meth:`iterate` takes over."""
-        self._begun = self._begun or Items(self.dataset, None, None, self.is_local)
+        self._begun_items = self._begun_items or Items(self.dataset, None, None, self.is_local)
 
     def iterate(self, epoch: int, snapshot: bytes | None) -> Items:
         """Begins the samples of an iterable dataset in an epoch, after a position that :meth:`Items.snapshot` has returned."""
-        begun, self._begun = self._begun, None
+        begun, self._begun_items = self._begun_items, None
         if snapshot is not None or begun is None:
-            begun = self._items_of(epoch, pickle.loads(snapshot) if snapshot is not None else None)
-        begun.at_end = functools.partial(self._note_end, epoch)
+            begun = self._begin_items(epoch, pickle.loads(snapshot) if snapshot is not None else None)
+        begun.at_end = functools.partial(self._log_last_state, epoch)
         self._items = begun
         return begun
 
-    def _items_of(self, epoch: int, position: dict[str, Any] | None) -> Items:
-        if self._notes is None:
+    def _begin_items(self, epoch: int, position: dict[str, Any] | None) -> Items:
+        if self._epoch_log is None:
             saved, self.saved_generators = self.saved_generators, None
             return Items(self.dataset, position, saved, self.is_local)
-        saved = _epoch_notes.find_generators(self._notes, self._worker, epoch)
+        saved = _epoch_log.find_generators(self._epoch_log, self._worker, epoch)
         items = Items(self.dataset, position, saved, self.is_local)
         if saved is None and (generators := items.generators()) is not None:
-            _epoch_notes.append(self._notes, _epoch_notes.GENERATORS, self._worker, epoch, generators)
+            _epoch_log.append(self._epoch_log, _epoch_log.GENERATORS, self._worker, epoch, generators)
         return items
 
-    def _note_end(self, epoch: int, items: Items) -> None:
-        if self._notes is not None and self._is_persistent and items.is_stateful:
-            _epoch_notes.append(self._notes, _epoch_notes.LAST_STATE, self._worker, epoch, items.snapshot())
+    def _log_last_state(self, epoch: int, items: Items) -> None:
+        if self._epoch_log is not None and self._is_persistent and items.is_stateful:
+            _epoch_log.append(self._epoch_log, _epoch_log.LAST_STATE, self._worker, epoch, items.snapshot())
 
     def generators(self) -> bytes | None:
         """Without workers: returns :meth:`Items.generators` of the samples that were begun last."""
-        items = self._begun or self._items
+        items = self._begun_items or self._items
         return None if items is None else items.generators()
 
     def snapshot(self) -> bytes | None:
         """Returns the state of the dataset in this process, for :meth:`restore`; ``None`` if it has none."""
-        items = self._begun or self._items
+        items = self._begun_items or self._items
         return dataset_state(self.dataset) if items is None else items.snapshot()
 
     def restore(self, snapshot: bytes | None) -> None:
@@ -128,11 +128,11 @@ class Fetcher:
             restore_between(self.dataset, position)
         else:
             saved, self.saved_generators = self.saved_generators, None
-            self._begun = Items(self.dataset, position, saved, self.is_local)
+            self._begun_items = Items(self.dataset, position, saved, self.is_local)
 
     def collate(self, samples: list[Any]) -> Any:
         """Makes a batch."""
-        if samples and type(samples[0]) is _Whole:
+        if samples and type(samples[0]) is _WholeBatch:
             batch = self._collate_fn(samples[0].samples)
         else:
             batch = self._collate_fn(samples if self._auto_collation else samples[0])
@@ -149,7 +149,7 @@ class BatchWithState(NamedTuple):
     state: bytes
 
 
-class _Whole:
+class _WholeBatch:
     """What ``__getitems__`` has returned, if it is not a list with a sample per key. Stands for the first sample."""
 
     def __init__(self, samples: Any) -> None:

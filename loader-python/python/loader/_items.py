@@ -6,8 +6,8 @@ import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from . import _seeds
-from ._stateful import is_stateful, pickled, states_of
+from . import _generators
+from ._stateful import is_stateful, pickle_position, states_in
 
 
 class Items:
@@ -33,19 +33,19 @@ class Items:
         #: Called at the end.
         self.at_end: Callable[[Items], None] | None = None
         position = position or {}
-        if states := states_of(position):
+        if states := states_in(position):
             self._generators: list[dict[str, Any]] = []
             self._restore(states)
             self._count = position["count"]
         else:
             saved = pickle.loads(generators) if generators is not None else []
-            self._generators = saved or [_seeds.capture()]
-            with _seeds.kept(*saved) if saved and is_local else contextlib.nullcontext():
+            self._generators = saved or [_generators.capture()]
+            with _generators.kept(*saved) if saved and is_local else contextlib.nullcontext():
                 self._begin(position.get("count", 0), saved)
         #: True if the dataset or its iterator has a state of its own.
         self.is_stateful = is_stateful(self._items) or is_stateful(self._dataset)
         # The program may draw before it asks for the first sample, for which a generator function begins.
-        self._notes_first = is_local and self._count == 0
+        self._captures_first = is_local and self._count == 0
 
     def _restore(self, states: dict[str, Any]) -> None:
         dataset = self._dataset
@@ -61,10 +61,10 @@ class Items:
     def _begin(self, count: int, saved: list[dict[str, Any]]) -> None:
         """Begins, and drops the first ``count`` samples."""
         for generators in saved[:1]:
-            _seeds.restore(generators)
+            _generators.restore(generators)
         self._items = iter(self._dataset)
         for generators in saved[1:]:
-            _seeds.restore(generators)
+            _generators.restore(generators)
         self._count = count
         next(itertools.islice(self._items, count, count), None)
 
@@ -74,9 +74,9 @@ class Items:
         return None if self.is_stateful else pickle.dumps(self._generators, protocol=5)
 
     def __next__(self) -> Any:
-        if self._notes_first:
-            self._notes_first = False
-            self._generators[1:] = [_seeds.capture()]
+        if self._captures_first:
+            self._captures_first = False
+            self._generators[1:] = [_generators.capture()]
         try:
             item = next(self._items)
         except StopIteration:
@@ -91,7 +91,7 @@ class Items:
     def snapshot(self) -> bytes:
         """Returns the position after the sample that was taken last."""
         position = {"count": self._count, "is_over": self._is_over}
-        return pickled(position, self._states) if self.is_stateful else pickle.dumps(position, protocol=5)
+        return pickle_position(position, self._states) if self.is_stateful else pickle.dumps(position, protocol=5)
 
     def _states(self) -> dict[str, Any]:
         states = {}

@@ -8,7 +8,7 @@ import pickle
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from . import _base, _engine, _epoch_notes, _exit, _fetch, _native, _rust, _state, _stateful
+from . import _base, _engine, _epoch_log, _exit, _fetch, _native, _rust, _state, _stateful
 from ._base import _BaseDataLoaderIter, _DatasetKind
 from ._worker_process import WorkerProcess
 
@@ -20,30 +20,30 @@ class LoaderIterator(_BaseDataLoaderIter):
     """The batches of an epoch; of several, if the workers are persistent."""
 
     def __init__(self, loader: "DataLoader") -> None:
-        state = loader._resume_from
+        state = loader._loaded_state
         within = state if state is not None and state["at"] == "within" else None
         is_map = loader._dataset_kind == _DatasetKind.Map
-        self._generators = _state.Generators(loader)
+        self._generators = _state.OrderGenerators(loader)
         self._stateful_sampler = _state.sampler_of(loader)
         self._fetcher: _fetch.Fetcher | None = None
-        self._notes: _epoch_notes.EpochNotes | None = None
+        self._epoch_log: _epoch_log.EpochLog | None = None
         # The states of the dataset in the workers, as far as they are known.
-        self._states: dict[int, bytes] = {}
+        self._dataset_states: dict[int, bytes] = {}
         self._is_before_seed = False
         if state is not None:
             self._generators.check(state["generators"])
             _state.check_workers(state, loader)
-            self._states = {int(worker): _state.from_text(text) for worker, text in state["datasets"].items()}
+            self._dataset_states = {int(worker): _state.from_text(text) for worker, text in state["datasets"].items()}
         is_undrawn = within is None or (is_map and within["engine"]["place"] == "start")
-        if is_undrawn and loader.num_workers == 0 and 0 in self._states:
+        if is_undrawn and loader.num_workers == 0 and 0 in self._dataset_states:
             # Before the epoch draws its numbers: the dataset may set the generators.
-            _stateful.restore_between(loader.dataset, pickle.loads(self._states.pop(0)))
+            _stateful.restore_between(loader.dataset, pickle.loads(self._dataset_states.pop(0)))
         # True if the state is from before what PyTorch's class draws: the seed, and the order of a sampler that is no generator.
         is_before_seed = state is not None and (within is None or not is_map or within["is_before_seed"])
         with contextlib.ExitStack() as stack:
             if is_before_seed:
                 stack.enter_context(self._generators.as_saved(state["generators"]))
-            self._began_with = self._generators.capture()
+            self._captured_generators = self._generators.capture()
             self._load_sampler(state)
             with contextlib.nullcontext() if within is None or is_before_seed else _state.undone(within["generators"]):
                 super().__init__(loader)
@@ -65,7 +65,7 @@ class LoaderIterator(_BaseDataLoaderIter):
                     stack.enter_context(self._generators.as_saved(within["generators"]))
                 self._is_before_seed = is_before_seed
                 if not is_before_seed:
-                    self._began_with = self._generators.capture()
+                    self._captured_generators = self._generators.capture()
                     if self._num_workers > 0 or within is not None:
                         # PyTorch, too, begins the sampler once more for workers.
                         self._load_sampler(state)
@@ -75,8 +75,8 @@ class LoaderIterator(_BaseDataLoaderIter):
         if within is not None:
             self._restore_generators(within)
         if self._fetcher is not None:
-            self._fetcher.restore(self._states.pop(0, None))
-            if not is_map and (within is None or _state.is_start(within["engine"])):
+            self._fetcher.restore(self._dataset_states.pop(0, None))
+            if not is_map and (within is None or _state.is_at_start(within["engine"])):
                 self._fetcher.begin()
         if not is_map:
             self._batches = self._start(loader, state)
@@ -87,13 +87,13 @@ class LoaderIterator(_BaseDataLoaderIter):
             generators = _state.from_text(text)
             if self._fetcher is not None:
                 self._fetcher.saved_generators = generators
-            elif self._notes is not None:
+            elif self._epoch_log is not None:
                 epoch = within["engine"]["epoch"]
-                _epoch_notes.append(self._notes.path, _epoch_notes.GENERATORS, int(worker), epoch, generators)
+                _epoch_log.append(self._epoch_log.path, _epoch_log.GENERATORS, int(worker), epoch, generators)
 
     def _dataset_generators(self) -> dict[int, bytes]:
-        if self._notes is not None:
-            return self._notes.generators(self._epoch)
+        if self._epoch_log is not None:
+            return self._epoch_log.generators(self._epoch)
         generators = self._fetcher.generators() if self._fetcher is not None else None
         return {} if generators is None else {0: generators}
 
@@ -104,29 +104,29 @@ class LoaderIterator(_BaseDataLoaderIter):
 
     def _make_engine(self, loader: "DataLoader") -> None:
         self._in_order, self._persistent = loader.in_order, bool(loader.persistent_workers)
-        made = _engine.make(self, loader, self._states)
-        self._engine, self._loads, self._order = made.engine, made.loads, made.order
-        self._fetcher, self._notes = made.fetcher, made.notes
+        setup = _engine.make(self, loader, self._dataset_states)
+        self._engine, self._decode, self._order = setup.engine, setup.decode, setup.order
+        self._fetcher, self._epoch_log = setup.fetcher, setup.epoch_log
         # A worker that is replaced opens the file of arrays too.
-        self._arrays = made.arrays
+        self._arrays = setup.arrays
 
     def _start(self, loader: "DataLoader", state: dict[str, Any] | None) -> _native.BatchIterator:
         within = state if state is not None and state["at"] == "within" else None
         if self._order is not None:
             sampler = self._stateful_sampler
             capture = None if sampler is None else functools.partial(_state.sampler_state, sampler)
-            is_loaded = sampler is not None and state is not None and state["sampler"] is not None
-            self._order.set_begun(self._sampler_iter, capture, is_loaded)
+            has_loaded_state = sampler is not None and state is not None and state["sampler"] is not None
+            self._order.set_iterator(self._sampler_iter, capture, has_loaded_state)
             # Without workers, the first batch is drawn when the program asks for it.
             is_drawn_later = self._num_workers == 0 and not self._is_before_seed
             self._order.capture_generators = self._generators.capture if is_drawn_later else None
-            if within is not None and is_loaded:
-                self._order.set_before(within["first"], _state.given(within["engine"]))
+            if within is not None and has_loaded_state:
+                self._order.skip(within["first"], _state.first_unreturned(within["engine"]))
         if within is not None:
-            batches = self._engine.resume_epoch(json.dumps(within["engine"]), self._loads)
-            if self._order is not None and is_loaded:
-                self._order.first_keys = within["first_keys"]
-            elif self._order is not None and self._order.first_keys != within["first_keys"]:
+            batches = self._engine.resume_epoch(json.dumps(within["engine"]), self._decode)
+            if self._order is not None and has_loaded_state:
+                self._order.first_keys_hash = within["first_keys"]
+            elif self._order is not None and self._order.first_keys_hash != within["first_keys"]:
                 # The engine compares the numbers of the first batch, which do not show which keys these are.
                 raise ValueError(
                     "the sampler gives another first batch than in the run of the state: make the loader with the same `sampler` and"
@@ -134,28 +134,28 @@ class LoaderIterator(_BaseDataLoaderIter):
                 )
             self._num_yielded = within["returned"]
         else:
-            batches = self._engine.iterate(loader._begun_epochs, self._loads)
+            batches = self._engine.iterate(loader._next_epoch, self._decode)
             if state is not None:
                 # While the generators are those of the state.
                 batches.draw_first()
-            loader._begun_epochs += 1
+            loader._next_epoch += 1
         # Only now: a state that does not fit must not be forgotten.
-        loader._resume_from = None
+        loader._loaded_state = None
         self._is_over = False
         self._epoch = batches.epoch
         self._last_pids: list[int] = []
         loader._last_iterator, loader._last_state = weakref.ref(self), None
-        loader._last_number += 1
-        self._loader, self._number = weakref.ref(loader), loader._last_number
+        loader._last_iterator_number += 1
+        self._loader, self._number = weakref.ref(loader), loader._last_iterator_number
         _exit.close_at_exit(batches)
         return batches
 
     def _reset(self, loader: "DataLoader", first_iter: bool = False) -> None:
         self._batches.close()
-        self._began_with, self._is_before_seed = self._generators.capture(), False
+        self._captured_generators, self._is_before_seed = self._generators.capture(), False
         super()._reset(loader, first_iter)
-        if self._notes is not None:
-            self._notes.begin_epoch(self._epoch + 1)
+        if self._epoch_log is not None:
+            self._epoch_log.begin_epoch(self._epoch + 1)
         if isinstance(self._dataset, _base.data_pipes):
             # PyTorch has given it the seed of this epoch. Workers get it with the dataset, so they cannot stay.
             self._make_engine(loader)
@@ -179,13 +179,13 @@ class LoaderIterator(_BaseDataLoaderIter):
                 self._batches.put_back(returned)
                 raise
         if type(returned) is _fetch.BatchWithState:
-            self._states[returned.worker] = returned.state
+            self._dataset_states[returned.worker] = returned.state
         if self._num_workers > 0 and not self._last_pids:
             self._last_pids = self._batches.worker_pids()
         if self._order is not None:
             if self._in_order:
                 # The state is behind this batch from now on.
-                self._order.states.pop(self._num_yielded, None)
+                self._order.sampler_states.pop(self._num_yielded, None)
             if self._order.has_keys and (first := self._batches.first_unreturned()) is not None:
                 self._order.free(first)
         return batch
@@ -197,10 +197,10 @@ class LoaderIterator(_BaseDataLoaderIter):
             return None
         engine = json.loads(text)
         is_within = not self._is_over and engine["epoch"] == self._epoch
-        states = dict(self._states) if is_within or self._persistent else {}
-        if self._notes is not None and self._persistent:
-            states |= self._notes.last_states(self._epoch if is_within else self._epoch + 1)
-        if self._fetcher is not None and not (is_within and self._order is None and not _state.is_start(engine)):
+        states = dict(self._dataset_states) if is_within or self._persistent else {}
+        if self._epoch_log is not None and self._persistent:
+            states |= self._epoch_log.last_states(self._epoch if is_within else self._epoch + 1)
+        if self._fetcher is not None and not (is_within and self._order is None and not _state.is_at_start(engine)):
             # Elsewhere the engine's state has it.
             snapshot = self._fetcher.snapshot()
             states = {} if snapshot is None else {0: snapshot}
@@ -218,9 +218,9 @@ class LoaderIterator(_BaseDataLoaderIter):
             "engine": engine,
             "is_before_seed": self._is_before_seed,
             "returned": self._num_yielded,
-            "sampler": order.sampler_state(_state.given(engine)) if order is not None else None,
-            "first": order.first if order is not None and self._stateful_sampler is not None else [],
-            "first_keys": order.first_keys if order is not None else None,
+            "sampler": order.sampler_state(_state.first_unreturned(engine)) if order is not None else None,
+            "first": order.first_batch if order is not None and self._stateful_sampler is not None else [],
+            "first_keys": order.first_keys_hash if order is not None else None,
             "dataset_generators": {
                 str(worker): _state.to_text(each) for worker, each in self._dataset_generators().items()
             },
@@ -229,7 +229,7 @@ class LoaderIterator(_BaseDataLoaderIter):
     def _generators_at_start(self) -> Any:
         """Returns the generators from which the order of this epoch was drawn, or will be."""
         if self._order is None or self._order.capture_generators is None:
-            return self._began_with
+            return self._captured_generators
         return self._order.generators or self._order.capture_generators()
 
     @property
@@ -240,7 +240,7 @@ class LoaderIterator(_BaseDataLoaderIter):
 
     def _shutdown_workers(self) -> None:
         """Ends the workers, for programs that call PyTorch's private method."""
-        self._leave()
+        self._close()
 
     def report(self) -> str | None:
         """Returns the report of the epoch so far: figures, and what the bottleneck is."""
@@ -248,12 +248,12 @@ class LoaderIterator(_BaseDataLoaderIter):
 
     def __del__(self) -> None:
         if hasattr(self, "_batches"):
-            self._leave()
+            self._close()
 
-    def _leave(self) -> None:
+    def _close(self) -> None:
         """Closes the iterator, and gives its state to the loader."""
         loader = self._loader()
-        if loader is not None and loader._last_number == self._number:
+        if loader is not None and loader._last_iterator_number == self._number:
             loader._last_iterator, loader._last_state = (lambda: None), self._state()
             self._number = -1
         self._batches.close()

@@ -18,11 +18,11 @@ from ._memory_file import MemoryFile
 #: The lowest number that stands for a key in the file. In the bits below, 16 to 61 are the offset of the block in bytes, and
 #: 0 to 15 the position in the block. So a batch has the same numbers in each run, and a state fits the loader that continues
 #: from it.
-FIRST = 1 << 62
-_PER_RECORD = 1 << 16
+FIRST_NUMBER = 1 << 62
+_BLOCK_KEYS = 1 << 16
 _OFFSET_SHIFT = 16
 #: Main frees memory of the file in parts of this size in bytes.
-_PART = 1 << 20
+_FREED_BYTES = 1 << 20
 
 
 class KeyFile:
@@ -47,9 +47,9 @@ class KeyFile:
         """Adds the keys of batch ``number``, and returns their numbers."""
         return self._current.add(number, batch)
 
-    def free(self, first: int) -> None:
-        """Frees the keys of the batches before number ``first``."""
-        self._current.free(first)
+    def free(self, before: int) -> None:
+        """Frees the keys of the batches before number ``before``."""
+        self._current.free(before)
 
 
 class _EpochFile(MemoryFile):
@@ -67,21 +67,21 @@ class _EpochFile(MemoryFile):
     def add(self, number: int, batch: list[Any]) -> list[int]:
         self._batches.append((number, self._size))
         numbers: list[int] = []
-        for first in range(0, len(batch), _PER_RECORD):
-            part = batch[first : first + _PER_RECORD]
-            record = _collate.dumps(part)
-            record = len(record).to_bytes(8, "little") + record
-            start = FIRST | self._size << _OFFSET_SHIFT
-            self._write(record, self._size)
-            self._size += len(record)
+        for first in range(0, len(batch), _BLOCK_KEYS):
+            part = batch[first : first + _BLOCK_KEYS]
+            block = _collate.dumps(part)
+            block = len(block).to_bytes(8, "little") + block
+            start = FIRST_NUMBER | self._size << _OFFSET_SHIFT
+            self._write(block, self._size)
+            self._size += len(block)
             numbers.extend(range(start, start + len(part)))
         return numbers
 
-    def free(self, first: int) -> None:
-        while self._batches and self._batches[0][0] < first:
+    def free(self, before: int) -> None:
+        while self._batches and self._batches[0][0] < before:
             self._batches.popleft()
         end = self._batches[0][1] if self._batches else self._size
-        end -= end % _PART
+        end -= end % _FREED_BYTES
         if end > self._freed:
             # A system that cannot free it keeps it until the epoch ends.
             with contextlib.suppress(OSError), mmap.mmap(self._file, end - self._freed, offset=self._freed) as memory:
@@ -102,20 +102,20 @@ class KeyReader:
         self._paths = paths
         self._file = -1
         self._epoch = -1
-        self._record: tuple[int, list[Any]] = (-1, [])
+        self._block: tuple[int, list[Any]] = (-1, [])
 
     def get(self, number: int, epoch: int) -> Any:
         if epoch != self._epoch:
             self._open(epoch)
-        offset = number - FIRST >> _OFFSET_SHIFT
-        if self._record[0] != offset:
+        offset = number - FIRST_NUMBER >> _OFFSET_SHIFT
+        if self._block[0] != offset:
             size = int.from_bytes(self._bytes(8, offset), "little")
-            self._record = (offset, pickle.loads(self._bytes(size, offset + 8)))
-        return self._record[1][number & (_PER_RECORD - 1)]
+            self._block = (offset, pickle.loads(self._bytes(size, offset + 8)))
+        return self._block[1][number & (_BLOCK_KEYS - 1)]
 
     def _open(self, epoch: int) -> None:
         file, self._file = self._file, os.open(self._paths[epoch % len(self._paths)], os.O_RDONLY | os.O_CLOEXEC)
-        self._epoch, self._record = epoch, (-1, [])
+        self._epoch, self._block = epoch, (-1, [])
         if file >= 0:
             os.close(file)
 
@@ -148,18 +148,18 @@ class KeyList:
         start = self._freed + len(self._keys)
         self._batches.append((number, start))
         self._keys.extend(batch)
-        return list(range(FIRST + start, FIRST + start + len(batch)))
+        return list(range(FIRST_NUMBER + start, FIRST_NUMBER + start + len(batch)))
 
-    def free(self, first: int) -> None:
-        """Frees the keys of the batches before number ``first``."""
-        while self._batches and self._batches[0][0] < first:
+    def free(self, before: int) -> None:
+        """Frees the keys of the batches before number ``before``."""
+        while self._batches and self._batches[0][0] < before:
             self._batches.popleft()
         end = self._batches[0][1] if self._batches else self._freed + len(self._keys)
         del self._keys[: end - self._freed]
         self._freed = end
 
     def get(self, number: int, _epoch: int) -> Any:
-        position = number - FIRST - self._freed
+        position = number - FIRST_NUMBER - self._freed
         if position < 0:
             raise IndexError("the key of this number was freed")
         return self._keys[position]

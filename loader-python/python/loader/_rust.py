@@ -28,7 +28,7 @@ class Padded(NamedTuple):
     lengths: Any
 
 
-class _Described:
+class _DescribedDataset:
     """A dataset of ``loader-data``.
 
     Args:
@@ -41,7 +41,7 @@ class _Described:
         self._open(_native.RustDataset(json.dumps(dict(keys), default=json_value)), output)
 
     def _open(self, native: _native.RustDataset, output: Output | None) -> None:
-        self._native = native
+        self._native_dataset = native
         self._output = output
         #: Makes what the user gets of a tensor.
         self.convert = converter(output)
@@ -49,18 +49,18 @@ class _Described:
     @property
     def config(self) -> dict[str, Any]:
         """The description: the section ``[dataset]`` of a config file as a dict."""
-        return json.loads(self._native.keys())
+        return json.loads(self._native_dataset.keys())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (type(self), self._native.keys(), self._output)
+        return _unpickled, (type(self), self._native_dataset.keys(), self._output)
 
     def __repr__(self) -> str:
-        shown = json.loads(self._native.shown_keys())
+        shown = json.loads(self._native_dataset.shown_keys())
         keys = ", ".join(f"{name}={value!r}" for name, value in shown.items() if value not in (None, {}, []))
         return f"{type(self).__name__}({keys})"
 
 
-class RustDataset(_Described):
+class RustDataset(_DescribedDataset):
     """A map-style dataset whose samples Rust workers load without Python code.
 
     ``dataset[i]`` loads one sample in this process. Its random transforms draw from a seed of Python's :mod:`random`, or of
@@ -68,15 +68,15 @@ class RustDataset(_Described):
     """
 
     def __len__(self) -> int:
-        samples = self._native.samples
+        samples = self._native_dataset.samples
         assert samples is not None, "a map-style dataset has a length"
         return samples
 
     def __getitem__(self, index: int) -> Any:
-        return self._native.get(position(index, len(self)), _seed(), self.convert)
+        return self._native_dataset.get(position(index, len(self)), _seed(), self.convert)
 
 
-class RustStream(_Described):
+class RustStream(_DescribedDataset):
     """An iterable dataset whose samples Rust workers load without Python code, each worker one shard of it."""
 
     def _open(self, native: _native.RustDataset, output: Output | None) -> None:
@@ -85,7 +85,7 @@ class RustStream(_Described):
             register_stream()
 
     def __len__(self) -> int:
-        samples = self._native.samples
+        samples = self._native_dataset.samples
         if samples is None:
             raise TypeError(f"the number of samples of {self!r} is known only at its end")
         return samples
@@ -120,7 +120,7 @@ def base_of(dataset: Any) -> tuple[RustDataset | RustStream, list[Any]] | None:
     while sys.modules.get("torch") is not None and type(dataset) is sys.modules["torch"].utils.data.Subset:
         subsets.append(dataset.indices)
         dataset = dataset.dataset
-    return (dataset, subsets[::-1]) if isinstance(dataset, _Described) else None
+    return (dataset, subsets[::-1]) if isinstance(dataset, _DescribedDataset) else None
 
 
 def of_native(native: _native.RustDataset, output: Output | None) -> RustDataset | RustStream:
@@ -139,7 +139,7 @@ def json_value(value: Any) -> Any:
         return os.fspath(value)
     if isinstance(value, Mapping):
         return dict(value)
-    if isinstance(value, _Described):
+    if isinstance(value, _DescribedDataset):
         return value.config
     step = transforms.steps_of(value)[0] if isinstance(value, transforms.Transform) else None
     if step is not None and len(step) == 1:
@@ -156,7 +156,7 @@ def position(key: Any, samples: int) -> int:
     return index + samples if index < 0 else index
 
 
-def _reopened(kind: type[_Described], keys: str, output: Output | None) -> _Described:
+def _unpickled(kind: type[_DescribedDataset], keys: str, output: Output | None) -> _DescribedDataset:
     made = kind.__new__(kind)
     made._open(_native.RustDataset(keys), output)
     return made

@@ -83,12 +83,12 @@ def engine(
 ) -> _native.Engine:
     """Makes the engine of a dataset. ``begin`` gives the batches of indices; without it, the options determine the order."""
     program = os.fsdecode(spawn.get_executable())
-    return dataset._native.engine(
-        _Parts(begin, batches, sampler, options, auto_collation, program, rust_worker_arguments())
+    return dataset._native_dataset.engine(
+        _RustParts(begin, batches, sampler, options, auto_collation, program, rust_worker_arguments())
     )
 
 
-class _Parts(NamedTuple):
+class _RustParts(NamedTuple):
     """See `Parts` in `rust_dataset.rs`."""
 
     begin: Callable[[int], Iterator[list[int]]] | None

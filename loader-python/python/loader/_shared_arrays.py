@@ -22,7 +22,7 @@ _MIN_BYTES = 4096
 _ALIGNMENT = 64
 
 
-class Place(NamedTuple):
+class ArrayRange(NamedTuple):
     """Where an array is in the file, in bytes."""
 
     offset: int
@@ -36,7 +36,7 @@ class ArrayFile(MemoryFile):
     def __init__(self) -> None:
         super().__init__("loader-arrays")
         self._size = 0
-        self.places: list[Place] = []
+        self.ranges: list[ArrayRange] = []
 
     def add(self, buffer: pickle.PickleBuffer) -> bool:
         """Writes the bytes of an array into the file, for a pickler. Returns True if they are too few, and stay in the pickle."""
@@ -46,27 +46,27 @@ class ArrayFile(MemoryFile):
             offset = -(-self._size // _ALIGNMENT) * _ALIGNMENT
             self._write(content, offset)
             self._size = offset + content.nbytes
-            self.places.append(Place(offset, content.nbytes, content.readonly))
+            self.ranges.append(ArrayRange(offset, content.nbytes, content.readonly))
             return False
 
     def clear(self) -> None:
         """Removes all arrays."""
         os.truncate(self._file, 0)
-        self._size, self.places = 0, []
+        self._size, self.ranges = 0, []
 
     def seal(self) -> None:
         """Makes every later change of the file an error."""
         fcntl.fcntl(self._file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
 
 
-def open_arrays(path: str, places: list[Place]) -> list[memoryview]:
+def open_arrays(path: str, ranges: list[ArrayRange]) -> list[memoryview]:
     """Returns the arrays of a file of main, in a worker."""
-    if not places:
+    if not ranges:
         return []
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         content = memoryview(mmap.mmap(file, 0, access=mmap.ACCESS_COPY))
     finally:
         os.close(file)
-    arrays = [content[offset : offset + size] for offset, size, _ in places]
-    return [array.toreadonly() if place.is_read_only else array for array, place in zip(arrays, places)]
+    arrays = [content[offset : offset + size] for offset, size, _ in ranges]
+    return [array.toreadonly() if range.is_read_only else array for array, range in zip(arrays, ranges)]

@@ -13,8 +13,8 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
-from . import _base, _errors, _seeds
-from ._stateful import is_stateful, pickled, states_of
+from . import _base, _errors, _generators
+from ._stateful import is_stateful, pickle_position, states_in
 
 #: Version of the format.
 VERSION = 3
@@ -41,12 +41,12 @@ def sampler_of(loader: Any) -> Any:
 
 def sampler_state(sampler: Any) -> str:
     """Returns the state of a sampler, or the error of its ``state_dict``."""
-    return base64.b64encode(pickled({}, lambda: {"sampler": sampler.state_dict()})).decode()
+    return base64.b64encode(pickle_position({}, lambda: {"sampler": sampler.state_dict()})).decode()
 
 
 def load_sampler_state(sampler: Any, text: str) -> None:
     """Gives a sampler a state that :func:`sampler_state` has returned."""
-    sampler.load_state_dict(states_of(from_text(text))["sampler"])
+    sampler.load_state_dict(states_in(from_text(text))["sampler"])
 
 
 def raise_error(state: dict[str, Any], is_rust: bool) -> None:
@@ -81,18 +81,18 @@ def check_workers(state: dict[str, Any], loader: Any) -> None:
         )
 
 
-def given(engine: dict[str, Any]) -> int:
+def first_unreturned(engine: dict[str, Any]) -> int:
     """Returns the number of the first batch that was not returned, of the engine's state."""
     return 0 if engine["place"] == "start" else engine["place"]["batches"]["next"]
 
 
-def is_start(engine: dict[str, Any]) -> bool:
+def is_at_start(engine: dict[str, Any]) -> bool:
     """True if no sample of an iterable dataset was returned, so that the engine's state has no position of the dataset."""
     place = engine["place"]
     return place == "start" or all(shard["position"] == 0 for shard in place["shards"]["shards"])
 
 
-class Generators:
+class OrderGenerators:
     """The generators that determine the order of a loader: its own, and the global ones."""
 
     def __init__(self, loader: Any) -> None:
@@ -104,7 +104,7 @@ class Generators:
     def capture(self) -> dict[str, Any]:
         """Returns their states as they are now."""
         own = [to_text(_base.generator_state(generator)) for generator in self._own]
-        return {"own": own, "global": {name: to_text(state) for name, state in _seeds.capture().items()}}
+        return {"own": own, "global": {name: to_text(state) for name, state in _generators.capture().items()}}
 
     def check(self, saved: dict[str, Any]) -> None:
         """Raises ``ValueError`` if the states belong to other generators."""
@@ -118,13 +118,13 @@ class Generators:
         """Sets them to the states that :meth:`capture` has returned."""
         for generator, state in zip(self._own, saved["own"], strict=True):
             _base.set_generator_state(generator, from_text(state))
-        _seeds.restore(_read(saved["global"]))
+        _generators.restore(_read(saved["global"]))
 
     @contextlib.contextmanager
     def as_saved(self, saved: dict[str, Any]) -> Iterator[None]:
         """In the body the generators begin in the states that :meth:`capture` has returned. Afterwards a global one is as it
         was before, unless the program has restored it too: one that was as saved goes on from what the body has drawn."""
-        with _seeds.kept(_read(saved["global"])):
+        with _generators.kept(_read(saved["global"])):
             self.restore(saved)
             yield
 
@@ -133,10 +133,10 @@ class Generators:
 def undone(saved: dict[str, Any]) -> Iterator[None]:
     """Afterwards each global generator is as it was before the body, unless the body has brought it to its state in ``saved``:
     then the program has restored it to what it was before the same draws in the run of the state, and it goes on from there."""
-    before, targets = _seeds.capture(), _read(saved["global"])
+    before, targets = _generators.capture(), _read(saved["global"])
     yield
-    after = _seeds.capture()
-    _seeds.restore({name: state for name, state in before.items() if after[name] != targets.get(name)})
+    after = _generators.capture()
+    _generators.restore({name: state for name, state in before.items() if after[name] != targets.get(name)})
 
 
 def _read(texts: dict[str, str]) -> dict[str, Any]:

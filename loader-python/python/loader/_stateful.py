@@ -12,7 +12,7 @@ def is_stateful(value: Any) -> bool:
     return hasattr(value, "state_dict") and hasattr(value, "load_state_dict") and not _has_shuffle_buffer(value)
 
 
-def pickled(position: dict[str, Any], states: Callable[[], dict[str, Any]]) -> bytes:
+def pickle_position(position: dict[str, Any], states: Callable[[], dict[str, Any]]) -> bytes:
     """Pickles a position with the states of the user's objects. If a state cannot be had, the position has the error instead,
     which :meth:`DataLoader.state_dict` raises: PyTorch's loader never asks for states, so a batch must not fail for it.
 
@@ -26,12 +26,14 @@ def pickled(position: dict[str, Any], states: Callable[[], dict[str, Any]]) -> b
 
 def dataset_state(dataset: Any) -> bytes | None:
     """Returns the state of a dataset between two epochs, for :meth:`Fetcher.restore`; ``None`` if it has none."""
-    return pickled({"is_over": True}, lambda: {"dataset": dataset.state_dict()}) if is_stateful(dataset) else None
+    return (
+        pickle_position({"is_over": True}, lambda: {"dataset": dataset.state_dict()}) if is_stateful(dataset) else None
+    )
 
 
 def restore_between(dataset: Any, position: dict[str, Any]) -> None:
     """Gives a dataset a state of the end of an epoch, or before the first one."""
-    states = states_of(position)
+    states = states_in(position)
     if "dataset" in states:
         dataset.load_state_dict(states["dataset"])
     elif "iterator" in states:
@@ -39,7 +41,7 @@ def restore_between(dataset: Any, position: dict[str, Any]) -> None:
         iter(dataset).load_state_dict(states["iterator"])
 
 
-def states_of(position: dict[str, Any]) -> dict[str, Any]:
+def states_in(position: dict[str, Any]) -> dict[str, Any]:
     """Returns the states of the user's objects in a position."""
     return pickle.loads(position["states"]) if "states" in position else {}
 

@@ -24,7 +24,7 @@ def main(*modules: str) -> NoReturn:
             importlib.import_module(name)
         except Exception:
             pass  # A worker that needs the module raises the error.
-    from . import _collate, _fetch, _keys, _pickling, _worker  # noqa: F401  workers need them
+    from . import _collate, _dataset_pickle, _fetch, _keys, _worker  # noqa: F401  workers need them
 
     if sys.modules.get("torch"):
         from . import _collate_torch  # noqa: F401

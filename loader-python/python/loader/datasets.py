@@ -10,19 +10,19 @@ import os
 from collections.abc import Sequence
 from typing import Any, Unpack
 
-from ._dataset_keys import (
-    ArraysKeys,
-    ArrowKeys,
-    AudioFolderKeys,
-    CsvKeys,
-    ImageTableKeys,
-    JsonLinesKeys,
-    ParquetKeys,
+from ._dataset_options import (
+    ArraysOptions,
+    ArrowOptions,
+    AudioFolderOptions,
+    CsvOptions,
+    ImageTableOptions,
+    JsonLinesOptions,
+    ParquetOptions,
     Path,
     Paths,
     Size,
-    TarKeys,
-    TokensKeys,
+    TarOptions,
+    TokensOptions,
 )
 from ._output import Output
 from ._rust import RustDataset, RustStream
@@ -73,7 +73,7 @@ class ImageFolder(RustDataset):
     @functools.cached_property
     def classes(self) -> list[str]:
         """The names of the classes, in order."""
-        return self._native.classes()
+        return self._native_dataset.classes()
 
     @functools.cached_property
     def class_to_idx(self) -> dict[str, int]:
@@ -83,7 +83,7 @@ class ImageFolder(RustDataset):
     @functools.cached_property
     def samples(self) -> list[tuple[str, int]]:
         """The path and the class of each image."""
-        return [(os.fspath(path), label) for path, label in self._native.files()]
+        return [(os.fspath(path), label) for path, label in self._native_dataset.files()]
 
     @property
     def imgs(self) -> list[tuple[str, int]]:
@@ -99,80 +99,80 @@ class ImageFolder(RustDataset):
 class Parquet(RustDataset):
     """Rows of Parquet files, at any index. A batch is a dict of columns."""
 
-    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[ParquetKeys]) -> None:
-        super().__init__({"kind": "parquet", "path": path, **keys}, output)
+    def __init__(self, path: Paths, *, output: Output | None = None, **options: Unpack[ParquetOptions]) -> None:
+        super().__init__({"kind": "parquet", "path": path, **options}, output)
 
 
 class ParquetStream(RustStream):
     """Rows of Parquet files, in order, or shuffled in blocks (``shuffle_blocks``)."""
 
-    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[ParquetKeys]) -> None:
-        super().__init__({"kind": "parquet-stream", "path": path, **keys}, output)
+    def __init__(self, path: Paths, *, output: Output | None = None, **options: Unpack[ParquetOptions]) -> None:
+        super().__init__({"kind": "parquet-stream", "path": path, **options}, output)
 
 
 class Arrow(RustDataset):
     """Rows of Arrow IPC files and of folders that Hugging Face's ``save_to_disk`` has written, at any index."""
 
-    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[ArrowKeys]) -> None:
-        super().__init__({"kind": "arrow", "path": path, **keys}, output)
+    def __init__(self, path: Paths, *, output: Output | None = None, **options: Unpack[ArrowOptions]) -> None:
+        super().__init__({"kind": "arrow", "path": path, **options}, output)
 
 
 class ArrowStream(RustStream):
     """Rows of Arrow IPC files, in order."""
 
-    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[ArrowKeys]) -> None:
-        super().__init__({"kind": "arrow-stream", "path": path, **keys}, output)
+    def __init__(self, path: Paths, *, output: Output | None = None, **options: Unpack[ArrowOptions]) -> None:
+        super().__init__({"kind": "arrow-stream", "path": path, **options}, output)
 
 
 class Csv(RustDataset):
     """Rows of CSV and TSV files, at any index."""
 
-    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[CsvKeys]) -> None:
-        super().__init__({"kind": "csv", "path": path, **keys}, output)
+    def __init__(self, path: Paths, *, output: Output | None = None, **options: Unpack[CsvOptions]) -> None:
+        super().__init__({"kind": "csv", "path": path, **options}, output)
 
 
 class CsvStream(RustStream):
     """Rows of CSV and TSV files, in order; the files may be compressed."""
 
-    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[CsvKeys]) -> None:
-        super().__init__({"kind": "csv-stream", "path": path, **keys}, output)
+    def __init__(self, path: Paths, *, output: Output | None = None, **options: Unpack[CsvOptions]) -> None:
+        super().__init__({"kind": "csv-stream", "path": path, **options}, output)
 
 
 class JsonLines(RustDataset):
     """Files with one JSON object per line, at any index."""
 
-    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[JsonLinesKeys]) -> None:
-        super().__init__({"kind": "json-lines", "path": path, **keys}, output)
+    def __init__(self, path: Paths, *, output: Output | None = None, **options: Unpack[JsonLinesOptions]) -> None:
+        super().__init__({"kind": "json-lines", "path": path, **options}, output)
 
 
 class JsonLinesStream(RustStream):
     """Files with one JSON object per line, in order; the files may be compressed."""
 
-    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[JsonLinesKeys]) -> None:
-        super().__init__({"kind": "json-lines-stream", "path": path, **keys}, output)
+    def __init__(self, path: Paths, *, output: Output | None = None, **options: Unpack[JsonLinesOptions]) -> None:
+        super().__init__({"kind": "json-lines-stream", "path": path, **options}, output)
 
 
 class Tar(RustStream):
     """Samples of tar archives in WebDataset's layout, in order; the archives may be compressed."""
 
-    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[TarKeys]) -> None:
-        super().__init__({"kind": "tar", "path": path, **keys}, output)
+    def __init__(self, path: Paths, *, output: Output | None = None, **options: Unpack[TarOptions]) -> None:
+        super().__init__({"kind": "tar", "path": path, **options}, output)
 
 
 class IndexedTar(RustDataset):
     """Samples of uncompressed tar archives in WebDataset's layout, at any index."""
 
-    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[TarKeys]) -> None:
-        super().__init__({"kind": "indexed-tar", "path": path, **keys}, output)
+    def __init__(self, path: Paths, *, output: Output | None = None, **options: Unpack[TarOptions]) -> None:
+        super().__init__({"kind": "indexed-tar", "path": path, **options}, output)
 
 
 class Tokens(RustDataset):
     """Windows of ``window`` tokens, or documents, of token files: raw integers, or Megatron's pairs of files."""
 
     def __init__(
-        self, path: Paths, window: int | None = None, *, output: Output | None = None, **keys: Unpack[TokensKeys]
+        self, path: Paths, window: int | None = None, *, output: Output | None = None, **options: Unpack[TokensOptions]
     ) -> None:
-        given: dict[str, Any] = {"kind": "tokens", "path": path, **keys}
+        given: dict[str, Any] = {"kind": "tokens", "path": path, **options}
         if window is not None:
             given["window"] = window
         super().__init__(given, output)
@@ -182,24 +182,26 @@ class Arrays(RustDataset):
     """Rows of arrays: NumPy's ``.npy`` and ``.npz``, safetensors, IDX (MNIST) and CIFAR's binary files. ``files`` names a
     file for each field."""
 
-    def __init__(self, path: Paths | None = None, *, output: Output | None = None, **keys: Unpack[ArraysKeys]) -> None:
-        super().__init__({"kind": "arrays", **({} if path is None else {"path": path}), **keys}, output)
+    def __init__(
+        self, path: Paths | None = None, *, output: Output | None = None, **options: Unpack[ArraysOptions]
+    ) -> None:
+        super().__init__({"kind": "arrays", **({} if path is None else {"path": path}), **options}, output)
 
 
 class ImageTable(RustDataset):
     """Images that the rows of a table name, in the layout of Hugging Face's ``imagefolder`` with ``metadata.csv``."""
 
-    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[ImageTableKeys]) -> None:
-        super().__init__({"kind": "image-table", "path": path, **keys}, output)
+    def __init__(self, path: Paths, *, output: Output | None = None, **options: Unpack[ImageTableOptions]) -> None:
+        super().__init__({"kind": "image-table", "path": path, **options}, output)
 
 
 class AudioFolder(RustDataset):
     """WAV, FLAC, MP3 and Ogg Vorbis files in one sub-folder per class, at the sample rate ``sample_rate``."""
 
     def __init__(
-        self, path: Path, sample_rate: int, *, output: Output | None = None, **keys: Unpack[AudioFolderKeys]
+        self, path: Path, sample_rate: int, *, output: Output | None = None, **options: Unpack[AudioFolderOptions]
     ) -> None:
-        super().__init__({"kind": "audio-folder", "path": path, "sample_rate": sample_rate, **keys}, output)
+        super().__init__({"kind": "audio-folder", "path": path, "sample_rate": sample_rate, **options}, output)
 
 
 class Mix(RustStream):

@@ -1,12 +1,12 @@
-"""What the workers of an iterable dataset note of each epoch, which no batch carries to main.
+"""What the workers of an iterable dataset entry of each epoch, which no batch carries to main.
 
-Main makes a file in memory, and workers append notes:
+Main makes a file in memory, and workers append entries:
 
 - The states of the random number generators with which a worker has begun its part of a dataset without a state of its own.
   A worker that continues this part, after a death or a resume, begins with them too, so it reads the same samples again.
 - The state of the dataset in a persistent worker at the end of an epoch. The worker writes it before it reports the end to main.
 
-Workers are ahead of the program, so each note has the number of its epoch.
+Workers are ahead of the program, so each entry has the number of its epoch.
 
 Alternative considered: the generators in the position that goes with each batch. They are 13 KB, and cost 4 us per batch.
 """
@@ -18,27 +18,27 @@ from collections.abc import Iterator
 
 from ._memory_file import MemoryFile
 
-#: The kinds of notes.
+#: The kinds of entries.
 GENERATORS, LAST_STATE = range(2)
 
-#: Begins each note. A worker that is killed may leave a part of a note, after which the reader looks for the next one.
-_MARK = b"loader's note: "
+#: Begins each entry. A worker that is killed may leave a part of a entry, after which the reader looks for the next one.
+_MARK = b"loader's entry: "
 
 #: Mark, kind, worker, epoch, and size and checksum of the content that follows.
 _HEADER = struct.Struct(f"<{len(_MARK)}sBQQQL")
 
 
-class EpochNotes(MemoryFile):
+class EpochLog(MemoryFile):
     """Main's side."""
 
     def __init__(self) -> None:
-        super().__init__("loader-notes")
+        super().__init__("loader-epoch-log")
         self._read = 0
         self._last_states: dict[int, dict[int, bytes]] = {}
         self._generators: dict[int, dict[int, bytes]] = {}
 
     def generators(self, epoch: int) -> dict[int, bytes]:
-        """Returns what each worker that has begun epoch number ``epoch`` has noted of its generators."""
+        """Returns what each worker that has begun epoch number ``epoch`` has written of its generators."""
         self._receive()
         return self._generators.get(epoch, {})
 
@@ -62,42 +62,42 @@ class EpochNotes(MemoryFile):
     def _receive(self) -> None:
         content = os.pread(self._file, os.fstat(self._file).st_size - self._read, self._read)
         end = 0
-        for kind, worker, epoch, note, end in _notes(content):
+        for kind, worker, epoch, entry, end in _entries(content):
             if kind == GENERATORS:
-                self._generators.setdefault(epoch, {})[worker] = note
+                self._generators.setdefault(epoch, {})[worker] = entry
             else:
-                self._last_states.setdefault(worker, {})[epoch] = note
+                self._last_states.setdefault(worker, {})[epoch] = entry
         self._read += end
 
 
-def append(path: str, kind: int, worker: int, epoch: int, note: bytes) -> None:
-    """Appends a note, in a worker or in main."""
+def append(path: str, kind: int, worker: int, epoch: int, entry: bytes) -> None:
+    """Appends a entry, in a worker or in main."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     try:
-        # One call, so that the notes of two workers do not mix.
-        os.write(file, _HEADER.pack(_MARK, kind, worker, epoch, len(note), zlib.crc32(note)) + note)
+        # One call, so that the entries of two workers do not mix.
+        os.write(file, _HEADER.pack(_MARK, kind, worker, epoch, len(entry), zlib.crc32(entry)) + entry)
     finally:
         os.close(file)
 
 
 def find_generators(path: str, worker: int, epoch: int) -> bytes | None:
-    """Called in a worker: returns what a worker with the same number has noted of its generators in this epoch."""
+    """Called in a worker: returns what a worker with the same number has written of its generators in this epoch."""
     with open(path, "rb", buffering=0) as file:
         content = file.readall()
-    found = (note for *key, note, _ in _notes(content) if key == [GENERATORS, worker, epoch])
+    found = (entry for *key, entry, _ in _entries(content) if key == [GENERATORS, worker, epoch])
     return next(found, None)
 
 
-def _notes(content: bytes) -> Iterator[tuple[int, int, int, bytes, int]]:
-    """Returns the complete notes in a part of the file, each with its end."""
+def _entries(content: bytes) -> Iterator[tuple[int, int, int, bytes, int]]:
+    """Returns the complete entries in a part of the file, each with its end."""
     start = content.find(_MARK)
     while start >= 0:
         body = start + _HEADER.size
         if len(content) >= body:
             _, kind, worker, epoch, size, checksum = _HEADER.unpack_from(content, start)
-            note = content[body : body + size]
-            if len(note) == size and zlib.crc32(note) == checksum:
-                yield kind, worker, epoch, note, body + size
+            entry = content[body : body + size]
+            if len(entry) == size and zlib.crc32(entry) == checksum:
+                yield kind, worker, epoch, entry, body + size
                 start = content.find(_MARK, body + size)
                 continue
         # A worker is writing it, or was killed while it wrote.

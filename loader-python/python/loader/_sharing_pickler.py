@@ -66,13 +66,13 @@ def _reduce(value: Any, storages: dict[tuple[int, int], "_Storage"]) -> Any:
     if not _collate_torch.is_plain(value):
         return NotImplemented
     storage = value.untyped_storage()
-    place = (value.dtype, tuple(value.shape), value.stride())
+    layout = (value.dtype, tuple(value.shape), value.stride())
     if storage.nbytes() == 0:
-        return _empty, place
+        return _empty, layout
     sent = storages.setdefault(
         (storage.data_ptr(), storage.nbytes()), storage if value.is_shared() else _Storage(storage)
     )
-    return _view, (sent, value.storage_offset(), *place)
+    return _view, (sent, value.storage_offset(), *layout)
 
 
 class _Storage:
@@ -125,8 +125,8 @@ def _reduce_mapped(value: Any) -> Any:
     if not is_there:
         return NotImplemented
     mode = "r" if mapped.mode == "r" else "r+"
-    place = (value.ctypes.data - mapped.ctypes.data, value.dtype, value.shape, value.strides)
-    return _map, (type(value), os.path.abspath(mapped.filename), mode, mapped.offset, mapped.nbytes, *place)
+    layout = (value.ctypes.data - mapped.ctypes.data, value.dtype, value.shape, value.strides)
+    return _map, (type(value), os.path.abspath(mapped.filename), mode, mapped.offset, mapped.nbytes, *layout)
 
 
 def _map(

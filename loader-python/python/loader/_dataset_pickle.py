@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from . import _pickler
+from . import _sharing_pickler
 from ._shared_arrays import ArrayFile, open_arrays
 
 #: Keys of the preparation data by which a worker would import the user's script.
@@ -32,7 +32,7 @@ def dumps(value: Any, settings: dict[str, Any], arrays: ArrayFile) -> bytes:
     if not needs_main:
         for key in _MAIN:
             preparation.pop(key, None)
-    outer = pickle.dumps((preparation, dict(os.environ), settings, arrays.path, arrays.places), protocol=5)
+    outer = pickle.dumps((preparation, dict(os.environ), settings, arrays.path, arrays.ranges), protocol=5)
     return len(outer).to_bytes(8, "little") + outer + inner
 
 
@@ -40,12 +40,12 @@ def loads(memory: Any) -> tuple[dict[str, Any], Any]:
     """Prepares this process as :func:`dumps` says, and returns the settings and the value."""
     with memoryview(memory) as view:
         size = 8 + int.from_bytes(view[:8], "little")
-        preparation, environment, settings, path, places = pickle.loads(view[8:size])
+        preparation, environment, settings, path, ranges = pickle.loads(view[8:size])
         # The engine keeps the variables of launchers from its workers. A dataset of PyTorch may read its rank there.
         for name in environment.keys() - os.environ.keys():
             os.environ[name] = environment[name]
         multiprocessing.spawn.prepare(preparation)
-        return settings, pickle.loads(view[size:], buffers=open_arrays(path, places))
+        return settings, pickle.loads(view[size:], buffers=open_arrays(path, ranges))
 
 
 def _dumps(value: Any, arrays: ArrayFile) -> tuple[bytes, bool]:
@@ -56,7 +56,7 @@ def _dumps(value: Any, arrays: ArrayFile) -> tuple[bytes, bool]:
     """
     problem = None
     try:
-        pickled = _pickler.dumps(value, arrays.add)
+        pickled = _sharing_pickler.dumps(value, arrays.add)
     except Exception as error:
         pickled, problem = b"", error
     if problem is None and b"__main__" not in pickled:
@@ -68,7 +68,7 @@ def _dumps(value: Any, arrays: ArrayFile) -> tuple[bytes, bool]:
     if cloudpickle is not None:
         arrays.clear()
         try:
-            return _pickler.dumps(value, arrays.add, cloudpickle.Pickler), False
+            return _sharing_pickler.dumps(value, arrays.add, cloudpickle.Pickler), False
         except Exception as error:
             problem = problem or error
     if problem is not None:
@@ -84,7 +84,7 @@ def _dumps(value: Any, arrays: ArrayFile) -> tuple[bytes, bool]:
             " cloudpickle, or define it in a module"
         )
     arrays.clear()
-    return _pickler.dumps(value, arrays.add), True
+    return _sharing_pickler.dumps(value, arrays.add), True
 
 
 def _culprit(value: tuple[Any, Any, Any]) -> str:
@@ -99,8 +99,8 @@ def _culprit(value: tuple[Any, Any, Any]) -> str:
         bad = next((inner for inner in _inside(part) if not _can_be_pickled(inner[1])), None)
         if bad is None:
             break
-        place, part = bad
-        path = f"{place} of {path}"
+        name, part = bad
+        path = f"{name} of {path}"
     return path
 
 
@@ -116,7 +116,7 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
 
 def _can_be_pickled(value: Any) -> bool:
     try:
-        _pickler.dumps(value, keeps=lambda _array: False)
+        _sharing_pickler.dumps(value, keeps=lambda _array: False)
     except Exception:
         return False
     return True

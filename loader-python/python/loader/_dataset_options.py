@@ -10,7 +10,7 @@ Size = int | str
 IndexPlace = Literal["cache", "beside", "none"] | Mapping[Literal["folder"], Path]
 
 
-class SourceKeys(TypedDict, total=False):
+class SourceOptions(TypedDict, total=False):
     """Options of all formats of records."""
 
     #: How columns of encoded images are decoded, by name: ``{"image": {"transform": "train", "size": 224}}``.
@@ -21,7 +21,7 @@ class SourceKeys(TypedDict, total=False):
     store: Mapping[str, Any]
 
 
-class FieldKeys(SourceKeys, total=False):
+class FieldOptions(SourceOptions, total=False):
     """Options of the fields of records."""
 
     #: The fields, in the order that the batches have. All fields by default.
@@ -32,12 +32,12 @@ class FieldKeys(SourceKeys, total=False):
     pad: Mapping[str, float]
 
 
-class ArrowKeys(FieldKeys, total=False):
+class ArrowOptions(FieldOptions, total=False):
     cache_bytes: Size
     max_batch_bytes: Size
 
 
-class CsvKeys(FieldKeys, total=False):
+class CsvOptions(FieldOptions, total=False):
     delimiter: str
     index: IndexPlace
     max_line_bytes: Size
@@ -47,19 +47,19 @@ class CsvKeys(FieldKeys, total=False):
     types: Mapping[str, str]
 
 
-class JsonLinesKeys(FieldKeys, total=False):
+class JsonLinesOptions(FieldOptions, total=False):
     block_bytes: Size
     index: IndexPlace
     max_line_bytes: Size
 
 
-class ParquetKeys(FieldKeys, total=False):
+class ParquetOptions(FieldOptions, total=False):
     cache_bytes: Size
     block_bytes: Size
     shuffle_blocks: int
 
 
-class TarKeys(FieldKeys, total=False):
+class TarOptions(FieldOptions, total=False):
     allow_missing_end: bool
     decode: bool
     index: IndexPlace
@@ -68,7 +68,7 @@ class TarKeys(FieldKeys, total=False):
     shuffle_files: bool
 
 
-class TokensKeys(SourceKeys, total=False):
+class TokensOptions(SourceOptions, total=False):
     documents: bool
     dtype: str
     end_of_document: int
@@ -81,17 +81,17 @@ class TokensKeys(SourceKeys, total=False):
     vocabulary: int
 
 
-class ArraysKeys(FieldKeys, total=False):
+class ArraysOptions(FieldOptions, total=False):
     files: Mapping[str, Path]
     format: str
 
 
-class AudioFolderKeys(TypedDict, total=False):
+class AudioFolderOptions(TypedDict, total=False):
     crop: Any
     max_sample_bytes: Size
     mono: bool
     store: Mapping[str, Any]
 
 
-class ImageTableKeys(FieldKeys, total=False):
+class ImageTableOptions(FieldOptions, total=False):
     max_file_bytes: Size

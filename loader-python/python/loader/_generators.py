@@ -59,7 +59,7 @@ def seed(value: int) -> None:
         numpy.random.seed([value & 0xFFFF_FFFF, value >> 32])
 
 
-def mixed(value: int, key: Any) -> int:
+def mixed_seed(value: int, key: Any) -> int:
     """Returns a number of 64 bits that depends on a number and on the content of a key."""
     content = b"".join([value.to_bytes(8, "little"), *_collate.content(key)])
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
