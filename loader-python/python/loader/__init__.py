@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     )
 
 _DATASETS = (
-    "Arrays Arrow ArrowStream AudioFolder Cached Csv CsvStream ImageFolder ImageTable IndexedTar JsonLines JsonLinesStream Mix"
-    " Parquet ParquetStream Tar Tokens"
+    "Arrays Arrow ArrowStream AudioFolder Cached Csv CsvStream ImageFolder ImageTable IndexedTar JsonLines"
+    " JsonLinesStream Mix Parquet ParquetStream Tar Tokens"
 ).split()
 _RUST = "Padded RustDataset RustStream dataset".split()
 _MODULES = {

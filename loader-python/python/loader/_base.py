@@ -1,4 +1,5 @@
-"""What the loader is built on: PyTorch's classes if PyTorch is installed, and otherwise those of `_base_numpy`.
+"""The classes that `DataLoader` and its iterator extend: PyTorch's if PyTorch is installed, and otherwise those of
+`_base_numpy`.
 
 Workers do not import this module. Main tells them whether PyTorch is installed.
 """

@@ -1,6 +1,7 @@
-"""The parts of PyTorch that ``DataLoader`` needs, for use where PyTorch is not installed. Random numbers come from NumPy.
+"""The classes of PyTorch that ``DataLoader`` and its iterator extend, for use where PyTorch is not installed. Random
+numbers come from NumPy.
 
-Arguments are checked in PyTorch's order, and what is refused raises its exceptions with its words.
+The loader checks its arguments in PyTorch's order, and raises PyTorch's exceptions with PyTorch's messages.
 """
 
 import itertools
@@ -17,7 +18,7 @@ from ._samplers_numpy import BatchSampler, RandomSampler, SequentialSampler, dra
 
 _Batch = TypeVar("_Batch", covariant=True)
 
-#: Attributes that cannot be set once a loader is made.
+#: Attributes that the program cannot set after the loader was made.
 _FIXED_ATTRIBUTES = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
 
 
@@ -27,7 +28,7 @@ class _DatasetKind:
 
 
 class DataLoader(Generic[_Batch]):
-    """The arguments of a loader, and the objects that it makes of them. The iterator is the subclass's."""
+    """A loader with checked arguments, its sampler and its collation function. The subclass makes the iterator."""
 
     _is_initialized = False
 
@@ -102,7 +103,8 @@ class DataLoader(Generic[_Batch]):
     def multiprocessing_context(self, context: BaseContext | str | None) -> None:
         if context is not None and self.num_workers == 0:
             raise ValueError(
-                "multiprocessing_context can only be used with multi-process loading (num_workers > 0), but got num_workers=0"
+                "multiprocessing_context can only be used with multi-process loading (num_workers > 0), but got"
+                " num_workers=0"
             )
         if isinstance(context, str):
             methods = multiprocessing.get_all_start_methods()
@@ -114,8 +116,8 @@ class DataLoader(Generic[_Batch]):
             context = multiprocessing.get_context(context)
         if context is not None and not isinstance(context, BaseContext):
             raise TypeError(
-                "multiprocessing_context option should be a valid context object or a string specifying the start method, but"
-                f" got multiprocessing_context={context}"
+                "multiprocessing_context option should be a valid context object or a string specifying the start"
+                f" method, but got multiprocessing_context={context}"
             )
         self._multiprocessing_context = context
 
@@ -154,16 +156,16 @@ class DataLoader(Generic[_Batch]):
         cpus = len(os.sched_getaffinity(0))
         if self.num_workers > cpus:
             warnings.warn(
-                f"This DataLoader will create {self.num_workers} worker processes in total. Our suggested max number of worker"
-                f" in current system is {cpus}, which is smaller than what this DataLoader is going to create. Please be aware"
-                " that excessive worker creation might get DataLoader running slow or even freeze, lower the worker number to"
-                " avoid potential slowness/freeze if necessary.",
+                f"This DataLoader will create {self.num_workers} worker processes in total. Our suggested max number of"
+                f" worker in current system is {cpus}, which is smaller than what this DataLoader is going to create."
+                " Please be aware that excessive worker creation might get DataLoader running slow or even freeze,"
+                " lower the worker number to avoid potential slowness/freeze if necessary.",
                 stacklevel=2,
             )
 
 
 class _BaseDataLoaderIter:
-    """The part of an iterator that needs no engine."""
+    """An iterator that counts its batches. The subclass gets each batch from the engine."""
 
     def __init__(self, loader: DataLoader) -> None:
         self._dataset = loader.dataset
@@ -176,7 +178,8 @@ class _BaseDataLoaderIter:
         self._pin_memory, self._pin_memory_device = False, None
         if loader.pin_memory:
             warnings.warn(
-                "'pin_memory' argument is set as true but PyTorch is not installed, then device pinned memory won't be used.",
+                "'pin_memory' argument is set as true but PyTorch is not installed, then device pinned memory won't be"
+                " used.",
                 stacklevel=2,
             )
         _BaseDataLoaderIter._reset(self, loader)
@@ -199,13 +202,14 @@ class _BaseDataLoaderIter:
         length = self._IterableDataset_len_called
         if self._dataset_kind == _DatasetKind.Iterable and length is not None and self._num_yielded > length:
             advice = (
-                "For multiprocessing data-loading, this could be caused by not properly configuring the IterableDataset replica"
-                " at each worker. Please see https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for"
-                " examples."
+                "For multiprocessing data-loading, this could be caused by not properly configuring the IterableDataset"
+                " replica at each worker. Please see"
+                " https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples."
             )
             warnings.warn(
-                f"Length of IterableDataset {self._dataset} was reported to be {length}(when accessing len(dataloader)), but"
-                f" {self._num_yielded} samples have been fetched. {advice if self._num_workers > 0 else ''}",
+                f"Length of IterableDataset {self._dataset} was reported to be {length}(when accessing"
+                f" len(dataloader)), but {self._num_yielded} samples have been fetched."
+                f" {advice if self._num_workers > 0 else ''}",
                 stacklevel=2,
             )
         return batch
@@ -224,8 +228,8 @@ def _check_workers(num_workers: int, timeout: float, prefetch_factor: int | None
         raise ValueError("timeout option should be non-negative")
     if prefetch_factor is not None and num_workers == 0:
         raise ValueError(
-            "prefetch_factor option could only be specified in multiprocessing."
-            "let num_workers > 0 to enable multiprocessing, otherwise set prefetch_factor to None."
+            "prefetch_factor option could only be specified in multiprocessing.let num_workers > 0 to enable"
+            " multiprocessing, otherwise set prefetch_factor to None."
         )
     if prefetch_factor is not None and prefetch_factor < 0:
         raise ValueError("prefetch_factor option should be non-negative")

@@ -1,4 +1,4 @@
-"""The class :class:`DataLoader`: its arguments, and its state."""
+"""The class :class:`DataLoader`: its arguments, and its methods for the state."""
 
 import os
 from typing import Any, Literal, TypeVar
@@ -13,38 +13,45 @@ _Batch = TypeVar("_Batch", covariant=True)
 
 
 class DataLoader(_base.DataLoader[_Batch]):
-    """Loads batches of a dataset, as ``torch.utils.data.DataLoader`` does, with worker processes that are replaced when they die.
+    """Loads batches of a dataset, as ``torch.utils.data.DataLoader`` does, with worker processes that are replaced when
+    they die.
 
-    The arguments up to ``in_order`` are PyTorch's, with the same defaults, checks, warnings and exceptions. The order of the
-    samples and the seeds of the workers are PyTorch's too, number for number.
+    The arguments up to ``in_order`` are PyTorch's, with the same defaults, checks, warnings and exceptions. The order
+    of the samples and the seeds of the workers are PyTorch's too, number for number.
 
-    A worker that dies is replaced, and its batches are loaded again. The epoch is unchanged, unless samples draw random
-    numbers: a new worker begins with the seed of the one before, so set ``seed_samples`` for such datasets.
+    The loader replaces a worker that dies, and loads its batches again. The batches of the epoch stay the same, unless
+    samples draw random numbers: a new worker begins with the seed of the one before. Set ``seed_samples`` for such
+    datasets.
 
     Args:
-        num_workers: As in PyTorch, or ``"auto"``: the loader measures, and uses as many workers as are of use, at most four per
-            CPU, or 16 if that is more, and never more than 62. Set ``persistent_workers`` too, so that an epoch begins with what
-            the epoch before has found. An iterable dataset of Python objects has one worker per CPU with ``"auto"``, because
-            it shares its samples among a fixed number of workers.
-        on_bad_sample: What happens if ``dataset[i]`` raises: ``"error"`` (default) raises it in place of the batch, ``"skip"``
-            leaves the sample out, ``"replace"`` takes another one.
+        num_workers: As in PyTorch, or ``"auto"``: the loader measures, and finds the number of workers. Its maximum is
+            four per CPU, but at least 16 and at most 62. Set ``persistent_workers`` too, so that an epoch begins with
+            the number that the epoch before has found. An iterable dataset of Python objects has one worker per CPU
+            with ``"auto"``, because it shares its samples among a fixed number of workers.
+        on_bad_sample: What happens if ``dataset[i]`` raises: ``"error"`` (default) raises it in place of the batch,
+            ``"skip"`` leaves the sample out, ``"replace"`` takes another one.
         max_bad_samples: Maximum number of bad samples in an epoch; one more ends it. 10 by default.
-        sample_timeout: Maximum seconds for one sample; a worker that takes longer is killed and replaced. No limit by default.
-        on_worker_death: ``"restart"`` (default) replaces a worker that has died, ``"fail"`` raises ``RuntimeError`` as PyTorch.
-        max_worker_deaths: Maximum number of deaths of a worker in a row; after one more it is not replaced. 10 by default.
-        seed_samples: True to seed the generators of Python, PyTorch and NumPy before each sample, from the loader's seed, the
-            epoch and the index. Then the samples of a map-style dataset are the same with any number of workers, after a
-            worker has died, and after :meth:`load_state_dict`. ``__getitems__`` is then called for one index at a time.
-            False by default: a worker seeds them once, as in PyTorch.
-        move_tasks: True if idle workers take over batches that wait behind a slow one. By default it is ``seed_samples``:
-            otherwise batch *i* is loaded by worker *i* modulo ``num_workers``, as in PyTorch, so that random numbers which
-            samples draw from the generators of their worker are PyTorch's.
+        sample_timeout: Maximum seconds for one sample; a worker that takes longer is killed and replaced. No limit by
+            default.
+        on_worker_death: ``"restart"`` (default) replaces a worker that has died, ``"fail"`` raises ``RuntimeError`` as
+            PyTorch.
+        max_worker_deaths: Maximum number of deaths of a worker in a row; after one more it is not replaced. 10 by
+            default.
+        seed_samples: True to seed the generators of Python, PyTorch and NumPy before each sample, from the loader's
+            seed, the epoch and the index. Then the samples of a map-style dataset are the same with any number of
+            workers, after a worker has died, and after :meth:`load_state_dict`. ``__getitems__`` is then called for one
+            index at a time. False by default: a worker seeds them once, as in PyTorch.
+        move_tasks: True if idle workers take over batches that wait behind a slow one. By default it is equal to
+            ``seed_samples``. If it is false, worker *i* modulo ``num_workers`` loads batch *i*, as in PyTorch, and
+            samples draw PyTorch's random numbers from the generators of their worker.
         hedge: True to give a late batch to a second worker too. False by default.
-        memory_limit: Maximum bytes of memory of the loader, or a text such as ``"4 GiB"``. By default half of the memory that
-            this process may use.
+        memory_limit: Maximum bytes of memory of the loader, or a text such as ``"4 GiB"``. By default half of the
+            memory that this process may use.
         shared_memory_limit: Maximum bytes of shared memory for batches, by default half of ``memory_limit``.
-        worker_memory_limit: Maximum bytes of memory of a worker's own; a worker that uses more is replaced. No limit by default.
-        worker_affinity: CPUs of each worker: ``"inherit"`` (default), ``"share"``, ``"spread"``, ``"pack"``, or a list of sets.
+        worker_memory_limit: Maximum bytes of memory of a worker's own; a worker that uses more is replaced. No limit by
+            default.
+        worker_affinity: CPUs of each worker: ``"inherit"`` (default), ``"share"``, ``"spread"``, ``"pack"``, or a list
+            of sets.
         warn_after: Seconds of waiting for a batch after which a warning names the worker that loads it, 30 by default.
         digest: True to compute a digest of the samples of the epoch. False by default.
         trace: File for a trace of main and the workers.
@@ -113,14 +120,14 @@ class DataLoader(_base.DataLoader[_Batch]):
             in_order=in_order,
         )
         if self._is_auto and self._dataset_kind == _DatasetKind.Map:
-            # The maximum, which `get_worker_info` shows.
+            # `get_worker_info` shows the maximum.
             self.num_workers = min(max(4 * self.num_workers, 16), 62)
         self.seed_samples = seed_samples
         self.move_tasks = seed_samples if move_tasks is None else move_tasks
         self._next_epoch = 0
         self._loaded_state: dict[str, Any] | None = None
         self._last_iterator: Any = lambda: None
-        # The state when the last iterator was dropped, as by `break`, and which iterator that is.
+        # The state when the program has dropped the last iterator, for example by `break`.
         self._last_state: dict[str, Any] | None = None
         self._last_iterator_number = 0
         is_python = _rust.base_of(dataset) is None
@@ -139,9 +146,9 @@ class DataLoader(_base.DataLoader[_Batch]):
         if self.num_workers > 0:
             if _worker_info.is_worker:
                 raise RuntimeError(
-                    "a worker process has begun to load with workers of its own: put the lines that begin to train under"
-                    ' `if __name__ == "__main__":`, because workers import this script, or install cloudpickle; a dataset'
-                    " that has a loader must load with num_workers=0"
+                    "a worker process has begun to load with workers of its own: put the lines that begin to train"
+                    ' under `if __name__ == "__main__":`, because workers import this script, or install cloudpickle; a'
+                    " dataset that has a loader must load with num_workers=0"
                 )
             if not self._is_auto:
                 self.check_worker_number_rationality()
@@ -150,27 +157,28 @@ class DataLoader(_base.DataLoader[_Batch]):
         return _iterator.LoaderIterator(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns what a pickle or a copy of the loader has: all but its iterators and their positions."""
-        # As a function, `type(None)` returns `None`, and unlike a lambda it can be pickled.
+        """Returns what a pickle or a copy of the loader has: everything except its iterators and their positions."""
+        # `type(None)` is a function that returns `None` and, unlike a lambda, can be pickled.
         return self.__dict__ | {"_iterator": None, "_last_iterator": type(None), "_last_state": None}
 
     def _end_epoch(self) -> None:
-        """Called when the iterator of :class:`NoBatches` has ended: the next one begins an epoch."""
+        """:class:`NoBatches` calls it at its end. The next iterator begins an epoch."""
         if self._loaded_state is not None:
             self._loaded_state = self._loaded_state | {"at": "between"}
         self._iterator = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state, which is the position in the epoch: after the batch that the last iterator has returned last,
-        however many batches are loaded ahead. It has only what JSON has. It contains the random number generators that
-        determine the order, and the states of a dataset and a sampler with ``state_dict`` and ``load_state_dict``.
+        """Returns the state: the position after the batch that the last iterator has returned last, however many
+        batches workers have loaded ahead. The state consists of JSON values. It contains the random number generators
+        that determine the order, and the states of a dataset and a sampler that have ``state_dict`` and
+        ``load_state_dict``.
 
-        After the last batch the state still belongs to the epoch, and the iterator that continues from it has no batches.
-        Once the iterator has ended, the state is the beginning of the next epoch.
+        After the last batch the state still belongs to the epoch, and the iterator that continues from it has no
+        batches. Once the iterator has ended, the state is the beginning of the next epoch.
 
         Raises:
-            RuntimeError: If the dataset or the sampler has ``state_dict`` and ``load_state_dict``, and ``state_dict`` has raised an
-                exception, which is the cause, or has returned what ``pickle`` cannot write.
+            RuntimeError: If the dataset or the sampler has ``state_dict`` and ``load_state_dict``, and ``state_dict``
+                has raised an exception, which is the cause, or has returned what ``pickle`` cannot write.
         """
         if self._loaded_state is not None:
             return self._loaded_state
@@ -183,7 +191,7 @@ class DataLoader(_base.DataLoader[_Batch]):
         return state
 
     def _before_epoch(self) -> dict[str, Any]:
-        """Returns the part of the state that the datasets and samplers have, if there was no iterator yet."""
+        """Returns the states of the dataset and the sampler, for a loader that has had no iterator."""
         dataset = _stateful.dataset_state(self.dataset) if self.num_workers == 0 else None
         datasets = {} if dataset is None else {"0": _state.to_text(dataset)}
         sampler = _state.sampler_of(self)
@@ -194,24 +202,24 @@ class DataLoader(_base.DataLoader[_Batch]):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Makes the next iterator continue from a position that :meth:`state_dict` has returned, with the same dataset and
-        options. The number of workers of a map-style dataset may be another one, unless it has ``state_dict``. The order of
-        the rest is the same, if the sampler draws before its first batch, as those of PyTorch do, or has ``state_dict`` and
-        ``load_state_dict``.
+        """Makes the next iterator continue from a position that :meth:`state_dict` has returned, with the same dataset
+        and options. The number of workers of a map-style dataset may be another one, unless it has ``state_dict``. The
+        rest of the epoch has the same order if the sampler draws its random numbers before its first batch, as
+        PyTorch's samplers do, or if it has ``state_dict`` and ``load_state_dict``.
 
         The state contains pickles, so load only states that you trust.
 
         Raises:
-            ValueError: If ``state_dict`` is not a state of a loader, or has a format version that this package does not read.
-                The next ``iter`` raises it if the loader has another dataset, other options, or another number of workers
-                where that matters; in that case it is an ``AssertionError`` too, as torchdata raises.
+            ValueError: If ``state_dict`` is not a state of a loader, or has a format version that this package does not
+                read. The next ``iter`` raises it if the loader has another dataset, other options, or another number of
+                workers where that matters; in that case it is an ``AssertionError`` too, as torchdata raises.
         """
         if not isinstance(state_dict, dict) or "version" not in state_dict:
             raise ValueError("this is no state of a loader: it must come from DataLoader.state_dict()")
         if state_dict["version"] != _state.VERSION:
             raise ValueError(
-                f"this state has version {state_dict['version']}, and this package reads {_state.VERSION}: load it with the version"
-                " of the package that wrote it"
+                f"this state has version {state_dict['version']}, and this package reads {_state.VERSION}: load it with"
+                " the version of the package that wrote it"
             )
         if "at" not in state_dict:
             raise ValueError("this state is incomplete: it must come from DataLoader.state_dict()")
@@ -219,5 +227,5 @@ class DataLoader(_base.DataLoader[_Batch]):
         self._loaded_state = state_dict
         self._last_iterator, self._last_state = (lambda: None), None
         self._last_iterator_number += 1
-        # Persistent workers belong to the epoch before.
+        # The next epoch starts new workers, because persistent ones belong to the epoch before.
         self._iterator = None

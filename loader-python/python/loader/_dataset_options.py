@@ -1,4 +1,4 @@
-"""The types of the keyword arguments of the dataset classes in ``datasets``."""
+"""The types of the keyword arguments of the classes in ``datasets``: the options of each format."""
 
 import os
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,5 @@
-"""The engine of an iterator: what main makes it from, and what main sends to the workers."""
+"""Makes the engine of an iterator of ``DataLoader``: its options, the order, and the pickle that main sends to the
+workers."""
 
 import functools
 import json
@@ -43,10 +44,11 @@ OPTION_NAMES = (
 
 
 class EngineSetup(NamedTuple):
-    """An engine, and the objects of main that it uses or that its workers open."""
+    """An engine, and the objects that main keeps as long as the engine: the engine calls them, or its workers open
+    them."""
 
     engine: _native.Engine
-    #: Makes what the program gets of a batch of the engine.
+    #: Makes the batch of the program from what a worker has sent.
     decode: Callable[..., Any]
     order: Order | None
     fetcher: _fetch.Fetcher | None = None
@@ -55,7 +57,8 @@ class EngineSetup(NamedTuple):
 
 
 def make(iterator: _BaseDataLoaderIter, loader: Any, states: dict[int, bytes]) -> EngineSetup:
-    """Makes the engine of an iterator. ``states`` are the states of the dataset in the workers that are resumed."""
+    """Makes the engine of an iterator. ``states`` are the states of the dataset with which the workers resume, by
+    worker."""
     if iterator._num_workers == 0 and iterator._timeout != 0:
         raise AssertionError("a loader without workers has no timeout: num_workers=0 needs timeout=0")
     if iterator._num_workers > 0 and loader.prefetch_factor == 0:
@@ -96,7 +99,7 @@ def _rust_setup(
     if iterator._dataset_kind == _DatasetKind.Map:
         order = IndexOrder(iterator._index_sampler, iterator._auto_collation, len(dataset), subsets)
     options = engine_options(loader) | {"seed": iterator._base_seed}
-    # Samples draw from generators of their own, so batches may move between workers.
+    # Each sample draws from a generator of its own, so any worker may load a batch.
     options.pop("move_tasks", None)
     engine = _rust_loader.engine(
         dataset,
@@ -203,7 +206,8 @@ def _class_name(value: Any) -> str:
 
 
 def _length(value: Any) -> int:
-    """Returns the length, and 0 if there is none. PyTorch does not ask for it here, so no exception of it must end the epoch."""
+    """Returns the length, and 0 if there is none. PyTorch does not call ``len`` here, so an exception of ``len`` must
+    not end the epoch."""
     try:
         return len(value)
     except Exception:

@@ -1,14 +1,18 @@
-"""What the workers of an iterable dataset entry of each epoch, which no batch carries to main.
+"""The epoch log: a memory file in which the workers of an iterable dataset write what main needs of each epoch, beside
+the batches.
 
-Main makes a file in memory, and workers append entries:
+Main makes the file, and workers append entries of two kinds:
 
-- The states of the random number generators with which a worker has begun its part of a dataset without a state of its own.
-  A worker that continues this part, after a death or a resume, begins with them too, so it reads the same samples again.
-- The state of the dataset in a persistent worker at the end of an epoch. The worker writes it before it reports the end to main.
+- The states of the random number generators with which a worker has begun its shard of a dataset that has no
+  ``state_dict``. A worker that continues the shard, after a death or a resume, begins with the same states, so it reads
+  the same samples again.
+- The state of the dataset in a persistent worker at the end of an epoch. The worker writes it before it reports the end
+  to main.
 
-Workers are ahead of the program, so each entry has the number of its epoch.
+Workers load ahead of the program, so each entry has the number of its epoch.
 
-Alternative considered: the generators in the position that goes with each batch. They are 13 KB, and cost 4 us per batch.
+Alternative considered: the generators in the position that a worker sends with each batch. They have 13 KB, and take 4
+us per batch.
 """
 
 import os
@@ -21,7 +25,8 @@ from ._memory_file import MemoryFile
 #: The kinds of entries.
 GENERATORS, LAST_STATE = range(2)
 
-#: Begins each entry. A worker that is killed may leave a part of a entry, after which the reader looks for the next one.
+#: Each entry begins with it. A worker that is killed may leave a part of an entry. The reader then looks for the next
+#: mark.
 _MARK = b"loader's entry: "
 
 #: Mark, kind, worker, epoch, and size and checksum of the content that follows.
@@ -29,7 +34,7 @@ _HEADER = struct.Struct(f"<{len(_MARK)}sBQQQL")
 
 
 class EpochLog(MemoryFile):
-    """Main's side."""
+    """The epoch log in main."""
 
     def __init__(self) -> None:
         super().__init__("loader-epoch-log")
@@ -71,10 +76,10 @@ class EpochLog(MemoryFile):
 
 
 def append(path: str, kind: int, worker: int, epoch: int, entry: bytes) -> None:
-    """Appends a entry, in a worker or in main."""
+    """Appends an entry, in a worker or in main."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     try:
-        # One call, so that the entries of two workers do not mix.
+        # One call, so that no other worker writes in the middle of the entry.
         os.write(file, _HEADER.pack(_MARK, kind, worker, epoch, len(entry), zlib.crc32(entry)) + entry)
     finally:
         os.close(file)
@@ -100,5 +105,5 @@ def _entries(content: bytes) -> Iterator[tuple[int, int, int, bytes, int]]:
                 yield kind, worker, epoch, entry, body + size
                 start = content.find(_MARK, body + size)
                 continue
-        # A worker is writing it, or was killed while it wrote.
+        # The entry is not complete: a worker is writing it, or was killed while it wrote.
         start = content.find(_MARK, start + 1)

@@ -1,4 +1,5 @@
-"""A dataset that is open in this process, with the functions that turn its samples into batches."""
+"""The fetcher: a dataset that is open in one process, with its collation function. The engine calls it in each worker,
+and in main without workers."""
 
 import functools
 import pickle
@@ -11,7 +12,7 @@ from ._stateful import dataset_state, is_stateful, restore_between
 
 
 class Fetcher:
-    """What the engine calls to load: in a worker, or in main without workers.
+    """Loads samples and makes batches of them, when the engine calls it.
 
     Args:
         dataset: The dataset, map-style or iterable.
@@ -35,7 +36,6 @@ class Fetcher:
         self._keys = keys
         self.encode = encode
         self.is_local = encode is None
-        # As in PyTorch, the method may be there and false.
         self._worker = 0
         self._epoch_log: str | None = None
         self._is_persistent = False
@@ -44,6 +44,7 @@ class Fetcher:
         self.saved_generators: bytes | None = None
         self._begun_items: Items | None = None
         self._items: Items | None = None
+        # As in PyTorch, the attribute may exist and be false.
         self.has_many = auto_collation and bool(getattr(dataset, "__getitems__", None))
 
     def get(self, number: int, epoch: int, seed: int | None) -> Any:
@@ -70,15 +71,15 @@ class Fetcher:
             return samples
         if seed is not None:
             raise TypeError(
-                "with seed_samples=True, __getitems__ must return a list with one sample for each key, and it has returned"
-                f" {type(samples).__qualname__}: return such a list, or set seed_samples=False"
+                "with seed_samples=True, __getitems__ must return a list with one sample for each key, and it has"
+                f" returned {type(samples).__qualname__}: return such a list, or set seed_samples=False"
             )
-        # PyTorch gives whatever it is to `collate_fn`. The engine wants a sample per key.
+        # PyTorch calls `collate_fn` with any other object as it is. The engine needs one sample for each key.
         return [_WholeBatch(samples), *keys[1:]]
 
     def set_worker(self, worker: int, is_map: bool, epoch_log: str | None, is_persistent: bool) -> None:
-        """Called in a worker. The state of a map-style dataset goes with each batch. What concerns an epoch of an iterable
-        dataset goes into the file ``epoch_log``."""
+        """Says which worker this process is. The worker sends the state of a map-style dataset with each batch. It
+        writes entries about an iterable dataset into the epoch log at the path ``epoch_log``."""
         self._worker, self._epoch_log, self._is_persistent = worker, epoch_log, is_persistent
         self._sends_state = is_map and is_stateful(self.dataset)
 
@@ -87,7 +88,8 @@ class Fetcher:
         self._begun_items = self._begun_items or Items(self.dataset, None, None, self.is_local)
 
     def iterate(self, epoch: int, snapshot: bytes | None) -> Items:
-        """Begins the samples of an iterable dataset in an epoch, after a position that :meth:`Items.snapshot` has returned."""
+        """Begins the samples of an iterable dataset in an epoch, after a position that :meth:`Items.snapshot` has
+        returned."""
         begun, self._begun_items = self._begun_items, None
         if snapshot is not None or begun is None:
             begun = self._begin_items(epoch, pickle.loads(snapshot) if snapshot is not None else None)
@@ -150,7 +152,8 @@ class BatchWithState(NamedTuple):
 
 
 class _WholeBatch:
-    """What ``__getitems__`` has returned, if it is not a list with a sample per key. Stands for the first sample."""
+    """What ``__getitems__`` has returned, if it is not a list with one sample for each key. It has the place of the
+    first sample."""
 
     def __init__(self, samples: Any) -> None:
         self.samples = samples

@@ -1,4 +1,5 @@
-"""The samples of an iterable dataset, which the fetcher reads."""
+"""The samples of an iterable dataset in one process, and the position in them. The fetcher makes them, and the engine
+reads them."""
 
 import contextlib
 import itertools
@@ -13,15 +14,16 @@ from ._stateful import is_stateful, pickle_position, states_in
 class Items:
     """The samples of an iterable dataset, and the position in them.
 
-    A dataset or its iterator may have ``state_dict`` and ``load_state_dict``, as with torchdata's ``StatefulDataLoader``. For any
-    other, the position is the number of samples, and samples before it are read again and dropped. So that these are the same
-    samples, also if the dataset shuffles, they are read with the generators with which they were read before.
+    A dataset or its iterator may have ``state_dict`` and ``load_state_dict``, as with torchdata's
+    ``StatefulDataLoader``. For any other dataset, the position is the number of samples, and the process reads the
+    samples before the position again and drops them. It restores the generators first, so a dataset that shuffles gives
+    the same samples again.
 
     Args:
         dataset: The dataset.
         position: What :meth:`snapshot` has returned, as an object; ``None`` at the beginning.
-        generators: What :meth:`generators` has returned; ``None`` if the generators are to stay as they are.
-        is_local: True if the program draws from the same generators.
+        generators: What :meth:`generators` has returned; ``None`` to leave the generators as they are.
+        is_local: True in main, where the program draws from the same generators.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class Items:
                 self._begin(position.get("count", 0), saved)
         #: True if the dataset or its iterator has a state of its own.
         self.is_stateful = is_stateful(self._items) or is_stateful(self._dataset)
-        # The program may draw before it asks for the first sample, for which a generator function begins.
+        # The program may draw before it asks for the first sample, and a generator function begins only then.
         self._captures_first = is_local and self._count == 0
 
     def _restore(self, states: dict[str, Any]) -> None:
@@ -69,8 +71,8 @@ class Items:
         next(itertools.islice(self._items, count, count), None)
 
     def generators(self) -> bytes | None:
-        """Returns the states of the generators from before ``iter``, and without workers from before the first sample too;
-        ``None`` if the dataset or its iterator has a state of its own."""
+        """Returns the states of the generators from before ``iter``, and without workers from before the first sample
+        too; ``None`` if the dataset or its iterator has a state of its own."""
         return None if self.is_stateful else pickle.dumps(self._generators, protocol=5)
 
     def __next__(self) -> Any:
@@ -106,8 +108,8 @@ _NOTHING = object()
 
 
 def _with_start_again(items: Iterator[Any], dataset: Any, start: Any) -> Iterator[Any]:
-    """Returns the items of a dataset of Hugging Face. It keeps a position that it was given, and would begin the next epochs there
-    too."""
+    """Returns the items of a dataset of Hugging Face, and makes its next epoch begin at the start. The dataset keeps
+    the position that it has loaded, and would begin each later epoch there too."""
     first = next(items, _NOTHING)
     dataset._starting_state_dict = start
     if first is not _NOTHING:

@@ -1,4 +1,5 @@
-"""The iterators of :class:`DataLoader`, which return the batches of the engine in main."""
+"""The iterators of :class:`DataLoader`: they begin or resume an epoch, return the batches of the engine, and know the
+state."""
 
 import contextlib
 import functools
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LoaderIterator(_BaseDataLoaderIter):
-    """The batches of an epoch; of several, if the workers are persistent."""
+    """Returns the batches of an epoch, or of several epochs one after the other if the workers are persistent."""
 
     def __init__(self, loader: "DataLoader") -> None:
         state = loader._loaded_state
@@ -27,7 +28,7 @@ class LoaderIterator(_BaseDataLoaderIter):
         self._stateful_sampler = _state.sampler_of(loader)
         self._fetcher: _fetch.Fetcher | None = None
         self._epoch_log: _epoch_log.EpochLog | None = None
-        # The states of the dataset in the workers, as far as they are known.
+        # The last state of the dataset that main knows, by worker.
         self._dataset_states: dict[int, bytes] = {}
         self._is_before_seed = False
         if state is not None:
@@ -36,9 +37,10 @@ class LoaderIterator(_BaseDataLoaderIter):
             self._dataset_states = {int(worker): _state.from_text(text) for worker, text in state["datasets"].items()}
         is_undrawn = within is None or (is_map and within["engine"]["place"] == "start")
         if is_undrawn and loader.num_workers == 0 and 0 in self._dataset_states:
-            # Before the epoch draws its numbers: the dataset may set the generators.
+            # The dataset may set the generators, so it is restored before the epoch draws its numbers.
             _stateful.restore_between(loader.dataset, pickle.loads(self._dataset_states.pop(0)))
-        # True if the state is from before what PyTorch's class draws: the seed, and the order of a sampler that is no generator.
+        # True if the state is from before the draws of PyTorch's class: the base seed, and the order of a sampler that
+        # is not a generator function.
         is_before_seed = state is not None and (within is None or not is_map or within["is_before_seed"])
         with contextlib.ExitStack() as stack:
             if is_before_seed:
@@ -50,11 +52,12 @@ class LoaderIterator(_BaseDataLoaderIter):
             if within is not None:
                 self._base_seed = within["base_seed"]
             elif state is not None and "base_seed" in state and loader.persistent_workers:
-                # The workers of the state would have stayed, and their seed has been drawn before.
+                # In the run of the state, persistent workers would have stayed, and their seed was drawn before the
+                # state.
                 self._generators.restore(state["generators"])
                 if loader.seed_samples or _rust.base_of(loader.dataset) is not None:
-                    # The seed of a sample depends on the epoch too. Otherwise the new workers would draw the numbers of the
-                    # first epoch once more, so they keep the new seed.
+                    # The seed of a sample depends on the epoch too. Otherwise the new workers would draw the numbers of
+                    # the first epoch once more, so they keep the new seed.
                     self._base_seed = state["base_seed"]
             self._make_engine(loader)
             if is_map:
@@ -67,11 +70,11 @@ class LoaderIterator(_BaseDataLoaderIter):
                 if not is_before_seed:
                     self._captured_generators = self._generators.capture()
                     if self._num_workers > 0 or within is not None:
-                        # PyTorch, too, begins the sampler once more for workers.
+                        # PyTorch too calls `iter` of the sampler a second time if there are workers.
                         self._load_sampler(state)
                         self._sampler_iter = iter(self._index_sampler)
                 self._batches = self._start(loader, state)
-        # The state of a dataset within an epoch is from after these draws.
+        # In the run of the state, these draws were before the state of the dataset.
         if within is not None:
             self._restore_generators(within)
         if self._fetcher is not None:
@@ -82,7 +85,7 @@ class LoaderIterator(_BaseDataLoaderIter):
             self._batches = self._start(loader, state)
 
     def _restore_generators(self, within: dict[str, Any]) -> None:
-        """Gives back the generators with which an iterable dataset was begun."""
+        """Gives the fetcher or the epoch log the generators with which an iterable dataset was begun."""
         for worker, text in within["dataset_generators"].items():
             generators = _state.from_text(text)
             if self._fetcher is not None:
@@ -129,17 +132,17 @@ class LoaderIterator(_BaseDataLoaderIter):
             elif self._order is not None and self._order.first_keys_hash != within["first_keys"]:
                 # The engine compares the numbers of the first batch, which do not show which keys these are.
                 raise ValueError(
-                    "the sampler gives another first batch than in the run of the state: make the loader with the same `sampler` and"
-                    " `generator` as before"
+                    "the sampler gives another first batch than in the run of the state: make the loader with the same"
+                    " `sampler` and `generator` as before"
                 )
             self._num_yielded = within["returned"]
         else:
             batches = self._engine.iterate(loader._next_epoch, self._decode)
             if state is not None:
-                # While the generators are those of the state.
+                # The first batch is drawn while the generators are those of the state.
                 batches.draw_first()
             loader._next_epoch += 1
-        # Only now: a state that does not fit must not be forgotten.
+        # The state is dropped only now: after an error, the program can still use the loader with it.
         loader._loaded_state = None
         self._is_over = False
         self._epoch = batches.epoch
@@ -157,7 +160,8 @@ class LoaderIterator(_BaseDataLoaderIter):
         if self._epoch_log is not None:
             self._epoch_log.begin_epoch(self._epoch + 1)
         if isinstance(self._dataset, _base.data_pipes):
-            # PyTorch has given it the seed of this epoch. Workers get it with the dataset, so they cannot stay.
+            # PyTorch has given the data pipe the seed of this epoch. Workers get the seed with the dataset, so new
+            # workers are needed.
             self._make_engine(loader)
         self._batches = self._start(loader, None)
 
@@ -171,8 +175,8 @@ class LoaderIterator(_BaseDataLoaderIter):
         if type(batch) is _fetch.BatchWithState:
             batch = batch.batch
         if self._pin_memory:
-            # PyTorch's allocator uses this memory again only after the copies to the device that read it. A slot is used
-            # again as soon as the batch is dropped, so slots are not page-locked.
+            # PyTorch's allocator uses this memory again only after the copies to the device that read it. A slot is
+            # used again as soon as the batch is dropped, so slots are not page-locked.
             try:
                 batch = _base.pin_memory(batch, self._pin_memory_device)
             except KeyboardInterrupt:
@@ -184,14 +188,14 @@ class LoaderIterator(_BaseDataLoaderIter):
             self._last_pids = self._batches.worker_pids()
         if self._order is not None:
             if self._in_order:
-                # The state is behind this batch from now on.
+                # No later state needs the sampler's state from before this batch.
                 self._order.sampler_states.pop(self._num_yielded, None)
             if self._order.has_keys and (first := self._batches.first_unreturned()) is not None:
                 self._order.free(first)
         return batch
 
     def _state(self) -> dict[str, Any] | None:
-        """Returns what the state of the loader says of this epoch; `None` once the iterator is closed."""
+        """Returns the part of the loader's state that concerns this epoch; ``None`` if the iterator is closed."""
         text = self._batches.state()
         if text is None:
             return None
@@ -201,7 +205,7 @@ class LoaderIterator(_BaseDataLoaderIter):
         if self._epoch_log is not None and self._persistent:
             states |= self._epoch_log.last_states(self._epoch if is_within else self._epoch + 1)
         if self._fetcher is not None and not (is_within and self._order is None and not _state.is_at_start(engine)):
-            # Elsewhere the engine's state has it.
+            # In the other cases the engine's state has the position of the dataset.
             snapshot = self._fetcher.snapshot()
             states = {} if snapshot is None else {0: snapshot}
         state: dict[str, Any] = {"datasets": {str(worker): _state.to_text(each) for worker, each in states.items()}}
@@ -234,7 +238,8 @@ class LoaderIterator(_BaseDataLoaderIter):
 
     @property
     def _workers(self) -> list[WorkerProcess]:
-        """The workers, as programs that use PyTorch's private list expect them; at the end of an epoch those that were there."""
+        """The workers, for programs that use PyTorch's private list. After the end of an epoch, the workers of that
+        epoch."""
         self._last_pids = self._batches.worker_pids() or self._last_pids
         return [WorkerProcess(pid) for pid in self._last_pids]
 
@@ -260,7 +265,8 @@ class LoaderIterator(_BaseDataLoaderIter):
 
 
 class NoBatches:
-    """The rest of an epoch whose state was taken after its last batch, before its iterator had ended."""
+    """Returns no batches: the rest of an epoch whose state was taken after its last batch, before its iterator had
+    ended."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader

@@ -1,8 +1,10 @@
-"""Keys of samples that are not plain integers, such as strings, tuples and NumPy's integers.
+"""The keys of samples that are not plain integers, such as strings, tuples and NumPy's integers. Main keeps them, and
+workers read them.
 
-A plain integer from 0 is its own number in the engine's tasks. For other keys main writes a pickle of all keys of a batch
-into a file in memory that the workers read, and sends numbers that contain its offset. A worker that loads a batch again
-reads its keys there. Once the program has got the batch, no worker needs its keys any more, and main frees them.
+A plain integer from 0 is its own number in the engine's tasks. For other keys, main writes a block, which is a pickle
+of the keys of a batch, into a memory file, and the tasks carry numbers that contain the offset of the block. A worker
+reads the keys in the file, also when it loads a batch again. When the program has got the batch, no worker needs its
+keys, and main frees them.
 """
 
 import contextlib
@@ -15,9 +17,9 @@ from typing import Any
 from . import _collate
 from ._memory_file import MemoryFile
 
-#: The lowest number that stands for a key in the file. In the bits below, 16 to 61 are the offset of the block in bytes, and
-#: 0 to 15 the position in the block. So a batch has the same numbers in each run, and a state fits the loader that continues
-#: from it.
+#: The lowest number that stands for a key in the file. The bits 16 to 61 are the offset of the block in bytes, and the
+#: bits 0 to 15 the position in the block. A batch has the same numbers in each run, so that a state fits the loader
+#: that resumes from it.
 FIRST_NUMBER = 1 << 62
 _BLOCK_KEYS = 1 << 16
 _OFFSET_SHIFT = 16
@@ -26,10 +28,11 @@ _FREED_BYTES = 1 << 20
 
 
 class KeyFile:
-    """Main's side: files in memory for the keys of the batches that the program has not got.
+    """The keys of the batches that the program has not got, in main, in memory files.
 
-    Epochs use two files in turn. When main begins an epoch, workers may still load batches of the epoch before, if the program
-    has left it early. They have ended all tasks of earlier epochs, because main waited for that when it began the epoch before.
+    Epochs use two files in turn. When main begins an epoch, workers may still load batches of the epoch before, if the
+    program has left that epoch early. Workers have ended all tasks of earlier epochs, because main waited for that when
+    it began the epoch before.
     """
 
     def __init__(self) -> None:
@@ -83,7 +86,7 @@ class _EpochFile(MemoryFile):
         end = self._batches[0][1] if self._batches else self._size
         end -= end % _FREED_BYTES
         if end > self._freed:
-            # A system that cannot free it keeps it until the epoch ends.
+            # A system that cannot free the memory keeps it until the epoch ends.
             with contextlib.suppress(OSError), mmap.mmap(self._file, end - self._freed, offset=self._freed) as memory:
                 memory.madvise(mmap.MADV_REMOVE)
             self._freed = end
@@ -96,7 +99,7 @@ class _EpochFile(MemoryFile):
 
 
 class KeyReader:
-    """A worker's side: opens the file of an epoch when one of its keys is asked for."""
+    """Reads keys in a worker. It opens the file of an epoch when the worker needs the first key of that epoch."""
 
     def __init__(self, paths: tuple[str, ...]) -> None:
         self._paths = paths
@@ -130,7 +133,7 @@ class KeyReader:
 
 
 class KeyList:
-    """The keys of the batches that the program has not got, without workers."""
+    """The keys of the batches that the program has not got, for a loader without workers."""
 
     def __init__(self) -> None:
         self.begin(0)

@@ -1,4 +1,5 @@
-"""The order of an epoch: the batches that PyTorch's sampler gives, as the numbers that the engine's tasks carry."""
+"""The order of an epoch: the batches that the sampler gives, as the numbers that the engine's tasks carry. The engine
+draws the batches in main."""
 
 import hashlib
 import itertools
@@ -11,7 +12,7 @@ from ._rust import position
 
 
 class Order:
-    """The batches of an epoch, as the engine asks for them. Subclasses make numbers of the sampler's keys.
+    """Gives the engine the batches of an epoch. The subclasses make numbers of the sampler's keys.
 
     Args:
         sampler: Gives batches of keys, or keys without automatic batching.
@@ -27,23 +28,24 @@ class Order:
         self._has_loaded_state = False
         #: Number of batches that the sampler has given in this epoch, and the first of them.
         self.drawn = 0
-        #: True if it keeps keys, which :meth:`free` frees.
+        #: True if the epoch has keys that :meth:`free` must free.
         self.has_keys = False
         self.first_batch: list[int] = []
         #: A hash of the keys of the first batch, if they are not plain integers and can be hashed.
         self.first_keys_hash: str | None = None
-        #: Called before the sampler is asked for the first batch, which may be later than the beginning of the epoch.
+        #: Captures the generators before the sampler gives the first batch, which may be after the start of the epoch.
         self.capture_generators: Callable[[], Any] | None = None
-        #: What it has returned.
+        #: What ``capture_generators`` has returned.
         self.generators: Any = None
-        #: The states of a stateful sampler, by the number of batches that it had given. Main removes what it does not need.
+        #: The states of a stateful sampler, by the number of batches that it had given. Main removes the states that it
+        #: does not need.
         self.sampler_states: dict[int, Any] = {}
 
     def set_iterator(
         self, iterator: Iterator[Any], capture_state: Callable[[], Any] | None = None, has_loaded_state: bool = False
     ) -> None:
-        """Sets the iterator over the sampler for the next epoch. ``capture_state`` returns the state of a stateful sampler.
-        ``has_loaded_state`` is true if the sampler has loaded a state."""
+        """Sets the iterator over the sampler for the next epoch. ``capture_state`` returns the state of a stateful
+        sampler. ``has_loaded_state`` is true if the sampler has loaded a state."""
         self._iterator, self._skipped = iterator, ()
         self._capture_state, self._has_loaded_state = capture_state, has_loaded_state
         self.generators = None
@@ -56,11 +58,13 @@ class Order:
         return self.sampler_states.get(drawn)
 
     def skip(self, first: list[int], drawn: int) -> None:
-        """Says that the sampler goes on after ``drawn`` batches. The engine skips these, and looks at the first one only."""
+        """Puts ``drawn`` placeholders before the batches of the sampler, which has loaded its state after them. The
+        engine skips them, and compares only the first batch with its state."""
         self._skipped = itertools.islice(itertools.chain([first], itertools.repeat([0])), drawn)
 
     def begin(self, _epoch: int) -> Generator[list[int] | _native.Numbers, bool | None]:
-        """Begins an epoch. ``send(True)`` leaves a batch out, and returns an empty list."""
+        """Gives the batches of an epoch. ``send(True)`` draws a batch from the sampler, and returns an empty list in
+        its place."""
         items, self._iterator = self._iterator or iter(self._sampler), None
         self._begin_epoch()
         if self.capture_generators is not None:
@@ -150,7 +154,8 @@ class IndexOrder(Order):
 
 
 def _hash_of(keys: list[Any]) -> str | None:
-    """Returns a hash of keys that is the same in each process; ``None`` if some key may be shown in different ways."""
+    """Returns a hash of keys that is the same in each process; ``None`` if ``repr`` of a key may differ between
+    processes."""
 
     def is_simple(key: Any) -> bool:
         if isinstance(key, (tuple, list)):

@@ -1,4 +1,5 @@
-"""What the tensors of a Rust dataset become in main: tensors of PyTorch, arrays of NumPy, or objects with DLPack."""
+"""Converts the tensors of a Rust dataset in main to its output: tensors of PyTorch, arrays of NumPy, or objects with
+DLPack."""
 
 import importlib.util
 from collections.abc import Callable
@@ -11,7 +12,7 @@ Convert = Callable[[_native.Array], Any]
 
 
 def converter(output: Output | None) -> Convert:
-    """Returns the function that makes what the user gets of a tensor."""
+    """Returns the function that converts a tensor to the output."""
     if output is None:
         output = "torch" if importlib.util.find_spec("torch") is not None else "numpy"
     match output:
@@ -25,13 +26,13 @@ def converter(output: Output | None) -> Convert:
 
 
 def _to_torch(array: _native.Array) -> Any:
-    """Returns a tensor that shares the memory. `uint16`, `uint32` and `uint64` stay what they are, and PyTorch has few functions
-    for them: convert them in the workers with the key `dtypes`."""
+    """Returns a tensor that shares the memory. It keeps the dtypes `uint16`, `uint32` and `uint64`, for which PyTorch
+    has few functions: convert them in the workers with the option `dtypes`."""
     import numpy
     import torch
 
     tensor = torch.from_numpy(numpy.asarray(array))
-    # A buffer has no format for `bfloat16`.
+    # The buffer protocol has no format for `bfloat16`.
     return tensor.view(torch.bfloat16) if array.dtype == "bfloat16" else tensor
 
 

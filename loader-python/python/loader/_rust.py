@@ -1,7 +1,7 @@
-"""Rust datasets: what workers load without Python code.
+"""Rust datasets: the classes whose samples workers load without Python code.
 
-A dataset is a description, the keys of the section ``[dataset]`` of a config file, which ``loader-data`` checks and opens.
-A pickle of a dataset is its description.
+A dataset object holds a description: the keys of the section ``[dataset]`` of a config file, which ``loader-data``
+checks and opens. A pickle of the object has only the description.
 
 Alternative considered: Python classes with a method for each option. The description has every option of every format
 already, is checked in one place, and is what the ``loader`` command reads.
@@ -29,12 +29,12 @@ class Padded(NamedTuple):
 
 
 class _DescribedDataset:
-    """A dataset of ``loader-data``.
+    """A dataset that ``loader-data`` opens from its description.
 
     Args:
         keys: The keys of the section ``[dataset]`` of a config file, with ``kind``.
-        output: What tensors are: ``"torch"``, the default if PyTorch is installed, ``"numpy"``, or ``"dlpack"`` for objects
-            with ``__dlpack__``, which other frameworks take, such as ``jax.dlpack.from_dlpack``.
+        output: What tensors are: ``"torch"``, the default if PyTorch is installed, ``"numpy"``, or ``"dlpack"`` for
+            objects with ``__dlpack__``, which other frameworks take, such as ``jax.dlpack.from_dlpack``.
     """
 
     def __init__(self, keys: Mapping[str, Any], output: Output | None = None) -> None:
@@ -43,7 +43,7 @@ class _DescribedDataset:
     def _open(self, native: _native.RustDataset, output: Output | None) -> None:
         self._native_dataset = native
         self._output = output
-        #: Makes what the user gets of a tensor.
+        #: Converts a tensor to the output.
         self.convert = converter(output)
 
     @property
@@ -63,8 +63,8 @@ class _DescribedDataset:
 class RustDataset(_DescribedDataset):
     """A map-style dataset whose samples Rust workers load without Python code.
 
-    ``dataset[i]`` loads one sample in this process. Its random transforms draw from a seed of Python's :mod:`random`, or of
-    PyTorch's default generator if PyTorch is imported.
+    ``dataset[i]`` loads one sample in this process. Its random transforms draw from a seed of Python's :mod:`random`,
+    or of PyTorch's default generator if PyTorch is imported.
     """
 
     def __len__(self) -> int:
@@ -98,14 +98,16 @@ class RustStream(_DescribedDataset):
 
 
 def register_stream() -> None:
-    """Makes streams count as PyTorch's ``IterableDataset``, the class for which its loader asks."""
+    """Registers streams as PyTorch's ``IterableDataset``, the class by which PyTorch's loader knows iterable
+    datasets."""
     from torch.utils.data import IterableDataset
 
     IterableDataset.register(RustStream)
 
 
 def dataset(kind: str, *, output: Output | None = None, **keys: Any) -> RustDataset | RustStream:
-    """Returns the dataset of any kind that ``loader-data`` reads, with the keys of the section ``[dataset]`` of a config file.
+    """Returns the dataset of any kind that ``loader-data`` reads, with the keys of the section ``[dataset]`` of a
+    config file.
 
     Example:
         >>> rows = loader.dataset("parquet", path="train/*.parquet", fields=["text", "label"])
@@ -114,8 +116,8 @@ def dataset(kind: str, *, output: Output | None = None, **keys: Any) -> RustData
 
 
 def base_of(dataset: Any) -> tuple[RustDataset | RustStream, list[Any]] | None:
-    """Returns the Rust dataset that workers load ``dataset`` from, and the lists of indices of the subsets around it, innermost
-    first. Returns ``None`` if it is a dataset of Python objects."""
+    """Returns the Rust dataset that workers load ``dataset`` from, and the lists of indices of the subsets around it,
+    innermost first. Returns ``None`` if it is a dataset of Python objects."""
     subsets = []
     while sys.modules.get("torch") is not None and type(dataset) is sys.modules["torch"].utils.data.Subset:
         subsets.append(dataset.indices)
@@ -134,7 +136,7 @@ def of_native(native: _native.RustDataset, output: Output | None) -> RustDataset
 
 
 def json_value(value: Any) -> Any:
-    """Returns what JSON has for a value in a description."""
+    """Returns the JSON value for a value in a description, for ``json.dumps``."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, Mapping):
@@ -145,7 +147,8 @@ def json_value(value: Any) -> Any:
     if step is not None and len(step) == 1:
         return step[0]
     raise TypeError(
-        f"{value!r} cannot be a value of a dataset's option: give a number, text, path, list, dict, dataset or transform"
+        f"{value!r} cannot be a value of a dataset's option: give a number, text, path, list, dict, dataset or"
+        " transform"
     )
 
 

@@ -1,4 +1,5 @@
-"""The loader of Rust datasets whose options determine the order, and the engine of a Rust dataset."""
+"""``RustLoader``, which loads a Rust dataset in the engine's own order, and the function that makes the engine of a
+Rust dataset."""
 
 import json
 import os
@@ -13,8 +14,8 @@ from ._worker_program import rust_worker_arguments
 
 
 def from_config(path: str | os.PathLike[str], *, output: Output | None = None) -> "RustLoader":
-    """Returns the loader that a config file describes, with the options of its section ``[loader]``. The environment variables
-    that the ``loader`` command reads override them."""
+    """Returns the loader that a config file describes, with the options of its section ``[loader]``. The environment
+    variables that the ``loader`` command reads override them."""
     native, options = _native.RustDataset.load(path)
     return RustLoader(of_native(native, output), **json.loads(options))
 
@@ -61,8 +62,8 @@ class RustLoader:
         self._epoch, self._state = epoch, None
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state: the position after the last batch that the last iterator has returned. Call it before that iterator is
-        closed."""
+        """Returns the state: the position after the last batch that the last iterator has returned. Call it before that
+        iterator is closed."""
         state = self._state or (self._batches.state() if self._batches is not None else None)
         if state is None:
             raise RuntimeError("state_dict: no iterator of this loader is open; call it before the iterator is closed")
@@ -81,7 +82,8 @@ def engine(
     batches: int = 0,
     sampler: str = "",
 ) -> _native.Engine:
-    """Makes the engine of a dataset. ``begin`` gives the batches of indices; without it, the options determine the order."""
+    """Makes the engine of a dataset. ``begin`` gives the batches of indices; without it, the options determine the
+    order."""
     program = os.fsdecode(spawn.get_executable())
     return dataset._native_dataset.engine(
         _RustParts(begin, batches, sampler, options, auto_collation, program, rust_worker_arguments())

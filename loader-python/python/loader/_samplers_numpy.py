@@ -61,6 +61,6 @@ class BatchSampler:
 
 
 def draw_seed(generator: Generator | None) -> int:
-    """Draws a number of 63 bits, from NumPy's global generator if there is no other one."""
+    """Draws a number of 63 bits, from NumPy's global generator if ``generator`` is ``None``."""
     draw = numpy.random.randint if generator is None else generator.integers
     return int(draw(0, 2**63 - 1, dtype=numpy.int64))

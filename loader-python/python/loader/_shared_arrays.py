@@ -1,11 +1,11 @@
-"""The arrays of the dataset, which all workers share.
+"""The memory file with the arrays of the dataset, which all workers share.
 
-Main writes the bytes of NumPy arrays, tensors, and other objects with large buffers into a file in memory. Each worker
-maps that file, and its arrays are views of the mapping. A page that a worker writes to becomes the worker's own, so an
-array can be changed, and neither main nor another worker sees it.
+Main writes the bytes of NumPy arrays, tensors and other objects with large buffers into a memory file. Each worker
+maps that file, and its arrays are views of the mapping. A page that a worker writes to becomes the worker's own, so
+neither main nor another worker sees the change.
 
-Alternative considered: arrays in the pickle of the dataset. Then each worker has a copy, and a dataset of 10 GB needs 80 GB
-with 8 workers.
+Alternative considered: arrays in the pickle of the dataset. Each worker would have a copy, and a dataset of 10 GB would
+need 80 GB with 8 workers.
 """
 
 import fcntl
@@ -18,12 +18,12 @@ from ._memory_file import MemoryFile
 
 #: Smaller arrays stay in the pickle.
 _MIN_BYTES = 4096
-#: Each array begins at a multiple of this number of bytes, which is enough for every instruction of a CPU.
+#: Each array begins at a multiple of this number of bytes, the alignment that SIMD instructions need.
 _ALIGNMENT = 64
 
 
 class ArrayRange(NamedTuple):
-    """Where an array is in the file, in bytes."""
+    """The part of the file that has an array, in bytes."""
 
     offset: int
     size: int
@@ -31,7 +31,7 @@ class ArrayRange(NamedTuple):
 
 
 class ArrayFile(MemoryFile):
-    """Main's side."""
+    """The memory file in main."""
 
     def __init__(self) -> None:
         super().__init__("loader-arrays")
@@ -39,7 +39,8 @@ class ArrayFile(MemoryFile):
         self.ranges: list[ArrayRange] = []
 
     def add(self, buffer: pickle.PickleBuffer) -> bool:
-        """Writes the bytes of an array into the file, for a pickler. Returns True if they are too few, and stay in the pickle."""
+        """Writes the bytes of an array into the file, when a pickler calls it. Returns True for a small array, whose
+        bytes stay in the pickle."""
         with buffer.raw() as content:
             if content.nbytes < _MIN_BYTES:
                 return True

@@ -1,5 +1,6 @@
-"""Pickles what `pickle` alone refuses or copies: tensors, with the storage that several of them share; objects of
-``multiprocessing`` and tensors in shared memory, which the workers then share with main; and arrays that are views of a file."""
+"""A pickler for datasets, which shares objects that `pickle` refuses or copies. Tensors keep a storage that several of
+them share. The workers share with main objects of ``multiprocessing`` and tensors in shared memory, and they map the
+files of mapped arrays."""
 
 import contextlib
 import copyreg
@@ -19,8 +20,9 @@ _SHARED = ("multiprocessing.connection", "multiprocessing.heap", "multiprocessin
 
 
 def dumps(value: Any, keeps: Callable[[pickle.PickleBuffer], bool], base: type = pickle.Pickler) -> bytes:
-    """Returns the pickle of a value, made by a pickler of the class ``base``. Values in it that are shared stay usable as long as
-    they live in main. ``keeps`` is called with the bytes of each array, and returns True if they become part of the pickle."""
+    """Returns the pickle of a value, made by a pickler of the class ``base``. Workers can use shared objects in it as
+    long as these exist in main. ``keeps`` gets the bytes of each array, and returns True if they become a part of the
+    pickle."""
     file = io.BytesIO()
     with _starting():
         _pickler(base)(file, protocol=5, buffer_callback=keeps).dump(value)
@@ -76,7 +78,7 @@ def _reduce(value: Any, storages: dict[tuple[int, int], "_Storage"]) -> Any:
 
 
 class _Storage:
-    """The bytes of one or more tensors. A pickle has them once."""
+    """The storage of one or more tensors. A pickle has its bytes once."""
 
     def __init__(self, storage: Any) -> None:
         self.storage = storage
@@ -107,7 +109,8 @@ def _view(storage: Any, offset: int, dtype: Any, shape: tuple[int, ...], stride:
 
 
 def _reduce_mapped(value: Any) -> Any:
-    """Lets a worker map the file that an array of NumPy is a view of. Otherwise a pickle would contain the file's content."""
+    """Makes a worker map the file that an array of NumPy is a view of. Without this, the pickle would contain the
+    content of the file."""
     import numpy
 
     if type(value) not in (numpy.ndarray, numpy.memmap):
@@ -115,7 +118,7 @@ def _reduce_mapped(value: Any) -> Any:
     mapped = value
     while isinstance(mapped, numpy.ndarray) and not isinstance(mapped.base, mmap.mmap):
         mapped = mapped.base
-    # What main has changed in a mapping with mode `c` is not in the file.
+    # Changes in a mapping with mode `c` are not in the file.
     if not isinstance(mapped, numpy.memmap) or mapped.filename is None or mapped.mode == "c":
         return NotImplemented
     try:
@@ -148,7 +151,8 @@ def _map(
 
 @contextlib.contextmanager
 def _starting() -> Iterator[None]:
-    """Tells `multiprocessing` that a process is being started. It pickles locks, queues and shared values only then."""
+    """Tells `multiprocessing` that main is starting a process, because it pickles locks, queues and shared values only
+    then."""
     before = context.get_spawning_popen()
     context.set_spawning_popen(_Start())
     try:

@@ -1,4 +1,5 @@
-"""The states of the user's objects that have ``state_dict`` and ``load_state_dict``."""
+"""The states of the user's datasets, iterators and samplers that have ``state_dict`` and ``load_state_dict``, in main
+and in workers."""
 
 import pickle
 from collections.abc import Callable
@@ -8,13 +9,14 @@ from . import _errors
 
 
 def is_stateful(value: Any) -> bool:
-    """True if the object has a state from which it goes on without a loss."""
+    """Returns whether the object has a state from which it continues with each of its remaining samples."""
     return hasattr(value, "state_dict") and hasattr(value, "load_state_dict") and not _has_shuffle_buffer(value)
 
 
 def pickle_position(position: dict[str, Any], states: Callable[[], dict[str, Any]]) -> bytes:
-    """Pickles a position with the states of the user's objects. If a state cannot be had, the position has the error instead,
-    which :meth:`DataLoader.state_dict` raises: PyTorch's loader never asks for states, so a batch must not fail for it.
+    """Pickles a position with the states of the user's objects. If ``state_dict`` or the pickle fails, the position has
+    the error in place of the states, and :meth:`DataLoader.state_dict` raises it. PyTorch's loader never calls
+    ``state_dict``, so the error must not end a batch.
 
     The states are a pickle in the pickle, so that main can read the position without the user's classes."""
     try:
@@ -32,12 +34,13 @@ def dataset_state(dataset: Any) -> bytes | None:
 
 
 def restore_between(dataset: Any, position: dict[str, Any]) -> None:
-    """Gives a dataset a state of the end of an epoch, or before the first one."""
+    """Gives a dataset its state from between two epochs, or from before the first one."""
     states = states_in(position)
     if "dataset" in states:
         dataset.load_state_dict(states["dataset"])
     elif "iterator" in states:
-        # What the iterator's state changes besides the iterator, such as a generator, remains.
+        # The iterator is dropped, but its state may change other objects, such as a generator, and these changes
+        # remain.
         iter(dataset).load_state_dict(states["iterator"])
 
 
@@ -47,8 +50,9 @@ def states_in(position: dict[str, Any]) -> dict[str, Any]:
 
 
 def _has_shuffle_buffer(value: Any) -> bool:
-    """True for a shuffled stream of Hugging Face. Its state does not have the rows in its buffer, which would be missing after a
-    worker's death: it is read again instead."""
+    """Returns whether the object is a shuffled stream of Hugging Face. Its state lacks the rows in its shuffle buffer,
+    and these rows would be lost after a worker's death. The loader reads such a stream again up to the position
+    instead."""
     parts = [getattr(value, "_ex_iterable", None)]
     while parts:
         part = parts.pop()

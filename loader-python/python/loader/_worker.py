@@ -1,4 +1,4 @@
-"""The Python side of a worker process."""
+"""The Python code of a worker: its entry point, and the function with which the engine opens the dataset."""
 
 import os
 import random
@@ -17,7 +17,7 @@ def main() -> NoReturn:
             stream.flush()
         except Exception:
             pass
-    # The interpreter's own end would wait for threads that the user's code has started.
+    # The normal end of the interpreter would wait for threads that user code has started.
     os._exit(code)
 
 
@@ -51,7 +51,8 @@ def open_dataset(memory: Any, worker: int) -> Any:
 
 
 def _seed_generators(base_seed: int, worker: int) -> None:
-    """Seeds Python, PyTorch and NumPy as PyTorch does in its workers, those of them that are imported."""
+    """Seeds the generators of Python, PyTorch and NumPy as PyTorch does in its workers, if these libraries are
+    imported."""
     seed = base_seed + worker
     random.seed(seed)
     if sys.modules.get("torch"):

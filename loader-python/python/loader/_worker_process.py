@@ -1,4 +1,4 @@
-"""A worker process, as programs see it that use PyTorch's private list of workers."""
+"""A worker process of an iterator, for programs that use PyTorch's private list of workers."""
 
 import time
 

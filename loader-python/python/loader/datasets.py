@@ -1,4 +1,4 @@
-"""Dataset classes whose files Rust workers read, one class for each format.
+"""The classes of Rust datasets, one for each format.
 
 An object describes a dataset; see docs/data.md of the project for the formats and the options. ``path`` is a file, a
 folder, a pattern such as ``"train-*.parquet"``, or a list of them. Sizes are numbers of bytes or strings such as
@@ -30,8 +30,8 @@ from .transforms import Transform, steps_of
 
 
 class ImageFolder(RustDataset):
-    """Images in one sub-folder per class, as ``torchvision.datasets.ImageFolder``. A sample is the image, a tensor of shape
-    ``[3, height, width]``, and the number of its class.
+    """Images in one sub-folder per class, as ``torchvision.datasets.ImageFolder``. A sample is the image, a tensor of
+    shape ``[3, height, width]``, and the number of its class.
 
     Args:
         root: The folder with one sub-folder per class.
@@ -40,14 +40,14 @@ class ImageFolder(RustDataset):
         size: Width and height of the images that ``"train"`` and ``"eval"`` make, 224 by default.
         exif_orientation: True to turn images upright, as the orientation in their EXIF data says.
         max_file_bytes: Maximum size of an image file, 256 MiB by default.
-        output: Type of the tensors: ``"torch"``, ``"numpy"``, or ``"dlpack"`` for objects with ``__dlpack__``. By default
-            ``"torch"`` if PyTorch is installed, otherwise ``"numpy"``.
+        output: Type of the tensors: ``"torch"``, ``"numpy"``, or ``"dlpack"`` for objects with ``__dlpack__``. By
+            default ``"torch"`` if PyTorch is installed, otherwise ``"numpy"``.
 
     Example:
         >>> from loader import ImageFolder
         >>> from loader.transforms import Normalize, RandomHorizontalFlip, RandomResizedCrop
-        >>> flip = RandomHorizontalFlip()
-        >>> train = ImageFolder("train", [RandomResizedCrop(224), flip, Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])])
+        >>> normalize = Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+        >>> train = ImageFolder("train", [RandomResizedCrop(224), RandomHorizontalFlip(), normalize])
     """
 
     def __init__(
@@ -179,8 +179,8 @@ class Tokens(RustDataset):
 
 
 class Arrays(RustDataset):
-    """Rows of arrays: NumPy's ``.npy`` and ``.npz``, safetensors, IDX (MNIST) and CIFAR's binary files. ``files`` names a
-    file for each field."""
+    """Rows of arrays: NumPy's ``.npy`` and ``.npz``, safetensors, IDX (MNIST) and CIFAR's binary files. ``files`` names
+    a file for each field."""
 
     def __init__(
         self, path: Paths | None = None, *, output: Output | None = None, **options: Unpack[ArraysOptions]
