@@ -132,6 +132,6 @@ def test_an_iterator_has_a_length_and_cannot_be_pickled():
         iterator.__getstate__()
 
 
-def test_it_is_a_loader_of_pytorch():
+def test_the_class_is_a_subclass_of_pytorchs():
     assert isinstance(DataLoader(ROWS), torch.utils.data.DataLoader)
     assert DataLoader[torch.Tensor]

@@ -218,7 +218,7 @@ def test_a_collate_fn_can_call_the_default():
     same(batch[0], collated_by_torch(torch.tensor([0, 0])) + torch.tensor([[0, 0], [1, 1], [2, 4]]))
 
 
-def test_the_package_s_default_is_pytorch_s():
+def test_loader_default_collate_equals_pytorch_s():
     for name, sample in SAMPLES.items():
         if name != "a read-only mapping":
             same(loader.default_collate([sample] * 2), torch.utils.data.default_collate([sample] * 2))

@@ -90,7 +90,7 @@ def test_the_text_of_a_worker_s_exception_is_pytorch_s():
     assert any("failing_line_of_the_dataset" in line for line in theirs)
 
 
-def test_without_workers_it_is_the_exception_itself():
+def test_without_workers_main_raises_the_dataset_s_own_exception():
     exception = Custom("a reason")
     found = outcomes(DataLoader(Failing(2, exception)))
     assert found[1] is exception
@@ -235,7 +235,7 @@ def test_a_system_exit_of_a_dataset_does_not_end_main():
 @WORKERS
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("batch_size", [1, 2], ids=["map-style", "with __getitems__"])
-def test_what_concerns_the_process_is_no_bad_sample(num_workers, kind, batch_size):
+def test_keyboard_interrupt_and_system_exit_are_no_bad_samples(num_workers, kind, batch_size):
     dataset = (Failing if batch_size == 1 else FailingMany)(4, kind("a reason"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -144,7 +144,7 @@ def test_set_epoch_reaches_persistent_workers(killed):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_split_by_node(num_workers):
+def test_ranks_of_split_dataset_by_node_load_each_row_once(num_workers):
     from datasets.distributed import split_dataset_by_node
 
     for dataset in (rows().with_format("torch"), rows().to_iterable_dataset(num_shards=SHARDS)):

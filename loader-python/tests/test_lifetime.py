@@ -185,7 +185,7 @@ time.sleep(3)
 
 
 @pytest.mark.parametrize("last", LAST)
-def test_the_interpreter_ends_with(last):
+def test_the_interpreter_ends_in_time_with_open_iterators(last):
     script = processes.Script("-X", "faulthandler", "-c", HEAD + LAST[last] + "\nprint('last line')")
     try:
         if last != "sys.exit":
@@ -214,7 +214,7 @@ FORKS = {
 
 
 @pytest.mark.parametrize("made", FORKS)
-def test_main_can_fork_with(made):
+def test_a_fork_of_main_disturbs_nothing(made):
     """The child can use what it has, and its end disturbs neither the workers nor the parent."""
     before, child = FORKS[made]
     code = f"""{HEAD}

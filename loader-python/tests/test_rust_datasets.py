@@ -122,7 +122,7 @@ def test_the_order_is_that_of_pytorchs_sampler(photos, num_workers):
         assert [labels.tolist() for _, labels in ours] == [[dataset.targets[i] for i in batch] for batch in indices]
 
 
-def test_samplers_and_subsets(photos):
+def test_samplers_and_nested_subsets_choose_the_samples(photos):
     dataset = loader.ImageFolder(photos, TRAIN)
     inner = torch.utils.data.Subset(dataset, [12, 3, 5, 7])
     outer = torch.utils.data.Subset(inner, torch.tensor([3, 0]))
@@ -136,7 +136,7 @@ def test_samplers_and_subsets(photos):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_without_automatic_batching(photos, num_workers):
+def test_without_batch_size_samples_are_those_of_the_dataset(photos, num_workers):
     dataset = loader.ImageFolder(photos, [transforms.CenterCrop(8)])
     samples = of_epoch(dataset, num_workers, batch_size=None)
     assert len(samples) == 13
@@ -198,7 +198,7 @@ def test_batches_are_not_copied(photos):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_numpy_and_dlpack(photos, num_workers):
+def test_numpy_and_dlpack_have_the_values_of_tensors(photos, num_workers):
     steps = [transforms.CenterCrop(16)]
     expected = of_epoch(loader.ImageFolder(photos, steps), num_workers)
     arrays = of_epoch(loader.ImageFolder(photos, steps, output="numpy"), num_workers)
@@ -215,7 +215,7 @@ def test_numpy_and_dlpack(photos, num_workers):
         loader.ImageFolder(photos, output="jax")
 
 
-def test_pickles_and_descriptions(photos):
+def test_a_pickle_or_a_config_makes_the_same_dataset_again(photos):
     dataset = loader.ImageFolder(photos, TRAIN)
     again = pickle.loads(pickle.dumps(dataset))
     assert type(again) is loader.ImageFolder and again.config == dataset.config
@@ -227,7 +227,7 @@ def test_pickles_and_descriptions(photos):
          of_epoch(loader.ImageFolder(photos, [transforms.CenterCrop(8)]), 0))
 
 
-def test_persistent_workers_and_states(photos):
+def test_persistent_workers_transform_each_epoch_anew_and_resume(photos):
     dataset = loader.ImageFolder(photos, TRAIN)
 
     def make():
@@ -290,7 +290,7 @@ def test_errors_name_the_file(photos, tmp_path, num_workers):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_json_lines(tmp_path, num_workers):
+def test_json_lines_rows_have_nested_fields_and_the_given_dtypes(tmp_path, num_workers):
     rows = [{"text": f"row {i}", "label": i, "x": [i, 0.5], "more": {"ok": i % 2 == 0}, "tags": ["a", i]} for i in range(5)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     dataset = loader.JsonLines(tmp_path / "rows.jsonl", dtypes={"label": "int16"})
@@ -310,7 +310,7 @@ def test_json_lines(tmp_path, num_workers):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_csv(tmp_path, num_workers):
+def test_csv_rows_have_the_given_types(tmp_path, num_workers):
     with open(tmp_path / "rows.csv", "w", newline="") as file:
         csv.writer(file).writerows([["name", "n"], ["a", 1], ["b", 2], ["c", 3]])
     first, second = of_epoch(loader.Csv(tmp_path / "rows.csv", types={"n": "int64"}), num_workers, batch_size=2)
@@ -319,7 +319,7 @@ def test_csv(tmp_path, num_workers):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_tar(tmp_path, num_workers):
+def test_tar_samples_have_their_decoded_files(tmp_path, num_workers):
     with tarfile.open(tmp_path / "train.tar", "w") as archive:
         for number in range(4):
             image = io.BytesIO()
@@ -340,7 +340,7 @@ def test_tar(tmp_path, num_workers):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_tokens_and_arrays(tmp_path, num_workers):
+def test_tokens_are_windows_and_arrays_are_rows_of_files(tmp_path, num_workers):
     np.arange(41, dtype=np.uint16).tofile(tmp_path / "tokens.bin")
     dataset = loader.Tokens(tmp_path / "tokens.bin", 11, dtype="uint16")
     batches = of_epoch(dataset, num_workers, batch_size=2)
@@ -352,7 +352,7 @@ def test_tokens_and_arrays(tmp_path, num_workers):
     assert torch.equal(batch["y"].to(torch.int64), torch.arange(3))
 
 
-def test_padded_sequences_and_bfloat16(tmp_path):
+def test_sequences_are_padded_and_bfloat16_arrives(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"t": [1, 2, 3], "b": 0.5}\n{"t": [4], "b": 3}\n')
     dataset = loader.JsonLines(tmp_path / "rows.jsonl", pad={"t": -1}, dtypes={"b": "bfloat16"})
     (batch,) = of_epoch(dataset, 1)
@@ -363,7 +363,7 @@ def test_padded_sequences_and_bfloat16(tmp_path):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_parquet(num_workers):
+def test_parquet_rows_are_the_same_by_index_and_in_order(num_workers):
     files = TOP / "loader-data/tests/formats/fixtures/parquet"
     dataset = loader.Parquet(files / "train-*.parquet", fields=["label", "x"])
     stream = loader.ParquetStream(files / "train-*.parquet", fields=["label", "x"])
@@ -373,7 +373,7 @@ def test_parquet(num_workers):
     same(dataset[9]["x"], batches[1]["x"][1])
 
 
-def test_mixed_and_cached(tmp_path):
+def test_mix_has_all_its_parts_and_cached_the_same_samples(tmp_path):
     for name in "ab":
         (tmp_path / f"{name}.jsonl").write_text("".join(f'{{"from": "{name}", "n": {n}}}\n' for n in range(4)))
     parts = [loader.JsonLines(tmp_path / f"{name}.jsonl", index="none") for name in "ab"]
@@ -384,7 +384,7 @@ def test_mixed_and_cached(tmp_path):
         same(of_epoch(cached, num_workers), of_epoch(parts[0], num_workers))
 
 
-def test_a_loader_without_pytorch(photos):
+def test_a_rust_loader_imports_no_pytorch(photos):
     """NumPy only: the process imports no torch."""
     script = f"""
 import sys, loader
@@ -437,7 +437,7 @@ def test_constructors_have_the_options_of_their_kinds(kind):
     assert {*unpacked.__annotations__, *own, "kind"} == set(kinds[kind])
 
 
-def test_keys_are_checked(tmp_path):
+def test_unknown_options_kinds_and_files_are_refused(tmp_path):
     with pytest.raises(ValueError, match="unknown field `batch`, expected one of `path`"):
         loader.Parquet(tmp_path, batch=3)
     with pytest.raises(ValueError, match="unknown variant `parket`, expected one of `image-folder`"):

@@ -97,7 +97,7 @@ def test_the_order_of_a_distributed_sampler_follows_set_epoch(num_workers):
 
 
 @WORKERS
-def test_a_sampler_without_end(num_workers):
+def test_a_sampler_may_have_no_end(num_workers):
     loader = DataLoader(INDICES, sampler=itertools.cycle(range(N)), num_workers=num_workers, batch_size=10)
     numbers = torch.cat(list(itertools.islice(loader, 9))).tolist()
     assert numbers == [index % N for index in range(90)]
@@ -150,7 +150,7 @@ def test_a_sampler_s_length_may_raise_any_exception(num_workers, error):
 
 
 @WORKERS
-def test_subsets_and_concatenations(num_workers):
+def test_batches_of_a_subset_in_a_concatenation_equal_pytorchs(num_workers):
     dataset = torch.utils.data.ConcatDataset([Rows(4), torch.utils.data.Subset(Rows(9), [8, 1])])
     theirs = list(torch.utils.data.DataLoader(dataset, batch_size=4))
     same(list(DataLoader(dataset, batch_size=4, num_workers=num_workers)), theirs)

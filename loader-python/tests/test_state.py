@@ -39,7 +39,7 @@ def saved(state):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_rest_of_an_epoch_after_break_is_the_rest(kind, num_workers):
+def test_a_state_taken_after_break_has_the_rest_of_the_epoch(kind, num_workers):
     """The loop has dropped the iterator when the state is asked for."""
     torch.manual_seed(3)
     loader = KINDS[kind](num_workers=num_workers)
@@ -94,7 +94,7 @@ def test_a_state_from_the_end_of_an_epoch_begins_the_next():
     assert numbers(other) == numbers(loader)
 
 
-def test_a_loaded_state_is_the_state():
+def test_a_loader_that_has_loaded_a_state_returns_that_state():
     iterator = iter(loader := KINDS["in sequence"]())
     next(iterator)
     state = loader.state_dict()
@@ -434,7 +434,7 @@ def test_a_persistent_worker_that_replaces_another_reads_a_shuffled_stream_in_th
     assert sorted(torch.cat(found).tolist()) == list(range(40))
 
 
-def test_a_part_of_a_note_does_not_hide_the_notes_after_it():
+def test_a_part_of_an_entry_does_not_hide_the_entries_after_it():
     log = _epoch_log.EpochLog()
     _epoch_log.append(log.path, _epoch_log.GENERATORS, 0, 5, b"zero")
     size = os.stat(log.path).st_size

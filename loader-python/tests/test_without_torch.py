@@ -101,7 +101,7 @@ def test_a_worker_that_is_killed_changes_nothing(tmp_path):
 
 @without_torch
 @WORKERS
-def test_iterable_datasets(num_workers):
+def test_an_iterable_dataset_has_shards_and_an_announced_length(num_workers):
     batches = [batch.tolist() for batch in DataLoader(Stream(), batch_size=3, num_workers=num_workers)]
     assert batches == ([[0, 2, 4], [1, 3, 5], [6, 8], [7, 9]] if num_workers else [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]])
     assert sorted(DataLoader(Stream(), batch_size=None, num_workers=num_workers)) == list(range(10))
@@ -161,7 +161,7 @@ def test_pin_memory_gives_a_warning_and_ordinary_memory():
 
 @without_torch
 @WORKERS
-def test_datasets_that_rust_workers_load(num_workers, tmp_path):
+def test_rust_datasets_return_numpy_arrays(num_workers, tmp_path):
     (tmp_path / "rows.jsonl").write_text("".join(f'{{"i": {i}}}\n' for i in range(10)))
     rows, stream = JsonLines(tmp_path / "rows.jsonl"), JsonLinesStream(tmp_path / "rows.jsonl")
     (batch,) = DataLoader(rows, 10, True, num_workers=num_workers, generator=np.random.default_rng(1))
