@@ -66,7 +66,9 @@ def numbers(batches):
 def test_map_style_batches_equal_pytorchs(kind, num_workers):
     def of_epoch(loader_class):
         generator = torch.Generator().manual_seed(3)
-        return list(loader_class(MAP_STYLE[kind](), batch_size=5, shuffle=True, num_workers=num_workers, generator=generator))
+        return list(
+            loader_class(MAP_STYLE[kind](), batch_size=5, shuffle=True, num_workers=num_workers, generator=generator)
+        )
 
     same(of_epoch(DataLoader), of_epoch(torch.utils.data.DataLoader))
 

@@ -136,7 +136,10 @@ def test_a_folder_with_a_module_of_the_package_s_name_disturbs_no_worker(tmp_pat
     (tmp_path / "loader.py").write_text("raise RuntimeError('the wrong module')\n")
     (tmp_path / "torch.py").write_text("raise RuntimeError('the wrong module')\n")
     monkeypatch.chdir(tmp_path)
-    code = f"import sys; sys.path.remove(''); sys.path.insert(0, {FOLDER!r})\nfrom torch_datasets import Rows\nfrom loader import DataLoader\nassert len(list(DataLoader(Rows(2), num_workers=1))) == 2"
+    code = (
+        f"import sys; sys.path.remove(''); sys.path.insert(0, {FOLDER!r})\nfrom torch_datasets import Rows\n"
+        "from loader import DataLoader\nassert len(list(DataLoader(Rows(2), num_workers=1))) == 2"
+    )
     processes.run("-c", code)
 
 

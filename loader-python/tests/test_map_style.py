@@ -41,7 +41,9 @@ def both(dataset, num_workers, **arguments):
 
 
 @WORKERS
-@pytest.mark.parametrize("arguments", [{}, {"batch_size": 4}, {"batch_size": 4, "drop_last": True}, {"batch_size": None}], ids=str)
+@pytest.mark.parametrize(
+    "arguments", [{}, {"batch_size": 4}, {"batch_size": 4, "drop_last": True}, {"batch_size": None}], ids=str
+)
 def test_batches_without_shuffle_equal_pytorchs(num_workers, arguments):
     assert both(Rows(18), num_workers, **arguments)
 
@@ -68,7 +70,23 @@ def test_getitems_gets_whole_batches_if_it_is_there_and_true(num_workers):
 
 @WORKERS
 def test_keys_can_be_anything(num_workers):
-    keys = ["a", ("b", 2), -1, 0, 2**62, 2**63, 2**100, np.int64(3), np.str_("c"), None, 1.5, True, b"x", frozenset([1]), slice(1, 2)]
+    keys = [
+        "a",
+        ("b", 2),
+        -1,
+        0,
+        2**62,
+        2**63,
+        2**100,
+        np.int64(3),
+        np.str_("c"),
+        None,
+        1.5,
+        True,
+        b"x",
+        frozenset([1]),
+        slice(1, 2),
+    ]
     batches = both(Named(), num_workers, sampler=keys, batch_size=4, collate_fn=list)
     assert batches[1][3] == "int64 3"
     both(Named(), num_workers, sampler=keys, batch_size=None)

@@ -1,4 +1,5 @@
-"""Actors of a local Ray cluster that load, each with workers of its own. This file is also the program of the driver."""
+"""Actors of a local Ray cluster that load, each with workers of its own. This file is also the program of the
+driver."""
 
 import json
 import os

@@ -53,7 +53,9 @@ def of_epoch(dataset, num_workers, **arguments):
 
 
 def is_in_slot(tensor) -> bool:
-    ranges = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:" in line]
+    ranges = [
+        line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:" in line
+    ]
     return any(int(start, 16) <= tensor.data_ptr() < int(end, 16) for start, end in ranges)
 
 
@@ -127,7 +129,7 @@ def test_samplers_and_nested_subsets_choose_the_samples(photos):
     inner = torch.utils.data.Subset(dataset, [12, 3, 5, 7])
     outer = torch.utils.data.Subset(inner, torch.tensor([3, 0]))
     for num_workers in (0, 1):
-        (_, labels), = of_epoch(outer, num_workers)
+        ((_, labels),) = of_epoch(outer, num_workers)
         assert labels.tolist() == [dataset.targets[7], dataset.targets[12]]
         batches = of_epoch(dataset, num_workers, batch_size=1, batch_sampler=[[np.int64(4), -1], [0]])
         assert [labels.tolist() for _, labels in batches] == [[dataset.targets[4], dataset.targets[12]], [0]]
@@ -190,7 +192,9 @@ def test_tensors_are_views_that_outlive_the_loader(photos):
 
 
 def test_batches_are_not_copied(photos):
-    batches = iter(DataLoader(loader.ImageFolder(photos, [transforms.CenterCrop(64)], output="dlpack"), 4, num_workers=1))
+    batches = iter(
+        DataLoader(loader.ImageFolder(photos, [transforms.CenterCrop(64)], output="dlpack"), 4, num_workers=1)
+    )
     array, _ = next(batches)
     tensor, other = torch.from_dlpack(array), torch.from_numpy(np.asarray(array))
     assert tensor.data_ptr() == other.data_ptr()
@@ -223,8 +227,10 @@ def test_a_pickle_or_a_config_makes_the_same_dataset_again(photos):
     generic = loader.dataset("image-folder", path=photos, transform=dataset.config["transform"])
     assert type(generic) is loader.ImageFolder and generic.config == dataset.config
     # PyTorch's own loader can read it too.
-    same(list(torch.utils.data.DataLoader(loader.ImageFolder(photos, [transforms.CenterCrop(8)]), 4)),
-         of_epoch(loader.ImageFolder(photos, [transforms.CenterCrop(8)]), 0))
+    same(
+        list(torch.utils.data.DataLoader(loader.ImageFolder(photos, [transforms.CenterCrop(8)]), 4)),
+        of_epoch(loader.ImageFolder(photos, [transforms.CenterCrop(8)]), 0),
+    )
 
 
 def test_persistent_workers_transform_each_epoch_anew_and_resume(photos):
@@ -247,7 +253,10 @@ def test_persistent_workers_transform_each_epoch_anew_and_resume(photos):
 
 
 def test_transforms_that_do_not_exist_are_refused(photos):
-    known = "the supported transforms are CenterCrop, Compose, ConvertImageDtype, Normalize, PILToTensor, RandomHorizontalFlip"
+    known = (
+        "the supported transforms are CenterCrop, Compose, ConvertImageDtype, Normalize, PILToTensor,"
+        " RandomHorizontalFlip"
+    )
     for unknown in (v2.ColorJitter(0.5), [v2.Resize(8), v2.RandomRotation(3)], lambda image: image):
         with pytest.raises(TypeError, match=known):
             loader.ImageFolder(photos, unknown)
@@ -291,7 +300,9 @@ def test_errors_name_the_file(photos, tmp_path, num_workers):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_json_lines_rows_have_nested_fields_and_the_given_dtypes(tmp_path, num_workers):
-    rows = [{"text": f"row {i}", "label": i, "x": [i, 0.5], "more": {"ok": i % 2 == 0}, "tags": ["a", i]} for i in range(5)]
+    rows = [
+        {"text": f"row {i}", "label": i, "x": [i, 0.5], "more": {"ok": i % 2 == 0}, "tags": ["a", i]} for i in range(5)
+    ]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     dataset = loader.JsonLines(tmp_path / "rows.jsonl", dtypes={"label": "int16"})
     first, second = of_epoch(dataset, num_workers, batch_size=3)
@@ -304,7 +315,9 @@ def test_json_lines_rows_have_nested_fields_and_the_given_dtypes(tmp_path, num_w
     assert dataset[4]["label"] == 4 and dataset[-1]["text"] == "row 4" and dataset[0]["more"] == {"ok": True}
 
     stream = loader.JsonLinesStream(tmp_path / "rows.jsonl")
-    assert sorted(text for batch in of_epoch(stream, num_workers) for text in batch["text"]) == [row["text"] for row in rows]
+    assert sorted(text for batch in of_epoch(stream, num_workers) for text in batch["text"]) == [
+        row["text"] for row in rows
+    ]
     assert [sample["label"] for sample in stream] == [0, 1, 2, 3, 4]
     assert [sample["label"] for sample in of_epoch(stream, 0, batch_size=None)] == [0, 1, 2, 3, 4]
 
@@ -324,7 +337,11 @@ def test_tar_samples_have_their_decoded_files(tmp_path, num_workers):
         for number in range(4):
             image = io.BytesIO()
             Image.fromarray(np.full((6, 5, 3), number, dtype=np.uint8)).save(image, "png")
-            for name, content in (("png", image.getvalue()), ("cls", str(number).encode()), ("bin", bytes([number] * number))):
+            for name, content in (
+                ("png", image.getvalue()),
+                ("cls", str(number).encode()),
+                ("bin", bytes([number] * number)),
+            ):
                 member = tarfile.TarInfo(f"{number}.{name}")
                 member.size = len(content)
                 archive.addfile(member, io.BytesIO(content))
@@ -358,7 +375,9 @@ def test_sequences_are_padded_and_bfloat16_arrives(tmp_path):
     (batch,) = of_epoch(dataset, 1)
     same(batch["t"], loader.Padded(torch.tensor([[1, 2, 3], [4, -1, -1]]), torch.tensor([3, 1])))
     same(batch["b"], torch.tensor([0.5, 3], dtype=torch.bfloat16))
-    (exported,) = of_epoch(loader.JsonLines(tmp_path / "rows.jsonl", dtypes={"b": "bfloat16"}, fields=["b"], output="dlpack"), 1)
+    (exported,) = of_epoch(
+        loader.JsonLines(tmp_path / "rows.jsonl", dtypes={"b": "bfloat16"}, fields=["b"], output="dlpack"), 1
+    )
     same(torch.from_dlpack(exported["b"]), batch["b"])
 
 

@@ -18,7 +18,9 @@ from loader import DataLoader, ImageFolder, _epoch_log, transforms
 
 KINDS = {
     "in sequence": lambda **arguments: DataLoader(Rows(40), batch_size=4, **arguments),
-    "shuffled by the global generator": lambda **arguments: DataLoader(Rows(40), batch_size=4, shuffle=True, **arguments),
+    "shuffled by the global generator": lambda **arguments: DataLoader(
+        Rows(40), batch_size=4, shuffle=True, **arguments
+    ),
     "shuffled by a generator": lambda **arguments: DataLoader(
         Rows(40), batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(1), **arguments
     ),
@@ -75,7 +77,9 @@ class Texts(Rows):
 def test_keys_that_are_texts_resume_in_a_later_epoch_of_persistent_workers(num_workers):
     def make(num_workers):
         keys = [str(number) for number in range(39, -1, -1)]
-        return DataLoader(Texts(40), batch_size=4, sampler=keys, num_workers=num_workers, persistent_workers=num_workers > 0)
+        return DataLoader(
+            Texts(40), batch_size=4, sampler=keys, num_workers=num_workers, persistent_workers=num_workers > 0
+        )
 
     loader = make(2)
     whole = [numbers(loader), numbers(loader)][1]
