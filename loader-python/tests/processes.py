@@ -35,9 +35,9 @@ def all_processes() -> Iterator[Process]:
 
 
 def children() -> dict[int, str]:
-    """Returns the states and command lines of all processes that this one has started, directly or through its template of
-    workers, by process id. Left out are those that live as long as this process: the template itself, and Python's tracker of
-    shared resources. Ended processes that nobody has waited for count."""
+    """Returns the states and command lines of all processes that this one has started, directly or through its template
+    of workers, by process id. Left out are those that live as long as this process: the template itself, and Python's
+    tracker of shared resources. Ended processes that nobody has waited for count."""
     parents, commands = {}, {}
     for process in all_processes():
         parents[process.pid], commands[process.pid] = process.parent, f"{process.state} {process.command}"
@@ -60,8 +60,8 @@ def workers() -> list[int]:
 
 
 def shared_memory(of: int | None = None) -> set[str]:
-    """Returns the file descriptors and mappings of shared memory of a process, without those that `multiprocessing` keeps for later
-    values of its own."""
+    """Returns the file descriptors and mappings of shared memory of a process, without those that `multiprocessing`
+    keeps for later values of its own."""
     folder = Path(f"/proc/{of or 'self'}")
     found = set()
     for descriptor in (folder / "fd").iterdir():
@@ -127,7 +127,8 @@ class Script:
         raise AssertionError(f"the script has ended without {line!r}:\n{self.process.stderr.read()}")
 
     def end(self, seconds: float = 60) -> tuple[int, str, str]:
-        """Waits for the end. Returns the exit status, and what is left of the two outputs. Fails if a process is left."""
+        """Waits for the end. Returns the exit status, and what is left of the two outputs. Fails if a process is
+        left."""
         try:
             out, err = self.process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:

@@ -87,7 +87,9 @@ class Killer:
 
     def _send(self, worker):
         # The number may be that of a later process, which is none of this program's.
-        pid = next(line for line in Path(f"/proc/self/fdinfo/{worker}").read_text().splitlines() if line.startswith("Pid:"))
+        pid = next(
+            line for line in Path(f"/proc/self/fdinfo/{worker}").read_text().splitlines() if line.startswith("Pid:")
+        )
         if int(pid.split()[1]) not in processes.children():
             return
         if self._random.random() < 0.2:
@@ -114,8 +116,8 @@ def make(options, csv, loader_class=loader.DataLoader):
         arguments["max_worker_deaths"] = FOREVER
     if options.kind == "stream":
         return loader_class(Stream(SHARDS), **arguments)
-    # A loader with `shuffle` draws the seed of its workers from the same generator, once or in each epoch, so that the order of
-    # later epochs depends on `persistent_workers`.
+    # A loader with `shuffle` draws the seed of its workers from the same generator, once or in each epoch, so that the
+    # order of later epochs depends on `persistent_workers`.
     sampler_class = Keys if options.kind == "texts" else torch.utils.data.RandomSampler
     sampler = sampler_class(range(SAMPLES), generator=torch.Generator().manual_seed(options.seed))
     match options.kind:

@@ -20,7 +20,11 @@ SAMPLES = {
     "tensors": lambda i: torch.full((3, 2), float(i)),
     "random numbers": lambda _: (torch.rand(2), random.random(), numpy.random.rand()),
     "mappings": lambda i: {"array": numpy.arange(3) + i, "text": str(i), "list": [i, float(i)]},
-    "small types": lambda i: (torch.full((2,), float(i), dtype=torch.bfloat16), torch.tensor(i % 2 == 0), numpy.float32(i)),
+    "small types": lambda i: (
+        torch.full((2,), float(i), dtype=torch.bfloat16),
+        torch.tensor(i % 2 == 0),
+        numpy.float32(i),
+    ),
     "workers": lambda _: worker(),
 }
 
@@ -84,7 +88,10 @@ def arguments_of(choose):
     length, samples = choose.choice([1, 2, 5, 7, 16, 33]), choose.choice(list(SAMPLES))
     dataset = choose.choice([Map, Many, Stream])(length, samples)
     given = {"num_workers": choose.choice([0, 1, 2, 3])}
-    is_map, form = dataset.__class__ is not Stream, choose.choice(["batches", "batches", "samples", "sampler", "batch_sampler"])
+    is_map, form = (
+        dataset.__class__ is not Stream,
+        choose.choice(["batches", "batches", "samples", "sampler", "batch_sampler"]),
+    )
     if form == "batch_sampler" and is_map:
         batches = data.BatchSampler(a_sampler(choose, length), choose.choice([1, 3, 4]), choose.random() < 0.5)
         given["batch_sampler"] = list(batches) if choose.random() < 0.3 else batches

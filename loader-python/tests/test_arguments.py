@@ -1,4 +1,5 @@
-"""Arguments: what is refused, with which exception and text, and what can be changed afterwards. As in PyTorch, word by word."""
+"""Arguments: what is refused, with which exception and text, and what can be changed afterwards. As in PyTorch, word by
+word."""
 
 import warnings
 
@@ -71,12 +72,24 @@ def test_positional_arguments_are_in_pytorch_s_order():
     generator = torch.Generator()
     given = (ROWS, 2, None, range(4), None, 1, list, False, True, 3.0, nothing, None, generator)
     theirs, ours = torch.utils.data.DataLoader(*given), DataLoader(*given)
-    for name in ("dataset", "batch_size", "num_workers", "collate_fn", "pin_memory", "drop_last", "timeout", "worker_init_fn", "generator"):
+    for name in (
+        "dataset",
+        "batch_size",
+        "num_workers",
+        "collate_fn",
+        "pin_memory",
+        "drop_last",
+        "timeout",
+        "worker_init_fn",
+        "generator",
+    ):
         assert getattr(ours, name) == getattr(theirs, name), name
     assert ours.sampler == theirs.sampler == range(4)
 
 
-@pytest.mark.parametrize("name", ["batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"])
+@pytest.mark.parametrize(
+    "name", ["batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"]
+)
 def test_some_attributes_cannot_be_set_afterwards(name):
     with pytest.raises(ValueError) as theirs:
         setattr(torch.utils.data.DataLoader(ROWS), name, None)
@@ -109,7 +122,9 @@ def test_warnings_are_those_of_pytorch(arguments):
     assert given(DataLoader) == theirs
 
 
-@pytest.mark.parametrize("batch_size, drop_last", [(1, False), (3, False), (3, True), (20, False), (20, True), (None, False)])
+@pytest.mark.parametrize(
+    "batch_size, drop_last", [(1, False), (3, False), (3, True), (20, False), (20, True), (None, False)]
+)
 @pytest.mark.parametrize("dataset", [ROWS, Stream((10,), length=10)], ids=["map-style", "iterable"])
 def test_the_length_is_the_number_of_batches(dataset, batch_size, drop_last):
     arguments = {"batch_size": batch_size, "drop_last": drop_last}
@@ -132,6 +147,6 @@ def test_an_iterator_has_a_length_and_cannot_be_pickled():
         iterator.__getstate__()
 
 
-def test_it_is_a_loader_of_pytorch():
+def test_the_class_is_a_subclass_of_pytorchs():
     assert isinstance(DataLoader(ROWS), torch.utils.data.DataLoader)
     assert DataLoader[torch.Tensor]

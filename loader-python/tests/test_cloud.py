@@ -83,4 +83,6 @@ def test_parquet_from_an_s3_server(num_workers, monkeypatch):
 
 def test_a_server_that_is_not_there_is_an_error():
     with pytest.raises((ValueError, FileNotFoundError), match="127.0.0.1"):
-        loader.JsonLines("http://127.0.0.1:1/rows.jsonl", store={"allow_http": True, "timeout": 1, "max_retries": 0}, index="none")
+        loader.JsonLines(
+            "http://127.0.0.1:1/rows.jsonl", store={"allow_http": True, "timeout": 1, "max_retries": 0}, index="none"
+        )

@@ -40,8 +40,26 @@ class Batch:
 
 
 DTYPES = [
-    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64, torch.bool),
-    *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128, torch.float8_e4m3fn),
+    *(
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.uint16,
+        torch.uint32,
+        torch.uint64,
+        torch.bool,
+    ),
+    *(
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+        torch.complex64,
+        torch.complex128,
+        torch.float8_e4m3fn,
+    ),
 ]
 #: Each is one sample; a batch has it three times.
 SAMPLES = {
@@ -57,8 +75,14 @@ SAMPLES = {
     "a float": 1.5,
     "a text": "text",
     "bytes": b"bytes",
-    **{f"a NumPy {kind}": np.dtype(kind).type(1) for kind in ("float64", "float32", "float16", "int64", "int8", "uint8", "bool")},
-    **{f"an array of {kind}": np.ones((2, 3), kind) for kind in ("float64", "float32", "float16", "int32", "uint8", "bool", "complex64")},
+    **{
+        f"a NumPy {kind}": np.dtype(kind).type(1)
+        for kind in ("float64", "float32", "float16", "int64", "int8", "uint8", "bool")
+    },
+    **{
+        f"an array of {kind}": np.ones((2, 3), kind)
+        for kind in ("float64", "float32", "float16", "int32", "uint8", "bool", "complex64")
+    },
     "an array without dimensions": np.array(2.5),
     "an array that is not contiguous": np.arange(12)[::3],
     "a tuple": (1, 2.5, torch.ones(2)),
@@ -111,7 +135,9 @@ def test_every_type_is_collated_in_a_worker_as_pytorch_does():
     samples = [SAMPLES[name] for name in expected]
     # One batch of three for each sample: in a worker, and in main.
     for num_workers in (1, 0):
-        loader = DataLoader(Items(samples), batch_sampler=[[i] * 3 for i in range(len(samples))], num_workers=num_workers)
+        loader = DataLoader(
+            Items(samples), batch_sampler=[[i] * 3 for i in range(len(samples))], num_workers=num_workers
+        )
         same_as_named(expected, loader, f", {num_workers} workers")
 
 
@@ -218,7 +244,7 @@ def test_a_collate_fn_can_call_the_default():
     same(batch[0], collated_by_torch(torch.tensor([0, 0])) + torch.tensor([[0, 0], [1, 1], [2, 4]]))
 
 
-def test_the_package_s_default_is_pytorch_s():
+def test_loader_default_collate_equals_pytorch_s():
     for name, sample in SAMPLES.items():
         if name != "a read-only mapping":
             same(loader.default_collate([sample] * 2), torch.utils.data.default_collate([sample] * 2))

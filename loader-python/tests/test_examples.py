@@ -12,7 +12,9 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 @pytest.mark.parametrize("package", ["loader", "torch"])
 def test_a_network_learns_from_photographs(package):
     pytest.importorskip("torchvision", reason="SKIPPED: torchvision is not installed")
-    out = processes.run(EXAMPLES / "train_photos.py", "--package", package, "--workers", 1, "--batch-size", 16, seconds=110)
+    out = processes.run(
+        EXAMPLES / "train_photos.py", "--package", package, "--workers", 1, "--batch-size", 16, seconds=110
+    )
     line = json.loads(out.splitlines()[-1])
     first, last = line["losses"]
     assert last < first

@@ -1,4 +1,5 @@
-"""Exceptions of the user's code: their class, their text and the worker's traceback reach main at the place of their batch."""
+"""Exceptions of the user's code: their class, their text and the worker's traceback reach main at the place of their
+batch."""
 
 import warnings
 
@@ -71,7 +72,9 @@ def outcomes(loader):
 
 
 @WORKERS
-@pytest.mark.parametrize("exception", [Custom("a reason"), ValueError("a\nb"), NotImplementedError(), OSError(2, "gone")], ids=repr)
+@pytest.mark.parametrize(
+    "exception", [Custom("a reason"), ValueError("a\nb"), NotImplementedError(), OSError(2, "gone")], ids=repr
+)
 def test_an_exception_keeps_its_class_and_its_place(num_workers, exception):
     found = outcomes(DataLoader(Failing(4, exception), num_workers=num_workers))
     assert [item if isinstance(item, int) else type(item) for item in found] == [0, type(exception), 2, type(exception)]
@@ -84,13 +87,17 @@ def test_the_text_of_a_worker_s_exception_is_pytorch_s():
         return str(outcomes(kind(Failing(2, Custom("a reason")), num_workers=1))[1])
 
     ours, theirs = text(DataLoader).splitlines(), text(torch.utils.data.DataLoader).splitlines()
-    assert ours[:2] == theirs[:2] == ["Caught Custom in DataLoader worker process 0.", "Original Traceback (most recent call last):"]
+    assert (
+        ours[:2]
+        == theirs[:2]
+        == ["Caught Custom in DataLoader worker process 0.", "Original Traceback (most recent call last):"]
+    )
     assert ours[-1] == theirs[-1] == "test_exceptions.Custom: a reason"
     assert any("failing_line_of_the_dataset" in line for line in ours)
     assert any("failing_line_of_the_dataset" in line for line in theirs)
 
 
-def test_without_workers_it_is_the_exception_itself():
+def test_without_workers_main_raises_the_dataset_s_own_exception():
     exception = Custom("a reason")
     found = outcomes(DataLoader(Failing(2, exception)))
     assert found[1] is exception
@@ -235,7 +242,7 @@ def test_a_system_exit_of_a_dataset_does_not_end_main():
 @WORKERS
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("batch_size", [1, 2], ids=["map-style", "with __getitems__"])
-def test_what_concerns_the_process_is_no_bad_sample(num_workers, kind, batch_size):
+def test_keyboard_interrupt_and_system_exit_are_no_bad_samples(num_workers, kind, batch_size):
     dataset = (Failing if batch_size == 1 else FailingMany)(4, kind("a reason"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -262,23 +269,36 @@ def test_an_interrupted_stream_is_no_bad_sample():
 
 
 @WORKERS
-@pytest.mark.parametrize("dataset", [Failing(3, ValueError("a\nreason")), FailingMany(3, ValueError("a\nreason"))], ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize(
+    "dataset",
+    [Failing(3, ValueError("a\nreason")), FailingMany(3, ValueError("a\nreason"))],
+    ids=lambda each: type(each).__name__,
+)
 def test_the_warning_of_a_skipped_sample_is_one_line(num_workers, dataset):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert [batch[0, 0].item() for batch in DataLoader(dataset, num_workers=num_workers, on_bad_sample="skip")] == [0, 2]
+        assert [batch[0, 0].item() for batch in DataLoader(dataset, num_workers=num_workers, on_bad_sample="skip")] == [
+            0,
+            2,
+        ]
     assert [str(each.message) for each in caught] == ["sample 1 of batch 1 is skipped: ValueError: a reason"]
 
 
 @WORKERS
 def test_the_warning_of_a_skipped_item_is_one_line(num_workers):
-    with pytest.warns(RuntimeWarning, match=r"^sample 2 of shard 0, batch \d is skipped: test_exceptions.Custom: cannot go on$"):
+    with pytest.warns(
+        RuntimeWarning, match=r"^sample 2 of shard 0, batch \d is skipped: test_exceptions.Custom: cannot go on$"
+    ):
         assert len(list(DataLoader(FailingLater(), num_workers=num_workers, on_bad_sample="skip"))) == 2
 
 
 @WORKERS
 def test_an_exception_with_a_very_long_text_arrives(num_workers):
-    (error,) = [each for each in outcomes(DataLoader(Failing(2, Custom("x" * 1_000_000 + " end")), num_workers=num_workers)) if not isinstance(each, int)]
+    (error,) = [
+        each
+        for each in outcomes(DataLoader(Failing(2, Custom("x" * 1_000_000 + " end")), num_workers=num_workers))
+        if not isinstance(each, int)
+    ]
     assert type(error) is Custom
     assert str(error).rstrip().endswith("end")
 

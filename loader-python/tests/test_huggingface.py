@@ -66,7 +66,9 @@ def numbers(batches):
 def test_map_style_batches_equal_pytorchs(kind, num_workers):
     def of_epoch(loader_class):
         generator = torch.Generator().manual_seed(3)
-        return list(loader_class(MAP_STYLE[kind](), batch_size=5, shuffle=True, num_workers=num_workers, generator=generator))
+        return list(
+            loader_class(MAP_STYLE[kind](), batch_size=5, shuffle=True, num_workers=num_workers, generator=generator)
+        )
 
     same(of_epoch(DataLoader), of_epoch(torch.utils.data.DataLoader))
 
@@ -144,7 +146,7 @@ def test_set_epoch_reaches_persistent_workers(killed):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_split_by_node(num_workers):
+def test_ranks_of_split_dataset_by_node_load_each_row_once(num_workers):
     from datasets.distributed import split_dataset_by_node
 
     for dataset in (rows().with_format("torch"), rows().to_iterable_dataset(num_shards=SHARDS)):

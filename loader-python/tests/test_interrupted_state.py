@@ -128,7 +128,8 @@ def test_the_order_is_drawn_from_the_generators_as_they_are_at_the_first_batch()
 
 
 def numbers_after(loader):
-    """Returns the first two rows of an epoch before which the program draws, the state after them, and the other rows."""
+    """Returns the first two rows of an epoch before which the program draws, the state after them, and the other
+    rows."""
     batches = iter(loader)
     torch.rand(5)
     first = next(batches)[:, 0].tolist()

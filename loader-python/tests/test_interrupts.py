@@ -39,7 +39,11 @@ WAITS = {
     "the start of a worker": ("DataLoader(Rows(4), num_workers=1, worker_init_fn=here.never_begin), 0", NEXT, ""),
     "a stream": ("DataLoader(here.SlowStream(), num_workers=1), 1", NEXT, ""),
     "a batch without workers": ("DataLoader(Slow(4, 1000, (1,))), 1", NEXT, ""),
-    "a persistent worker": ("DataLoader(Slow(4, 1000, (3,)), num_workers=1, persistent_workers=True), 2", "list(iterator)", ""),
+    "a persistent worker": (
+        "DataLoader(Slow(4, 1000, (3,)), num_workers=1, persistent_workers=True), 2",
+        "list(iterator)",
+        "",
+    ),
     "a collate_fn": ("DataLoader(Rows(4), num_workers=1, collate_fn=here.never_collate), 0", NEXT, ""),
     "a timeout": ("DataLoader(Slow(4, 1000, (0,)), num_workers=1, timeout=500), 0", NEXT, ""),
     "a worker that ignores Ctrl-C": ("DataLoader(here.Deaf(4), num_workers=1), 0", NEXT, ""),
@@ -116,21 +120,27 @@ def test_ctrl_c_ends_the_wait(wait, tmp_path):
 
 
 def test_ctrl_c_of_a_terminal_reaches_workers_too(tmp_path):
-    status, _, err = interrupted(tmp_path, "DataLoader(Slow(9, 1000, (3,)), num_workers=2), 3", NEXT, "", whole_group=True)
+    status, _, err = interrupted(
+        tmp_path, "DataLoader(Slow(9, 1000, (3,)), num_workers=2), 3", NEXT, "", whole_group=True
+    )
     assert status == 0
     assert err == "", "a worker has printed something"
 
 
 def test_the_loader_can_be_used_after_ctrl_c(tmp_path):
     after = "del iterator; loader = DataLoader(Rows(4), num_workers=1); assert len(list(loader)) == 4"
-    status, _, err = interrupted(tmp_path, "DataLoader(Slow(4, 1000, (1,)), num_workers=1), 1", NEXT, after, whole_group=True)
+    status, _, err = interrupted(
+        tmp_path, "DataLoader(Slow(4, 1000, (1,)), num_workers=1), 1", NEXT, after, whole_group=True
+    )
     assert (status, err) == (0, "")
 
 
 def test_ctrl_c_at_the_top_level_ends_the_script_as_python_does(tmp_path):
     wait = "print('interrupted', flush=True); next(iterator)"
     path = tmp_path / "script.py"
-    path.write_text(SCRIPT.format(folder=os.path.dirname(__file__), loader=WAITS["a later batch"][0], wait="pass", after=wait))
+    path.write_text(
+        SCRIPT.format(folder=os.path.dirname(__file__), loader=WAITS["a later batch"][0], wait="pass", after=wait)
+    )
     script = Script(path)
     try:
         script.wait_for("interrupted")
@@ -147,7 +157,9 @@ def test_ctrl_c_at_the_top_level_ends_the_script_as_python_does(tmp_path):
 def test_sigterm_leaves_no_process(tmp_path):
     for number in (signal.SIGTERM, signal.SIGKILL):
         path = tmp_path / "script.py"
-        path.write_text(SCRIPT.format(folder=os.path.dirname(__file__), loader=WAITS["a later batch"][0], wait=NEXT, after=""))
+        path.write_text(
+            SCRIPT.format(folder=os.path.dirname(__file__), loader=WAITS["a later batch"][0], wait=NEXT, after="")
+        )
         script = Script(path)
         try:
             script.wait_for("^waits$")

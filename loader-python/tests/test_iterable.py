@@ -71,13 +71,13 @@ def test_a_dataset_that_is_its_own_iterator(num_workers):
 
 
 @pytest.mark.parametrize("num_workers, persistent_workers", [(0, False), (2, False), (2, True)])
-def test_several_epochs(num_workers, persistent_workers):
+def test_each_epoch_has_the_same_batches(num_workers, persistent_workers):
     loader = DataLoader(Stream((5, 3)), num_workers=num_workers, persistent_workers=persistent_workers)
     first, *others = [[batch.item() for batch in loader] for _ in range(4)]
     assert others == [first] * 3
 
 
-def test_a_chain_and_a_chain_with_a_map_style_dataset():
+def test_a_chain_is_loaded_and_one_with_a_map_style_dataset_refused():
     chain = Stream((3,)) + ChainDataset([Stream((2,)), Unsharded()])
     assert len(both(chain, batch_size=4)) == 3
     for num_workers in (0, 1):

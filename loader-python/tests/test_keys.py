@@ -145,7 +145,13 @@ def begin_late(worker):
 def epochs_that_end_early(kind):
     torch.manual_seed(2)
     loader = kind(
-        NamedDraws(), 3, sampler=Renamed(), num_workers=2, persistent_workers=True, worker_init_fn=begin_late, collate_fn=list
+        NamedDraws(),
+        3,
+        sampler=Renamed(),
+        num_workers=2,
+        persistent_workers=True,
+        worker_init_fn=begin_late,
+        collate_fn=list,
     )
     first = [next(iter(loader)) for _ in range(3)]
     return first, list(loader)
@@ -169,10 +175,12 @@ def test_the_dataset_gets_the_sampler_s_own_types(num_workers):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_tensor_as_sampler(num_workers):
+def test_keys_that_are_views_of_a_tensor_are_sent_without_the_rest(num_workers):
     """Each key is a view of the whole tensor, of 8 MB, and is sent without the rest of it."""
     order, most = torch.arange(1_000_000).flip(0), 0
-    for number, batch in zip(range(20), DataLoader(Types([0]), batch_size=10, sampler=order, num_workers=num_workers), strict=False):
+    for number, batch in zip(
+        range(20), DataLoader(Types([0]), batch_size=10, sampler=order, num_workers=num_workers), strict=False
+    ):
         assert batch == [f"Tensor {999_999 - 10 * number - i}" for i in range(10)]
         most = max(most, key_file())
     assert most < 1 << 20

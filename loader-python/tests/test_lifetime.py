@@ -1,4 +1,5 @@
-"""Iterators, loaders and batches can be abandoned at any place and in any order; nothing is left, and no batch changes."""
+"""Iterators, loaders and batches can be abandoned at any place and in any order; nothing is left, and no batch
+changes."""
 
 import gc
 import itertools
@@ -102,7 +103,8 @@ def arrays(samples):
 
 
 def test_batches_outlive_their_loader_unchanged():
-    """A batch, a slice of one, and a NumPy view of one keep their values while hundreds of later batches use shared memory."""
+    """A batch, a slice of one, and a NumPy view of one keep their values while hundreds of later batches use shared
+    memory."""
     dataset = Items([torch.full((1000,), float(number)) for number in range(600)])
     loader = DataLoader(dataset, batch_size=2, num_workers=2, collate_fn=arrays)
     kept = {"tensors": [], "slices": [], "views": [], "arrays": []}
@@ -153,7 +155,9 @@ def test_many_epochs_leave_nothing():
     for _ in range(4):
         list(loader)
     gc.collect()
-    assert processes.wait_until(lambda: len(processes.descriptors()) <= len(before), 5), processes.descriptors().items() - before.items()
+    assert processes.wait_until(lambda: len(processes.descriptors()) <= len(before), 5), (
+        processes.descriptors().items() - before.items()
+    )
     assert processes.shared_memory() <= shared
 
 
@@ -167,7 +171,9 @@ from loader import DataLoader
 LAST = {
     "an iterator that has begun": "iterator = iter(DataLoader(Rows(100), num_workers=2)); next(iterator)",
     "an iterator that has not been used": "iterator = iter(DataLoader(Rows(100), num_workers=2))",
-    "an iterator whose workers are busy": "iterator = iter(DataLoader(Slow(100, 30, (1,)), num_workers=1)); next(iterator)",
+    "an iterator whose workers are busy": (
+        "iterator = iter(DataLoader(Slow(100, 30, (1,)), num_workers=1)); next(iterator)"
+    ),
     "persistent workers": "loader = DataLoader(Rows(9), num_workers=2, persistent_workers=True); list(loader)",
     "a stream": "iterator = iter(DataLoader(Stream((10**9,)), num_workers=1)); next(iterator)",
     "a batch": "batch = next(iter(DataLoader(Rows(100), num_workers=1)))",
@@ -185,7 +191,7 @@ time.sleep(3)
 
 
 @pytest.mark.parametrize("last", LAST)
-def test_the_interpreter_ends_with(last):
+def test_the_interpreter_ends_in_time_with_open_iterators(last):
     script = processes.Script("-X", "faulthandler", "-c", HEAD + LAST[last] + "\nprint('last line')")
     try:
         if last != "sys.exit":
@@ -206,15 +212,27 @@ def test_an_exception_of_the_training_loop_ends_the_script_with_its_traceback():
 
 FORKS = {
     "a loader": ("loader = DataLoader(Rows(8), num_workers=1)", "assert len(list(loader)) == 8"),
-    "a loader that has run": ("loader = DataLoader(Rows(8), num_workers=1); list(loader)", "assert len(list(loader)) == 8"),
-    "a live iterator": ("loader = DataLoader(Rows(8), num_workers=1); iterator = iter(loader); next(iterator)", "del iterator, loader"),
-    "a batch": ("batch = next(iter(DataLoader(Rows(8), num_workers=1)))", "assert batch.tolist() == [[0, 0]]; del batch"),
-    "persistent workers": ("loader = DataLoader(Rows(8), num_workers=1, persistent_workers=True); list(loader)", "del loader"),
+    "a loader that has run": (
+        "loader = DataLoader(Rows(8), num_workers=1); list(loader)",
+        "assert len(list(loader)) == 8",
+    ),
+    "a live iterator": (
+        "loader = DataLoader(Rows(8), num_workers=1); iterator = iter(loader); next(iterator)",
+        "del iterator, loader",
+    ),
+    "a batch": (
+        "batch = next(iter(DataLoader(Rows(8), num_workers=1)))",
+        "assert batch.tolist() == [[0, 0]]; del batch",
+    ),
+    "persistent workers": (
+        "loader = DataLoader(Rows(8), num_workers=1, persistent_workers=True); list(loader)",
+        "del loader",
+    ),
 }
 
 
 @pytest.mark.parametrize("made", FORKS)
-def test_main_can_fork_with(made):
+def test_a_fork_of_main_disturbs_nothing(made):
     """The child can use what it has, and its end disturbs neither the workers nor the parent."""
     before, child = FORKS[made]
     code = f"""{HEAD}

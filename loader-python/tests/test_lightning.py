@@ -42,7 +42,12 @@ class Model(lightning.LightningModule):
 
 def trainer(folder, **arguments):
     arguments = {"max_epochs": 2, "accelerator": "cpu", "devices": 1} | arguments
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
     return lightning.Trainer(default_root_dir=folder, **quiet, **arguments)
 
 
@@ -128,7 +133,13 @@ def main(folder):
     found = {}
     for name, dataset in {"python": Rows(SAMPLES), "rust": loader.Csv(f"{folder}/rows.csv")}.items():
         made = DataLoader(
-            dataset, batch_size=4, shuffle=True, num_workers=2, persistent_workers=True, seed_samples=True, max_bad_samples=3
+            dataset,
+            batch_size=4,
+            shuffle=True,
+            num_workers=2,
+            persistent_workers=True,
+            seed_samples=True,
+            max_bad_samples=3,
         )
         model = Model()
         runner = trainer(folder, devices=2, strategy="ddp")
@@ -136,7 +147,10 @@ def main(folder):
         used = runner.train_dataloader
         assert type(used) is DataLoader and used is not made
         assert type(used.sampler) is torch.utils.data.DistributedSampler
-        kept = {option: getattr(used, option) for option in ("seed_samples", "move_tasks", "max_bad_samples", "persistent_workers")}
+        kept = {
+            option: getattr(used, option)
+            for option in ("seed_samples", "move_tasks", "max_bad_samples", "persistent_workers")
+        }
         found[name] = {"seen": model.seen, "options": kept}
     with open(f"{folder}/rank-{rank}.json", "w") as file:
         json.dump(found, file)

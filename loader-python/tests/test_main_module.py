@@ -73,7 +73,7 @@ def test_a_guarded_script_without_cloudpickle(tmp_path, without_cloudpickle):
     assert processes.run(path, **without_cloudpickle).splitlines()[-1] == RESULT
 
 
-def test_keys_of_a_class_of_the_script(tmp_path, without_cloudpickle):
+def test_keys_may_be_of_a_class_of_the_script(tmp_path, without_cloudpickle):
     path = tmp_path / "train.py"
     path.write_text(f"import sys\nsys.path.insert(0, {FOLDER!r})\n{SCRIPT}{KEYS}")
     for environment in ({}, without_cloudpickle):
@@ -89,7 +89,7 @@ def test_an_unguarded_script_without_cloudpickle_says_what_to_do(tmp_path, witho
     assert "cloudpickle" in err
 
 
-def test_a_module_run_with_m(tmp_path, without_cloudpickle):
+def test_a_module_may_be_run_with_m(tmp_path, without_cloudpickle):
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text("")
     (tmp_path / "package" / "train.py").write_text(SCRIPT + GUARDED)
@@ -136,7 +136,10 @@ def test_a_folder_with_a_module_of_the_package_s_name_disturbs_no_worker(tmp_pat
     (tmp_path / "loader.py").write_text("raise RuntimeError('the wrong module')\n")
     (tmp_path / "torch.py").write_text("raise RuntimeError('the wrong module')\n")
     monkeypatch.chdir(tmp_path)
-    code = f"import sys; sys.path.remove(''); sys.path.insert(0, {FOLDER!r})\nfrom torch_datasets import Rows\nfrom loader import DataLoader\nassert len(list(DataLoader(Rows(2), num_workers=1))) == 2"
+    code = (
+        f"import sys; sys.path.remove(''); sys.path.insert(0, {FOLDER!r})\nfrom torch_datasets import Rows\n"
+        "from loader import DataLoader\nassert len(list(DataLoader(Rows(2), num_workers=1))) == 2"
+    )
     processes.run("-c", code)
 
 

@@ -41,19 +41,21 @@ def both(dataset, num_workers, **arguments):
 
 
 @WORKERS
-@pytest.mark.parametrize("arguments", [{}, {"batch_size": 4}, {"batch_size": 4, "drop_last": True}, {"batch_size": None}], ids=str)
-def test_in_sequence(num_workers, arguments):
+@pytest.mark.parametrize(
+    "arguments", [{}, {"batch_size": 4}, {"batch_size": 4, "drop_last": True}, {"batch_size": None}], ids=str
+)
+def test_batches_without_shuffle_equal_pytorchs(num_workers, arguments):
     assert both(Rows(18), num_workers, **arguments)
 
 
 @WORKERS
-def test_more_workers_than_batches_and_no_batch_at_all(num_workers):
+def test_there_may_be_more_workers_than_batches_or_no_batch(num_workers):
     assert len(both(Rows(1), num_workers)) == 1
     assert both(Rows(0), num_workers) == []
 
 
 @WORKERS
-def test_tensor_datasets(num_workers):
+def test_batches_of_a_tensor_dataset_equal_pytorchs(num_workers):
     dataset = TensorDataset(torch.randn(50, 3, 5), torch.arange(50))
     both(dataset, num_workers, batch_size=8)
 
@@ -68,7 +70,23 @@ def test_getitems_gets_whole_batches_if_it_is_there_and_true(num_workers):
 
 @WORKERS
 def test_keys_can_be_anything(num_workers):
-    keys = ["a", ("b", 2), -1, 0, 2**62, 2**63, 2**100, np.int64(3), np.str_("c"), None, 1.5, True, b"x", frozenset([1]), slice(1, 2)]
+    keys = [
+        "a",
+        ("b", 2),
+        -1,
+        0,
+        2**62,
+        2**63,
+        2**100,
+        np.int64(3),
+        np.str_("c"),
+        None,
+        1.5,
+        True,
+        b"x",
+        frozenset([1]),
+        slice(1, 2),
+    ]
     batches = both(Named(), num_workers, sampler=keys, batch_size=4, collate_fn=list)
     assert batches[1][3] == "int64 3"
     both(Named(), num_workers, sampler=keys, batch_size=None)
@@ -88,7 +106,7 @@ def test_a_sampler_of_lists_loads_in_bulk(num_workers):
 
 
 @WORKERS
-def test_batches_of_different_sizes(num_workers):
+def test_a_batch_sampler_may_give_batches_of_different_sizes(num_workers):
     sizes = [len(batch) for batch in both(Rows(9), num_workers, batch_sampler=[(0, 1), [2], (3, 4, 5, 6), [8]])]
     assert sizes == [2, 1, 4, 1]
 
@@ -124,14 +142,14 @@ def test_an_iterator_that_has_ended_stays_at_its_end(num_workers):
 
 
 @WORKERS
-def test_large_and_small_batches_in_turn(num_workers):
+def test_large_and_small_batches_in_turn_equal_pytorchs(num_workers):
     sizes = [1, 2_000_000, 3, 500_000, 0, 4_000_000, 1]
     dataset = Items([torch.full((size,), float(number)) for number, size in enumerate(sizes)])
     both(dataset, num_workers, batch_size=1)
 
 
 @pytest.mark.parametrize("prefetch_factor", [1, 10])
-def test_any_prefetch_factor(prefetch_factor):
+def test_any_prefetch_factor_gives_the_same_batches(prefetch_factor):
     loader = DataLoader(Rows(40), batch_size=3, num_workers=2, prefetch_factor=prefetch_factor)
     assert torch.cat(list(loader))[:, 0].tolist() == list(range(40))
 

@@ -69,7 +69,9 @@ def test_an_epoch_that_was_left_early_leaves_nothing_in_the_next():
 
 
 def begin(worker):
-    torch.utils.data.get_worker_info().dataset.begun = getattr(torch.utils.data.get_worker_info().dataset, "begun", 0) + 1
+    torch.utils.data.get_worker_info().dataset.begun = (
+        getattr(torch.utils.data.get_worker_info().dataset, "begun", 0) + 1
+    )
 
 
 class Begun(Rows):

@@ -22,7 +22,12 @@ def local_dataset():
 def test_local_classes_and_functions_travel_with_cloudpickle():
     pytest.importorskip("cloudpickle", reason="SKIPPED: cloudpickle is not installed")
     factor = 5
-    loader = DataLoader(local_dataset(), num_workers=1, collate_fn=lambda samples: samples[0] * factor, worker_init_fn=lambda worker: None)
+    loader = DataLoader(
+        local_dataset(),
+        num_workers=1,
+        collate_fn=lambda samples: samples[0] * factor,
+        worker_init_fn=lambda worker: None,
+    )
     assert [batch.tolist() for batch in loader] == [[0, 0], [5, 5], [10, 20]]
 
 
@@ -102,7 +107,9 @@ def test_a_dataset_without_torch_in_it():
     assert list(DataLoader({"a": 1, "b": 2}, sampler=["b", "a"], batch_size=None, num_workers=1)) == [2, 1]
 
 
-@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64, torch.float8_e5m2, torch.bfloat16, torch.bool], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.uint16, torch.uint32, torch.uint64, torch.float8_e5m2, torch.bfloat16, torch.bool], ids=str
+)
 def test_a_dataset_may_have_tensors_of_any_type(dtype):
     tensor = torch.arange(6).view(2, 3).to(dtype)
     for batch, row in zip(DataLoader(tensor, batch_size=None, num_workers=1), tensor, strict=True):

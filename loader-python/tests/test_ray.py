@@ -1,4 +1,5 @@
-"""Actors of a local Ray cluster that load, each with workers of its own. This file is also the program of the driver."""
+"""Actors of a local Ray cluster that load, each with workers of its own. This file is also the program of the
+driver."""
 
 import json
 import os
@@ -84,7 +85,7 @@ def test_a_killed_actor_is_replaced_by_one_that_resumes():
     assert sorted(sum(out["found"][0] + out["found"][1], [])) == list(range(SAMPLES))
 
 
-def test_the_example_keeps_its_promise():
+def test_the_example_passes_each_batch_to_the_trainers_once():
     pytest.importorskip("ray", reason="SKIPPED: ray is not installed")
     assert "each once" in processes.run(EXAMPLE, seconds=100)
 

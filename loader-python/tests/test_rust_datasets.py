@@ -53,7 +53,9 @@ def of_epoch(dataset, num_workers, **arguments):
 
 
 def is_in_slot(tensor) -> bool:
-    ranges = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:" in line]
+    ranges = [
+        line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:" in line
+    ]
     return any(int(start, 16) <= tensor.data_ptr() < int(end, 16) for start, end in ranges)
 
 
@@ -122,12 +124,12 @@ def test_the_order_is_that_of_pytorchs_sampler(photos, num_workers):
         assert [labels.tolist() for _, labels in ours] == [[dataset.targets[i] for i in batch] for batch in indices]
 
 
-def test_samplers_and_subsets(photos):
+def test_samplers_and_nested_subsets_choose_the_samples(photos):
     dataset = loader.ImageFolder(photos, TRAIN)
     inner = torch.utils.data.Subset(dataset, [12, 3, 5, 7])
     outer = torch.utils.data.Subset(inner, torch.tensor([3, 0]))
     for num_workers in (0, 1):
-        (_, labels), = of_epoch(outer, num_workers)
+        ((_, labels),) = of_epoch(outer, num_workers)
         assert labels.tolist() == [dataset.targets[7], dataset.targets[12]]
         batches = of_epoch(dataset, num_workers, batch_size=1, batch_sampler=[[np.int64(4), -1], [0]])
         assert [labels.tolist() for _, labels in batches] == [[dataset.targets[4], dataset.targets[12]], [0]]
@@ -136,7 +138,7 @@ def test_samplers_and_subsets(photos):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_without_automatic_batching(photos, num_workers):
+def test_without_batch_size_samples_are_those_of_the_dataset(photos, num_workers):
     dataset = loader.ImageFolder(photos, [transforms.CenterCrop(8)])
     samples = of_epoch(dataset, num_workers, batch_size=None)
     assert len(samples) == 13
@@ -190,7 +192,9 @@ def test_tensors_are_views_that_outlive_the_loader(photos):
 
 
 def test_batches_are_not_copied(photos):
-    batches = iter(DataLoader(loader.ImageFolder(photos, [transforms.CenterCrop(64)], output="dlpack"), 4, num_workers=1))
+    batches = iter(
+        DataLoader(loader.ImageFolder(photos, [transforms.CenterCrop(64)], output="dlpack"), 4, num_workers=1)
+    )
     array, _ = next(batches)
     tensor, other = torch.from_dlpack(array), torch.from_numpy(np.asarray(array))
     assert tensor.data_ptr() == other.data_ptr()
@@ -198,7 +202,7 @@ def test_batches_are_not_copied(photos):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_numpy_and_dlpack(photos, num_workers):
+def test_numpy_and_dlpack_have_the_values_of_tensors(photos, num_workers):
     steps = [transforms.CenterCrop(16)]
     expected = of_epoch(loader.ImageFolder(photos, steps), num_workers)
     arrays = of_epoch(loader.ImageFolder(photos, steps, output="numpy"), num_workers)
@@ -215,7 +219,7 @@ def test_numpy_and_dlpack(photos, num_workers):
         loader.ImageFolder(photos, output="jax")
 
 
-def test_pickles_and_descriptions(photos):
+def test_a_pickle_or_a_config_makes_the_same_dataset_again(photos):
     dataset = loader.ImageFolder(photos, TRAIN)
     again = pickle.loads(pickle.dumps(dataset))
     assert type(again) is loader.ImageFolder and again.config == dataset.config
@@ -223,11 +227,13 @@ def test_pickles_and_descriptions(photos):
     generic = loader.dataset("image-folder", path=photos, transform=dataset.config["transform"])
     assert type(generic) is loader.ImageFolder and generic.config == dataset.config
     # PyTorch's own loader can read it too.
-    same(list(torch.utils.data.DataLoader(loader.ImageFolder(photos, [transforms.CenterCrop(8)]), 4)),
-         of_epoch(loader.ImageFolder(photos, [transforms.CenterCrop(8)]), 0))
+    same(
+        list(torch.utils.data.DataLoader(loader.ImageFolder(photos, [transforms.CenterCrop(8)]), 4)),
+        of_epoch(loader.ImageFolder(photos, [transforms.CenterCrop(8)]), 0),
+    )
 
 
-def test_persistent_workers_and_states(photos):
+def test_persistent_workers_transform_each_epoch_anew_and_resume(photos):
     dataset = loader.ImageFolder(photos, TRAIN)
 
     def make():
@@ -247,7 +253,10 @@ def test_persistent_workers_and_states(photos):
 
 
 def test_transforms_that_do_not_exist_are_refused(photos):
-    known = "the supported transforms are CenterCrop, Compose, ConvertImageDtype, Normalize, PILToTensor, RandomHorizontalFlip"
+    known = (
+        "the supported transforms are CenterCrop, Compose, ConvertImageDtype, Normalize, PILToTensor,"
+        " RandomHorizontalFlip"
+    )
     for unknown in (v2.ColorJitter(0.5), [v2.Resize(8), v2.RandomRotation(3)], lambda image: image):
         with pytest.raises(TypeError, match=known):
             loader.ImageFolder(photos, unknown)
@@ -290,8 +299,10 @@ def test_errors_name_the_file(photos, tmp_path, num_workers):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_json_lines(tmp_path, num_workers):
-    rows = [{"text": f"row {i}", "label": i, "x": [i, 0.5], "more": {"ok": i % 2 == 0}, "tags": ["a", i]} for i in range(5)]
+def test_json_lines_rows_have_nested_fields_and_the_given_dtypes(tmp_path, num_workers):
+    rows = [
+        {"text": f"row {i}", "label": i, "x": [i, 0.5], "more": {"ok": i % 2 == 0}, "tags": ["a", i]} for i in range(5)
+    ]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     dataset = loader.JsonLines(tmp_path / "rows.jsonl", dtypes={"label": "int16"})
     first, second = of_epoch(dataset, num_workers, batch_size=3)
@@ -304,13 +315,15 @@ def test_json_lines(tmp_path, num_workers):
     assert dataset[4]["label"] == 4 and dataset[-1]["text"] == "row 4" and dataset[0]["more"] == {"ok": True}
 
     stream = loader.JsonLinesStream(tmp_path / "rows.jsonl")
-    assert sorted(text for batch in of_epoch(stream, num_workers) for text in batch["text"]) == [row["text"] for row in rows]
+    assert sorted(text for batch in of_epoch(stream, num_workers) for text in batch["text"]) == [
+        row["text"] for row in rows
+    ]
     assert [sample["label"] for sample in stream] == [0, 1, 2, 3, 4]
     assert [sample["label"] for sample in of_epoch(stream, 0, batch_size=None)] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_csv(tmp_path, num_workers):
+def test_csv_rows_have_the_given_types(tmp_path, num_workers):
     with open(tmp_path / "rows.csv", "w", newline="") as file:
         csv.writer(file).writerows([["name", "n"], ["a", 1], ["b", 2], ["c", 3]])
     first, second = of_epoch(loader.Csv(tmp_path / "rows.csv", types={"n": "int64"}), num_workers, batch_size=2)
@@ -319,12 +332,16 @@ def test_csv(tmp_path, num_workers):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_tar(tmp_path, num_workers):
+def test_tar_samples_have_their_decoded_files(tmp_path, num_workers):
     with tarfile.open(tmp_path / "train.tar", "w") as archive:
         for number in range(4):
             image = io.BytesIO()
             Image.fromarray(np.full((6, 5, 3), number, dtype=np.uint8)).save(image, "png")
-            for name, content in (("png", image.getvalue()), ("cls", str(number).encode()), ("bin", bytes([number] * number))):
+            for name, content in (
+                ("png", image.getvalue()),
+                ("cls", str(number).encode()),
+                ("bin", bytes([number] * number)),
+            ):
                 member = tarfile.TarInfo(f"{number}.{name}")
                 member.size = len(content)
                 archive.addfile(member, io.BytesIO(content))
@@ -340,7 +357,7 @@ def test_tar(tmp_path, num_workers):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_tokens_and_arrays(tmp_path, num_workers):
+def test_tokens_are_windows_and_arrays_are_rows_of_files(tmp_path, num_workers):
     np.arange(41, dtype=np.uint16).tofile(tmp_path / "tokens.bin")
     dataset = loader.Tokens(tmp_path / "tokens.bin", 11, dtype="uint16")
     batches = of_epoch(dataset, num_workers, batch_size=2)
@@ -352,18 +369,20 @@ def test_tokens_and_arrays(tmp_path, num_workers):
     assert torch.equal(batch["y"].to(torch.int64), torch.arange(3))
 
 
-def test_padded_sequences_and_bfloat16(tmp_path):
+def test_sequences_are_padded_and_bfloat16_arrives(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"t": [1, 2, 3], "b": 0.5}\n{"t": [4], "b": 3}\n')
     dataset = loader.JsonLines(tmp_path / "rows.jsonl", pad={"t": -1}, dtypes={"b": "bfloat16"})
     (batch,) = of_epoch(dataset, 1)
     same(batch["t"], loader.Padded(torch.tensor([[1, 2, 3], [4, -1, -1]]), torch.tensor([3, 1])))
     same(batch["b"], torch.tensor([0.5, 3], dtype=torch.bfloat16))
-    (exported,) = of_epoch(loader.JsonLines(tmp_path / "rows.jsonl", dtypes={"b": "bfloat16"}, fields=["b"], output="dlpack"), 1)
+    (exported,) = of_epoch(
+        loader.JsonLines(tmp_path / "rows.jsonl", dtypes={"b": "bfloat16"}, fields=["b"], output="dlpack"), 1
+    )
     same(torch.from_dlpack(exported["b"]), batch["b"])
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_parquet(num_workers):
+def test_parquet_rows_are_the_same_by_index_and_in_order(num_workers):
     files = TOP / "loader-data/tests/formats/fixtures/parquet"
     dataset = loader.Parquet(files / "train-*.parquet", fields=["label", "x"])
     stream = loader.ParquetStream(files / "train-*.parquet", fields=["label", "x"])
@@ -373,7 +392,7 @@ def test_parquet(num_workers):
     same(dataset[9]["x"], batches[1]["x"][1])
 
 
-def test_mixed_and_cached(tmp_path):
+def test_mix_has_all_its_parts_and_cached_the_same_samples(tmp_path):
     for name in "ab":
         (tmp_path / f"{name}.jsonl").write_text("".join(f'{{"from": "{name}", "n": {n}}}\n' for n in range(4)))
     parts = [loader.JsonLines(tmp_path / f"{name}.jsonl", index="none") for name in "ab"]
@@ -384,7 +403,7 @@ def test_mixed_and_cached(tmp_path):
         same(of_epoch(cached, num_workers), of_epoch(parts[0], num_workers))
 
 
-def test_a_loader_without_pytorch(photos):
+def test_a_rust_loader_imports_no_pytorch(photos):
     """NumPy only: the process imports no torch."""
     script = f"""
 import sys, loader
@@ -425,19 +444,19 @@ def test_a_config_gives_the_samples_of_the_command(photos, tmp_path):
 
 
 @pytest.mark.parametrize("kind", sorted(CLASSES))
-def test_constructors_have_the_keys_of_their_kinds(kind):
+def test_constructors_have_the_options_of_their_kinds(kind):
     schema = json.loads((TOP / "docs/loader.schema.json").read_text())
     kinds = {of["properties"]["kind"]["const"]: of["properties"] for of in schema["definitions"]["Dataset"]["anyOf"]}
     assert set(CLASSES) == {*kinds, "image-folder"} == set(loader._native.RustDataset.kinds)
     if kind in ("image-folder", "mix", "cached"):
         return
     constructor = CLASSES[kind].__init__.__annotations__
-    (unpacked,) = [hint.__args__[0] for name, hint in constructor.items() if name == "keys"]
-    own = {name for name in constructor if name not in ("keys", "output", "return")}
+    (unpacked,) = [hint.__args__[0] for name, hint in constructor.items() if name == "options"]
+    own = {name for name in constructor if name not in ("options", "output", "return")}
     assert {*unpacked.__annotations__, *own, "kind"} == set(kinds[kind])
 
 
-def test_keys_are_checked(tmp_path):
+def test_unknown_options_kinds_and_files_are_refused(tmp_path):
     with pytest.raises(ValueError, match="unknown field `batch`, expected one of `path`"):
         loader.Parquet(tmp_path, batch=3)
     with pytest.raises(ValueError, match="unknown variant `parket`, expected one of `image-folder`"):

@@ -1,4 +1,5 @@
-"""The order equals that of PyTorch's loader number for number, and so do the random numbers that are left afterwards."""
+"""The order equals that of PyTorch's loader number for number, and so do the random numbers that are left
+afterwards."""
 
 import itertools
 
@@ -52,7 +53,9 @@ CASES = {
     "shuffled by the global generator": lambda: {"shuffle": True},
     "shuffled by a generator": lambda: {"shuffle": True, "generator": generator(), "batch_size": 4},
     "shuffled without batches": lambda: {"shuffle": True, "generator": generator(), "batch_size": None},
-    "random with replacement": lambda: {"sampler": RandomSampler(INDICES, replacement=True, num_samples=40, generator=generator())},
+    "random with replacement": lambda: {
+        "sampler": RandomSampler(INDICES, replacement=True, num_samples=40, generator=generator())
+    },
     "random, more than there are": lambda: {"sampler": RandomSampler(INDICES, num_samples=2 * N + 3), "batch_size": 5},
     "a random subset": lambda: {"sampler": SubsetRandomSampler([2, 3, 5, 7, 11], generator=generator())},
     "weighted": lambda: {"sampler": WeightedRandomSampler(list(range(N)), 30, generator=generator()), "batch_size": 4},
@@ -67,7 +70,12 @@ CASES = {
 
 @pytest.mark.parametrize(
     "case, num_workers",
-    [*((case, 0) for case in CASES), ("shuffled by the global generator", 2), ("shuffled by a generator", 2), ("a batch sampler", 1)],
+    [
+        *((case, 0) for case in CASES),
+        ("shuffled by the global generator", 2),
+        ("shuffled by a generator", 2),
+        ("a batch sampler", 1),
+    ],
 )
 def test_three_epochs_are_pytorch_s_three_epochs(case, num_workers):
     theirs = orders(torch.utils.data.DataLoader, 3, num_workers, CASES[case])
@@ -97,7 +105,7 @@ def test_the_order_of_a_distributed_sampler_follows_set_epoch(num_workers):
 
 
 @WORKERS
-def test_a_sampler_without_end(num_workers):
+def test_a_sampler_may_have_no_end(num_workers):
     loader = DataLoader(INDICES, sampler=itertools.cycle(range(N)), num_workers=num_workers, batch_size=10)
     numbers = torch.cat(list(itertools.islice(loader, 9))).tolist()
     assert numbers == [index % N for index in range(90)]
@@ -105,7 +113,8 @@ def test_a_sampler_without_end(num_workers):
 
 @WORKERS
 def test_the_generator_is_drawn_from_while_the_epoch_runs(num_workers):
-    """A sampler is asked for a batch only when a worker may get it, so that a lazy sampler can be as long as it likes."""
+    """A sampler is asked for a batch only when a worker may get it, so that a lazy sampler can be as long as it
+    likes."""
     asked = []
 
     def lazy():
@@ -146,11 +155,15 @@ class WithoutLength:
 @WORKERS
 @pytest.mark.parametrize("error", [TypeError, RuntimeError, AttributeError, ValueError, OverflowError])
 def test_a_sampler_s_length_may_raise_any_exception(num_workers, error):
-    assert [batch.item() for batch in DataLoader(INDICES, sampler=WithoutLength(error), num_workers=num_workers)] == [0, 1, 2]
+    assert [batch.item() for batch in DataLoader(INDICES, sampler=WithoutLength(error), num_workers=num_workers)] == [
+        0,
+        1,
+        2,
+    ]
 
 
 @WORKERS
-def test_subsets_and_concatenations(num_workers):
+def test_batches_of_a_subset_in_a_concatenation_equal_pytorchs(num_workers):
     dataset = torch.utils.data.ConcatDataset([Rows(4), torch.utils.data.Subset(Rows(9), [8, 1])])
     theirs = list(torch.utils.data.DataLoader(dataset, batch_size=4))
     same(list(DataLoader(dataset, batch_size=4, num_workers=num_workers)), theirs)

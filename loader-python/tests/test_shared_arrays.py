@@ -55,7 +55,9 @@ def test_workers_share_the_arrays_of_the_dataset(make):
     values = make(0, 8 * MIB)  # 64 MiB
     loader = DataLoader(Table(values), num_workers=2, collate_fn=lambda samples: samples[0])
     own = [memory for index, value, _, memory in loader if index == value]
-    small = [memory for *_, memory in DataLoader(Table(make(0, 8)), num_workers=2, collate_fn=lambda samples: samples[0])]
+    small = [
+        memory for *_, memory in DataLoader(Table(make(0, 8)), num_workers=2, collate_fn=lambda samples: samples[0])
+    ]
     assert len(own) == len(small) == 8
     assert max(own) < max(small) + 32 * MIB, "a worker has a copy"
 
@@ -65,7 +67,9 @@ def test_a_worker_changes_a_copy_of_its_own(make):
     values = make(10_000)
     rows = list(DataLoader(Counts(values), num_workers=2, collate_fn=lambda samples: samples[0]))
     # A worker that loads row `i` has loaded every second one before.
-    assert [(index, value, total) for index, value, total, _ in rows] == [(i, 100, 100 * (i // 2 + 1)) for i in range(8)]
+    assert [(index, value, total) for index, value, total, _ in rows] == [
+        (i, 100, 100 * (i // 2 + 1)) for i in range(8)
+    ]
     assert float(values.sum()) == 0
 
 
@@ -142,7 +146,9 @@ def size_of_array_files():
 def test_a_mapped_array_without_its_file_is_sent(tmp_path):
     tokens = mapped_tokens(tmp_path, mode="c")
     tokens[:] = 7
-    assert [value for _, value, *_ in DataLoader(Table(tokens), num_workers=1, collate_fn=lambda rows: rows[0])] == [7] * 8
+    assert [value for _, value, *_ in DataLoader(Table(tokens), num_workers=1, collate_fn=lambda rows: rows[0])] == [
+        7
+    ] * 8
     tokens = mapped_tokens(tmp_path)
     os.remove(tmp_path / "tokens.bin")
     expected = [(i, i + 8) for i in range(8)]

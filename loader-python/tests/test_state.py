@@ -14,11 +14,13 @@ from PIL import Image
 from torch_datasets import Draws, Rows, Stream
 from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 
-from loader import DataLoader, ImageFolder, _epoch_notes, transforms
+from loader import DataLoader, ImageFolder, _epoch_log, transforms
 
 KINDS = {
     "in sequence": lambda **arguments: DataLoader(Rows(40), batch_size=4, **arguments),
-    "shuffled by the global generator": lambda **arguments: DataLoader(Rows(40), batch_size=4, shuffle=True, **arguments),
+    "shuffled by the global generator": lambda **arguments: DataLoader(
+        Rows(40), batch_size=4, shuffle=True, **arguments
+    ),
     "shuffled by a generator": lambda **arguments: DataLoader(
         Rows(40), batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(1), **arguments
     ),
@@ -39,7 +41,7 @@ def saved(state):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_rest_of_an_epoch_after_break_is_the_rest(kind, num_workers):
+def test_a_state_taken_after_break_has_the_rest_of_the_epoch(kind, num_workers):
     """The loop has dropped the iterator when the state is asked for."""
     torch.manual_seed(3)
     loader = KINDS[kind](num_workers=num_workers)
@@ -75,7 +77,9 @@ class Texts(Rows):
 def test_keys_that_are_texts_resume_in_a_later_epoch_of_persistent_workers(num_workers):
     def make(num_workers):
         keys = [str(number) for number in range(39, -1, -1)]
-        return DataLoader(Texts(40), batch_size=4, sampler=keys, num_workers=num_workers, persistent_workers=num_workers > 0)
+        return DataLoader(
+            Texts(40), batch_size=4, sampler=keys, num_workers=num_workers, persistent_workers=num_workers > 0
+        )
 
     loader = make(2)
     whole = [numbers(loader), numbers(loader)][1]
@@ -94,7 +98,7 @@ def test_a_state_from_the_end_of_an_epoch_begins_the_next():
     assert numbers(other) == numbers(loader)
 
 
-def test_a_loaded_state_is_the_state():
+def test_a_loader_that_has_loaded_a_state_returns_that_state():
     iterator = iter(loader := KINDS["in sequence"]())
     next(iterator)
     state = loader.state_dict()
@@ -434,19 +438,19 @@ def test_a_persistent_worker_that_replaces_another_reads_a_shuffled_stream_in_th
     assert sorted(torch.cat(found).tolist()) == list(range(40))
 
 
-def test_a_part_of_a_note_does_not_hide_the_notes_after_it():
-    notes = _epoch_notes.EpochNotes()
-    _epoch_notes.append(notes.path, _epoch_notes.GENERATORS, 0, 5, b"zero")
-    size = os.stat(notes.path).st_size
-    _epoch_notes.append(notes.path, _epoch_notes.GENERATORS, 1, 5, b"one")
-    assert notes.generators(5) == {0: b"zero", 1: b"one"}
-    _epoch_notes.append(notes.path, _epoch_notes.GENERATORS, 2, 5, bytes(1000))
-    os.truncate(notes.path, 2 * size + 100)
-    assert 2 not in notes.generators(5)
-    _epoch_notes.append(notes.path, _epoch_notes.GENERATORS, 3, 5, b"three")
-    assert notes.generators(5) == {0: b"zero", 1: b"one", 3: b"three"}
-    assert _epoch_notes.find_generators(notes.path, 3, 5) == b"three"
-    assert _epoch_notes.find_generators(notes.path, 2, 5) is None
+def test_a_part_of_an_entry_does_not_hide_the_entries_after_it():
+    log = _epoch_log.EpochLog()
+    _epoch_log.append(log.path, _epoch_log.GENERATORS, 0, 5, b"zero")
+    size = os.stat(log.path).st_size
+    _epoch_log.append(log.path, _epoch_log.GENERATORS, 1, 5, b"one")
+    assert log.generators(5) == {0: b"zero", 1: b"one"}
+    _epoch_log.append(log.path, _epoch_log.GENERATORS, 2, 5, bytes(1000))
+    os.truncate(log.path, 2 * size + 100)
+    assert 2 not in log.generators(5)
+    _epoch_log.append(log.path, _epoch_log.GENERATORS, 3, 5, b"three")
+    assert log.generators(5) == {0: b"zero", 1: b"one", 3: b"three"}
+    assert _epoch_log.find_generators(log.path, 3, 5) == b"three"
+    assert _epoch_log.find_generators(log.path, 2, 5) is None
 
 
 class Eager(Sampler):

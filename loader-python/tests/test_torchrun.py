@@ -51,6 +51,7 @@ def shuffled(loader_class, rank, **arguments):
 
 def resumed(rank):
     """Returns the numbers of an epoch that was left after some batches, other ones on each rank, and continued."""
+
     def make():
         sampler = DistributedSampler(Rows(SAMPLES), shuffle=True, seed=5)
         return DataLoader(Rows(SAMPLES), batch_size=4, sampler=sampler, num_workers=2)
@@ -84,8 +85,8 @@ def main():
 
 
 def rust(rank):
-    """Returns the numbers that a loader in the engine's order gives: the rank from the launcher, from arguments, and from the
-    launcher because a config says so."""
+    """Returns the numbers that a loader in the engine's order gives: the rank from the launcher, from arguments, and
+    from the launcher because a config says so."""
     import loader
 
     rows = loader.Csv(sys.argv[1])
@@ -106,7 +107,9 @@ def of_ranks(tmp_path_factory):
     config.write_text(CONFIG.format(path))
     path.write_text("number\n" + "".join(f"{number}\n" for number in range(SAMPLES)))
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", RANKS]
-    return json.loads(processes.run(*torchrun, __file__, path, config, PYTHONWARNINGS="error::RuntimeWarning").splitlines()[-1])
+    return json.loads(
+        processes.run(*torchrun, __file__, path, config, PYTHONWARNINGS="error::RuntimeWarning").splitlines()[-1]
+    )
 
 
 @pytest.mark.parametrize("how", ["in main", "workers", "persistent workers"])

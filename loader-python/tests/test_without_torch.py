@@ -1,4 +1,5 @@
-"""The package without PyTorch. Where PyTorch is installed, the last test runs the others in a process that cannot import it."""
+"""The package without PyTorch. Where PyTorch is installed, the last test runs the others in a process that cannot
+import it."""
 
 import collections
 import importlib.util
@@ -12,11 +13,22 @@ import processes
 import pytest
 from numpy_datasets import Dies, Draws, Names, Numbers, Point, Rows, Stream, plain
 
-from loader import DataLoader, JsonLines, JsonLinesStream, _collate, _collate_numpy, _native, _standalone, default_collate
+from loader import (
+    DataLoader,
+    JsonLines,
+    JsonLinesStream,
+    _base_numpy,
+    _collate,
+    _collate_numpy,
+    _native,
+    default_collate,
+)
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 WORKERS = pytest.mark.parametrize("num_workers", [0, 2])
-without_torch = pytest.mark.skipif(HAS_TORCH, reason="SKIPPED: PyTorch is installed, so it runs in the process of the last test")
+without_torch = pytest.mark.skipif(
+    HAS_TORCH, reason="SKIPPED: PyTorch is installed, so it runs in the process of the last test"
+)
 
 
 @without_torch
@@ -38,7 +50,9 @@ def test_batches_are_arrays_and_no_process_imports_torch(num_workers):
 def test_a_seed_determines_the_order(num_workers, batch_size):
     def epochs(generator):
         np.random.seed(7)
-        loader = DataLoader(Rows(50), batch_size, shuffle=True, num_workers=num_workers, generator=generator, collate_fn=plain)
+        loader = DataLoader(
+            Rows(50), batch_size, shuffle=True, num_workers=num_workers, generator=generator, collate_fn=plain
+        )
         return [list(loader), list(loader)]
 
     for make in (lambda: None, lambda: np.random.default_rng(3)):
@@ -92,9 +106,11 @@ def test_a_worker_that_is_killed_changes_nothing(tmp_path):
 
 @without_torch
 @WORKERS
-def test_iterable_datasets(num_workers):
+def test_an_iterable_dataset_has_shards_and_an_announced_length(num_workers):
     batches = [batch.tolist() for batch in DataLoader(Stream(), batch_size=3, num_workers=num_workers)]
-    assert batches == ([[0, 2, 4], [1, 3, 5], [6, 8], [7, 9]] if num_workers else [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]])
+    assert batches == (
+        [[0, 2, 4], [1, 3, 5], [6, 8], [7, 9]] if num_workers else [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
+    )
     assert sorted(DataLoader(Stream(), batch_size=None, num_workers=num_workers)) == list(range(10))
     assert len(DataLoader(Stream(announced=10), batch_size=3)) == 4
     with pytest.raises(TypeError, match="no length"):
@@ -152,13 +168,16 @@ def test_pin_memory_gives_a_warning_and_ordinary_memory():
 
 @without_torch
 @WORKERS
-def test_datasets_that_rust_workers_load(num_workers, tmp_path):
+def test_rust_datasets_return_numpy_arrays(num_workers, tmp_path):
     (tmp_path / "rows.jsonl").write_text("".join(f'{{"i": {i}}}\n' for i in range(10)))
     rows, stream = JsonLines(tmp_path / "rows.jsonl"), JsonLinesStream(tmp_path / "rows.jsonl")
     (batch,) = DataLoader(rows, 10, True, num_workers=num_workers, generator=np.random.default_rng(1))
     assert type(batch["i"]) is np.ndarray
     assert sorted(batch["i"]) == list(range(10)) != batch["i"].tolist()
-    assert [batch["i"].tolist() for batch in DataLoader(stream, 6, num_workers=num_workers)] == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9]]
+    assert [batch["i"].tolist() for batch in DataLoader(stream, 6, num_workers=num_workers)] == [
+        [0, 1, 2, 3, 4, 5],
+        [6, 7, 8, 9],
+    ]
 
 
 @without_torch
@@ -259,7 +278,9 @@ def test_every_type_is_collated_in_a_worker_as_in_main():
 @without_torch
 @WORKERS
 def test_what_cannot_be_collated_is_refused(num_workers):
-    iterator = iter(DataLoader([item for items in REFUSED.values() for item in items], batch_size=2, num_workers=num_workers))
+    iterator = iter(
+        DataLoader([item for items in REFUSED.values() for item in items], batch_size=2, num_workers=num_workers)
+    )
     for name, samples in REFUSED.items():
         wanted = outcome(default_collate, samples)
         with pytest.raises(wanted[0]) as raised:
@@ -272,7 +293,7 @@ def test_a_worker_stacks_arrays_in_the_memory_of_the_batch():
     batch = collate([{"x": np.full((2, 3), i, np.float16), "y": (np.array(i), "a")} for i in range(4)])
     pickled, buffers = _collate.encode(batch)
     assert [type(buffer) for buffer in buffers] == [_native.Memory, _native.Memory]
-    assert described(_collate.loads(pickled, buffers)) == described(batch)
+    assert described(_collate.decode(pickled, buffers)) == described(batch)
 
 
 ARGUMENTS = [
@@ -310,7 +331,8 @@ DEFAULTS = {
 
 def loader_of(kind, dataset, arguments):
     """Returns what a loader is made into: its attributes, length and warnings."""
-    names = "batch_size num_workers prefetch_factor drop_last timeout persistent_workers _dataset_kind _auto_collation".split()
+    names = "batch_size num_workers prefetch_factor drop_last timeout persistent_workers".split()
+    names += ["_dataset_kind", "_auto_collation"]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         loader = kind(dataset, **DEFAULTS | arguments)
@@ -323,7 +345,7 @@ def test_arguments_are_checked_as_by_torch(arguments):
     theirs = type("Theirs", (data.IterableDataset,), {"__iter__": Stream.__iter__, "__len__": lambda self: 10})()
     for own, torch_s in ((Rows(), Rows()), (Rows(0), Rows(0)), (Stream(announced=10), theirs)):
         wanted = outcome(loader_of, data.DataLoader, torch_s, arguments)
-        assert outcome(loader_of, _standalone.DataLoader, own, arguments) == wanted
+        assert outcome(loader_of, _base_numpy.DataLoader, own, arguments) == wanted
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="SKIPPED: PyTorch is not installed, so the other tests have run here")

@@ -37,7 +37,9 @@ class DiesAlways(Rows):
         os._exit(3)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM, signal.SIGABRT], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM, signal.SIGABRT], ids=lambda number: number.name
+)
 def test_a_worker_that_dies_in_a_sample_is_replaced(number, tmp_path):
     loader = DataLoader(DiesOnce(30, tmp_path / "died", number=number), batch_size=2, num_workers=2)
     assert torch.cat(list(loader))[:, 0].tolist() == list(range(30))
@@ -98,7 +100,9 @@ def test_a_death_is_a_warning_that_names_the_worker(tmp_path):
         warnings.simplefilter("always")
         list(DataLoader(DiesOnce(10, tmp_path / "died", index=1), num_workers=1))
     texts = [str(warning.message) for warning in caught]
-    assert any("worker 0" in text and "signal 9" in text.lower().replace("sigkill", "signal 9") for text in texts), texts
+    assert any("worker 0" in text and "signal 9" in text.lower().replace("sigkill", "signal 9") for text in texts), (
+        texts
+    )
 
 
 def test_a_worker_that_dies_again_and_again_ends_the_epoch():

@@ -37,7 +37,9 @@ def test_a_generator_decides_the_seeds_of_workers():
     seeds = [batch[0][3] for batch in numbers()]
     assert seeds[1] == seeds[0] + 1
     assert seeds == [batch[0][3] for batch in numbers()]
-    theirs = torch.utils.data.DataLoader(Where(4), num_workers=2, generator=torch.Generator().manual_seed(7), collate_fn=list)
+    theirs = torch.utils.data.DataLoader(
+        Where(4), num_workers=2, generator=torch.Generator().manual_seed(7), collate_fn=list
+    )
     assert seeds == [batch[0][3] for batch in theirs]
 
 
@@ -113,7 +115,9 @@ def test_main_s_random_numbers_are_used_as_by_pytorch():
 def test_the_environment_and_the_arguments_of_main_are_the_worker_s(num_workers, monkeypatch, tmp_path):
     monkeypatch.setenv("LOADER_TEST_VALUE", "7")
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "only_here_module.py").write_text("def first(samples):\n    import os\n    return os.environ['LOADER_TEST_VALUE']\n")
+    (tmp_path / "only_here_module.py").write_text(
+        "def first(samples):\n    import os\n    return os.environ['LOADER_TEST_VALUE']\n"
+    )
     import only_here_module
 
     assert list(DataLoader(Rows(1), num_workers=num_workers, collate_fn=only_here_module.first)) == ["7"]

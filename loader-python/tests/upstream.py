@@ -44,12 +44,24 @@ class Outcome:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, metavar="FILE")
-    parser.add_argument("--only", default="*", metavar="PATTERN", help="run the tests whose names match, such as '*seed*'")
+    parser.add_argument(
+        "--only", default="*", metavar="PATTERN", help="run the tests whose names match, such as '*seed*'"
+    )
     parser.add_argument("--list", action="store_true", help="print the names of the tests and run none")
-    parser.add_argument("--loader", default=OURS, metavar="NAME", help="the class that is tested (default: %(default)s)")
-    parser.add_argument("--baseline", action="store_const", dest="loader", const=TORCHS, help=f"same as --loader {TORCHS}")
+    parser.add_argument(
+        "--loader", default=OURS, metavar="NAME", help="the class that is tested (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--baseline", action="store_const", dest="loader", const=TORCHS, help=f"same as --loader {TORCHS}"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="tests that run at the same time (default: %(default)s)")
-    parser.add_argument("--time-limit", type=float, default=300, metavar="SECONDS", help="maximum seconds for one test (default: %(default)s)")
+    parser.add_argument(
+        "--time-limit",
+        type=float,
+        default=300,
+        metavar="SECONDS",
+        help="maximum seconds for one test (default: %(default)s)",
+    )
     options = parser.parse_args()
     file = options.file.resolve()
     if not file.is_file():
@@ -78,12 +90,18 @@ def run_all(file: Path, names: list[str], options: argparse.Namespace):
 
 
 def report(outcomes, expected: dict[str, str], unknown: list[str], total: int) -> int:
-    counts = dict.fromkeys(["passed", "skipped", "expected failures", "failed", "passed although listed", "over time"], 0)
+    counts = dict.fromkeys(
+        ["passed", "skipped", "expected failures", "failed", "passed although listed", "over time"], 0
+    )
     unexpected = []
     for outcome in outcomes:
         kind = outcome.kind
         if outcome.test in expected:
-            kind = {"failed": "expected failures", "over time": "expected failures", "passed": "passed although listed"}.get(kind, kind)
+            kind = {
+                "failed": "expected failures",
+                "over time": "expected failures",
+                "passed": "passed although listed",
+            }.get(kind, kind)
         counts[kind] += 1
         note = outcome.detail if kind in ("passed", "skipped") else ""
         print(f"{kind:22} {outcome.seconds:5.1f} s  {outcome.test}{note and ': ' + note}", flush=True)
@@ -93,7 +111,10 @@ def report(outcomes, expected: dict[str, str], unknown: list[str], total: int) -
         print(f"\n== {outcome.test}\n{outcome.detail.rstrip()[-6000:]}")
     for name in unknown:
         print(f"\nupstream_expected.toml names a test that the file does not have: {name}")
-    print(f"\n{', '.join(f'{count} {kind}' for kind, count in counts.items())}; {sum(counts.values())} run of {total} tests")
+    print(
+        f"\n{', '.join(f'{count} {kind}' for kind, count in counts.items())};"
+        f" {sum(counts.values())} run of {total} tests"
+    )
     return 1 if unexpected or unknown else 0
 
 
@@ -131,8 +152,13 @@ def start(arguments: list[str], loader: str, time_limit: float) -> Ended:
         answer, output = Path(folder, "answer"), Path(folder, "output")
         with output.open("wb") as stream:
             process = subprocess.Popen(
-                [sys.executable, str(HERE / "upstream.py"), *arguments, str(answer)], stdin=subprocess.DEVNULL, stdout=stream,
-                stderr=stream, env=environment, cwd=folder, start_new_session=True,
+                [sys.executable, str(HERE / "upstream.py"), *arguments, str(answer)],
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                env=environment,
+                cwd=folder,
+                start_new_session=True,
             )
             over_time = False
             try:
@@ -145,7 +171,9 @@ def start(arguments: list[str], loader: str, time_limit: float) -> Ended:
         left = end_session(process.pid, 0 if over_time else 5)
         process.wait()
         text = answer.read_text() if answer.exists() else "null"
-        return Ended(process.returncode, json.loads(text or "null"), output.read_text(errors="replace"), over_time, left, seconds)
+        return Ended(
+            process.returncode, json.loads(text or "null"), output.read_text(errors="replace"), over_time, left, seconds
+        )
 
 
 def end_session(session: int, patience: float) -> list[str]:
@@ -171,7 +199,9 @@ def tests_of(file: Path) -> dict[str, unittest.TestCase]:
     module = __import__(file.stem)
     # Not `loadTestsFromModule`: the hook `load_tests` of PyTorch's files insists that the file is the running script.
     classes = [each for each in vars(module).values() if isinstance(each, type) and issubclass(each, unittest.TestCase)]
-    suites = [unittest.defaultTestLoader.loadTestsFromTestCase(each) for each in classes if each.__module__ == file.stem]
+    suites = [
+        unittest.defaultTestLoader.loadTestsFromTestCase(each) for each in classes if each.__module__ == file.stem
+    ]
     tests = {test.id().removeprefix(f"{file.stem}."): test for suite in suites for test in suite}
     return dict(sorted(tests.items()))
 

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ._base import default_collate as default_collate
     from ._dataloader import DataLoader as DataLoader
-    from ._info import WorkerInfo as WorkerInfo, get_worker_info as get_worker_info
     from ._rust import (
         Padded as Padded,
         RustDataset as RustDataset,
-        RustLoader as RustLoader,
         RustStream as RustStream,
         dataset as dataset,
-        from_config as from_config,
     )
+    from ._rust_loader import RustLoader as RustLoader, from_config as from_config
+    from ._worker_info import WorkerInfo as WorkerInfo, get_worker_info as get_worker_info
     from .datasets import (
         Arrays as Arrays,
         Arrow as Arrow,
@@ -43,17 +42,19 @@ if TYPE_CHECKING:
     )
 
 _DATASETS = (
-    "Arrays Arrow ArrowStream AudioFolder Cached Csv CsvStream ImageFolder ImageTable IndexedTar JsonLines JsonLinesStream Mix"
-    " Parquet ParquetStream Tar Tokens"
+    "Arrays Arrow ArrowStream AudioFolder Cached Csv CsvStream ImageFolder ImageTable IndexedTar JsonLines"
+    " JsonLinesStream Mix Parquet ParquetStream Tar Tokens"
 ).split()
-_RUST = "Padded RustDataset RustLoader RustStream dataset from_config".split()
+_RUST = "Padded RustDataset RustStream dataset".split()
 _MODULES = {
     **dict.fromkeys(_DATASETS, "datasets"),
     **dict.fromkeys(_RUST, "_rust"),
     "DataLoader": "_dataloader",
-    "WorkerInfo": "_info",
+    "RustLoader": "_rust_loader",
+    "WorkerInfo": "_worker_info",
     "default_collate": "_base",
-    "get_worker_info": "_info",
+    "from_config": "_rust_loader",
+    "get_worker_info": "_worker_info",
 }
 
 __all__ = sorted(_MODULES)

@@ -1,4 +1,5 @@
-"""What the loader is built on: PyTorch's classes if PyTorch is installed, and otherwise those of `_standalone`.
+"""The classes that `DataLoader` and its iterator extend: PyTorch's if PyTorch is installed, and otherwise those of
+`_base_numpy`.
 
 Workers do not import this module. Main tells them whether PyTorch is installed.
 """
@@ -12,8 +13,8 @@ except ModuleNotFoundError as error:
         raise
     from numpy.random import Generator
 
+    from ._base_numpy import DataLoader, _BaseDataLoaderIter, _DatasetKind
     from ._collate_numpy import default_collate, default_convert
-    from ._standalone import DataLoader, _BaseDataLoaderIter, _DatasetKind
 
     has_torch = False
     default_collations: tuple[Any, ...] = (default_collate, default_convert)
@@ -57,5 +58,6 @@ else:
 
     def set_generator_state(generator: Generator, state: Any) -> None:
         generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+
 
 __all__ = ["DataLoader", "Generator", "default_collate"]

@@ -1,7 +1,7 @@
-"""How a batch travels from a worker to main.
+"""The pickle of a batch, which a worker writes and main reads, and the content of keys and samples.
 
-A batch is pickled, and the bytes of its arrays are copied into the slot of shared memory that main reads. What the default
-collation has stacked in the slot is there already. `_collate_torch` and `_collate_numpy` have the default collations.
+A worker pickles a batch, and copies the bytes of its arrays into the slot. The default collation has stacked its arrays
+in the slot already. `_collate_torch` and `_collate_numpy` have the default collations.
 """
 
 import io
@@ -13,10 +13,11 @@ from typing import Any
 
 from . import _native
 
-#: The memory of arrays that the batch in work has in its slot, by address.
+#: The memory of the arrays that the default collation has stacked in the slot of the current batch, by address.
 in_slot: dict[int, _native.Memory] = {}
 
-#: What pickles a value of a type, so that its bytes do not become part of the pickle. Returns what ``__reduce__`` returns.
+#: The function that pickles the values of a type, so that their bytes stay outside the pickle. It returns what
+#: ``__reduce__`` returns.
 reducers: dict[type, Callable[[Any], Any]] = {}
 
 
@@ -29,17 +30,18 @@ def encode(batch: Any) -> tuple[bytes, list[Any]]:
         except (pickle.PicklingError, AttributeError, TypeError):
             if "cloudpickle" not in sys.modules:
                 raise
-            # Objects of classes that main has sent by value.
+            # The batch may have objects of classes that main has sent by value.
             file, buffers = io.BytesIO(), []
             _cloud_pickler()(file, protocol=5, buffer_callback=buffers.append).dump(batch)
-        return file.getvalue(), [_released(buffer) for buffer in buffers]
+        return file.getvalue(), [_bytes_of(buffer) for buffer in buffers]
     finally:
         in_slot.clear()
 
 
 def dumps(value: Any) -> bytes:
-    """Returns a pickle that contains arrays too, without the rest of the memory that they are views of. What the script itself
-    defines is in it by value if cloudpickle is installed, because then no worker imports the script."""
+    """Returns a pickle with arrays in it. If an array is a view, the pickle has only the elements of the view. If
+    cloudpickle is installed, the pickle has the classes and functions of the script by value, because then no worker
+    imports the script."""
     try:
         pickled, problem = _dumps(_Pickler, value), None
     except Exception as error:
@@ -67,19 +69,20 @@ def content(value: Any) -> list[Any]:
     return [file.getvalue(), *(buffer.raw() for buffer in buffers)]
 
 
-def loads(pickled: Any, arrays: list[Any]) -> Any:
-    """Makes a batch of its pickle and the memory of its arrays, which the arrays share."""
+def decode(pickled: Any, arrays: list[Any]) -> Any:
+    """Makes a batch of its pickle and the memory of its arrays. The arrays are views of that memory."""
     return pickle.loads(pickled, buffers=arrays)
 
 
-def _released(buffer: pickle.PickleBuffer) -> Any:
-    """Returns the ``Memory`` of a buffer in the slot, and releases the buffer; for any other buffer, returns its bytes."""
+def _bytes_of(buffer: pickle.PickleBuffer) -> Any:
+    """Returns the ``Memory`` of a buffer in the slot, and releases the buffer; for any other buffer, returns its
+    bytes."""
     with memoryview(buffer) as view:
         shown = view.obj
     if isinstance(shown, _native.Memory):
         buffer.release()
         return shown
-    # The plain bytes, whatever type the elements have.
+    # `raw` returns bytes whatever type the elements have.
     return buffer.raw()
 
 
@@ -94,7 +97,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _ContentPickler(_Pickler):
-    """Writes the names of classes and functions. In a worker, those of the script have another module."""
+    """Pickles only the names of classes and functions, because those of the script have another module in a worker."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, (type, FunctionType)) and value is not str:

@@ -15,15 +15,15 @@ from . import _collate, _native
 
 _Stack = Callable[[list[numpy.ndarray]], numpy.ndarray]
 
-#: PyTorch's words.
+#: PyTorch's message.
 _REFUSED = "default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; found {}"
 
 
 def default_collate(batch: Sequence[Any]) -> Any:
     """Makes a batch of samples, as ``torch.utils.data.default_collate`` does, with NumPy arrays in place of tensors.
 
-    Arrays and NumPy's numbers are stacked. Python's numbers become an array of ``bool``, ``int64`` or ``float64``. Texts and
-    bytes stay a list. Dictionaries, lists, tuples and named tuples are collated element by element.
+    Arrays and NumPy's numbers are stacked. Python's numbers become an array of ``bool``, ``int64`` or ``float64``.
+    Texts and bytes stay a list. Dictionaries, lists, tuples and named tuples are collated element by element.
 
     Raises:
         TypeError: If samples have another type.
@@ -33,7 +33,8 @@ def default_collate(batch: Sequence[Any]) -> Any:
 
 
 def default_convert(sample: Any) -> Any:
-    """Returns a sample as it is given without automatic batching: unchanged, except that tuples become lists, as in PyTorch."""
+    """Returns a sample as it is given without automatic batching: unchanged, except that tuples become lists, as in
+    PyTorch."""
     if isinstance(sample, Mapping):
         return _like(sample, {key: default_convert(sample[key]) for key in sample})
     if isinstance(sample, tuple) and hasattr(sample, "_fields"):
@@ -85,7 +86,7 @@ def _like(model: Mapping | Sequence, values: dict[Any, Any] | list[Any]) -> Any:
         return values
     try:
         if isinstance(model, (MutableMapping, MutableSequence)):
-            # A container of the user's may have attributes.
+            # The user's container may have attributes, which a copy keeps.
             container = copy.copy(model)
             for key, value in values.items() if isinstance(values, dict) else enumerate(values):
                 container[key] = value
@@ -119,7 +120,7 @@ def _stack(batch: list[numpy.ndarray], out: numpy.ndarray | None = None) -> nump
 def _stack_into_slot(batch: list[numpy.ndarray]) -> numpy.ndarray:
     first = batch[0]
     size = len(batch) * first.nbytes
-    # NumPy makes a common dtype of different ones, and the machine's byte order of another one.
+    # NumPy converts arrays of different dtypes to a common one, and another byte order to the machine's.
     is_plain = first.dtype.isnative and not first.dtype.hasobject and all(value.dtype == first.dtype for value in batch)
     if size == 0 or not is_plain:
         return _stack(batch)

@@ -1,4 +1,5 @@
-"""The default collation with PyTorch, which in a worker stacks tensors directly into the slot, and how tensors are pickled."""
+"""The default collation with PyTorch, which in a worker stacks tensors directly in the slot, and the pickles of tensors
+in a batch."""
 
 import pickle
 from collections.abc import Callable, Mapping, Sequence
@@ -6,42 +7,43 @@ from typing import Any
 
 import numpy
 import torch
-from torch.utils.data._utils import collate as _torch
+from torch.utils.data._utils import collate as _torch_collate
 
 from . import _collate, _native
 
-_torch_tensors = _torch.default_collate_fn_map[torch.Tensor]
+_collate_tensors = _torch_collate.default_collate_fn_map[torch.Tensor]
 
-#: The types that PyTorch itself can collate. The program may add others.
-_KNOWN_TYPES = frozenset(_torch.default_collate_fn_map)
+#: The types that PyTorch itself can collate. User code may add others.
+_KNOWN_TYPES = frozenset(_torch_collate.default_collate_fn_map)
 
 
 def default_collate(batch: list[Any]) -> Any:
     """Collates as ``torch.utils.data.default_collate``."""
-    return _torch.default_collate(batch)
+    return _torch_collate.default_collate(batch)
 
 
 def in_worker(collate_fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Returns the function that a worker calls in place of ``collate_fn``."""
-    return _collate_into_slot if collate_fn in (default_collate, _torch.default_collate) else collate_fn
+    return _collate_into_slot if collate_fn in (default_collate, _torch_collate.default_collate) else collate_fn
 
 
 def prepare_worker() -> None:
-    """Keeps PyTorch from allocating shared memory of its own, which it does in a worker, when user code calls
-    ``torch.utils.data.default_collate``. The batch is copied into the slot."""
-    _torch.default_collate_fn_map[torch.Tensor] = _stack
+    """Changes ``torch.utils.data.default_collate`` for user code that calls it in a worker: PyTorch would allocate
+    shared memory of its own there. The worker copies such a batch into the slot."""
+    _torch_collate.default_collate_fn_map[torch.Tensor] = _stack
 
 
 def _collate_into_slot(batch: list[Any]) -> Any:
-    # Classes and functions of the program see the stacked tensors, and may keep them longer than their slot.
-    if _torch.default_collate_fn_map.keys() != _KNOWN_TYPES or not _is_built_in(batch[0]):
-        return _torch.default_collate(batch)
-    functions = {**_torch.default_collate_fn_map, torch.Tensor: _stack_into_slot}
-    return _torch.collate(batch, collate_fn_map=functions)
+    # If collation calls user code, that code may keep the stacked tensors after the slot has another batch.
+    if _torch_collate.default_collate_fn_map.keys() != _KNOWN_TYPES or not _is_built_in(batch[0]):
+        return _torch_collate.default_collate(batch)
+    functions = {**_torch_collate.default_collate_fn_map, torch.Tensor: _stack_into_slot}
+    return _torch_collate.collate(batch, collate_fn_map=functions)
 
 
 def _is_built_in(sample: Any) -> bool:
-    """True if no container in the sample has code of the program, so that PyTorch's collation calls none."""
+    """Returns whether all containers in the sample have built-in types, so that PyTorch's collation calls no user
+    code."""
     kind = type(sample)
     if kind is dict:
         return all(map(_is_built_in, sample.values()))
@@ -61,7 +63,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 def _stack(batch: list[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
     if not is_plain(batch[0]):
-        return _torch_tensors(batch, collate_fn_map=collate_fn_map)
+        return _collate_tensors(batch, collate_fn_map=collate_fn_map)
     return torch.stack(batch, 0)
 
 
@@ -81,7 +83,7 @@ def _stack_into_slot(batch: list[torch.Tensor], *, collate_fn_map: Any = None) -
 def _reduce(value: torch.Tensor) -> Any:
     if not is_plain(value):
         return NotImplemented
-    # A second tensor with the same bytes is copied: each memory is sent once.
+    # `pop`, because a slot's memory is sent once: a second tensor with the same bytes is copied.
     memory = _collate.in_slot.pop(value.data_ptr(), None)
     if memory is None or not value.is_contiguous() or len(memory) != value.numel() * value.element_size():
         value, stored = _stored(value)
@@ -91,8 +93,9 @@ def _reduce(value: torch.Tensor) -> Any:
 
 
 def _stored(value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns a tensor, and its elements in the order in which they are in memory, each one once: an expanded tensor has fewer
-    of them. A tensor with gaps between its elements is copied without the gaps."""
+    """Returns a tensor, and a contiguous tensor with each of its elements once, in the order of the memory. An expanded
+    tensor has fewer elements in memory than its shape says. A tensor with gaps between its elements is copied without
+    the gaps."""
     if value.is_contiguous():
         return value, value
     stored = value
@@ -113,7 +116,7 @@ def _tensor(memory: Any, dtype: torch.dtype, shape: tuple[int, ...], stride: tup
 
 
 def _reduce_array(value: numpy.ndarray) -> Any:
-    # Arrays of a batch can be changed in main, also those that the worker only read.
+    # The program may change each array of a batch, also one that is read-only in the worker.
     return NotImplemented if value.flags.writeable or value.dtype.hasobject else value.copy("K").__reduce_ex__(5)
 
 

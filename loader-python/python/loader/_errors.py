@@ -1,11 +1,12 @@
-"""Exceptions of user code, on their way from a worker to main."""
+"""Describes the exceptions of user code in a worker, and makes them again in main. The engine calls these functions."""
 
 import importlib
 import sys
 import traceback
 import warnings
 
-# Maximum lengths of a traceback and of an exception in one line, in characters. The engine carries at most 16 KiB of a traceback.
+# Maximum lengths of a traceback and of an exception in one line, in characters. The engine carries at most 16 KiB of a
+# traceback.
 MAX_TRACEBACK = 5000
 MAX_LINE = 500
 
@@ -15,17 +16,17 @@ def describe(exception: BaseException) -> tuple[str, str, str]:
     kind = type(exception)
     lines = "".join(traceback.format_exception(kind, exception, exception.__traceback__))
     if len(lines) > MAX_TRACEBACK:
-        # The end has the exception itself, so the middle is left out.
+        # The end of the traceback has the exception itself, so the middle is left out.
         half = MAX_TRACEBACK // 2
         lines = f"{lines[:half]}\n  [{len(lines) - 2 * half} characters left out]\n{lines[-half:]}"
     line = " ".join("".join(traceback.format_exception_only(kind, exception)).split())
     return line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}...", lines, f"{kind.__module__}:{kind.__qualname__}"
 
 
-def raised_again(text: str, place: str, worker: int | None) -> BaseException | None:
-    """Makes the exception of a worker again, with the worker's traceback in its message, as PyTorch does. Returns ``None``
-    if ``place`` does not have the form that :func:`describe` gives."""
-    module, separator, name = place.partition(":")
+def raised_again(text: str, location: str, worker: int | None) -> BaseException | None:
+    """Makes the exception of a worker again, with the worker's traceback in its message, as PyTorch does. Returns
+    ``None`` if ``location`` does not have the form that :func:`describe` gives."""
+    module, separator, name = location.partition(":")
     if not separator:
         return None
     where = f"in DataLoader worker process {worker}" if worker is not None else "in the DataLoader"
@@ -34,7 +35,7 @@ def raised_again(text: str, place: str, worker: int | None) -> BaseException | N
     if kind is None:
         return RuntimeError(message)
     if issubclass(kind, StopIteration):
-        # In main it would end the epoch without a message.
+        # `StopIteration` would end the epoch in main without a message.
         return RuntimeError(message)
     if kind is KeyError:
         return KeyError(Message(message))

@@ -1,4 +1,4 @@
-"""Closes the iterators that are left when the interpreter ends, while it can still run code."""
+"""Closes the open iterators when the interpreter ends, while it can still run Python code."""
 
 import atexit
 import os
@@ -10,7 +10,7 @@ _open: "weakref.WeakSet[_native.BatchIterator]" = weakref.WeakSet()
 
 
 def close_at_exit(batches: _native.BatchIterator) -> None:
-    """Notes an iterator to be closed at the end of the interpreter."""
+    """Closes the iterator at the end of the interpreter, if it is still open then."""
     _open.add(batches)
 
 

@@ -1,39 +1,38 @@
-"""Keys of samples that are not plain integers, such as strings, tuples and NumPy's integers.
+"""The keys of samples that are not plain integers, such as strings, tuples and NumPy's integers. Main keeps them, and
+workers read them.
 
-A plain integer from 0 is its own number in the engine's tasks. For other keys main writes a pickle of all keys of a batch
-into a file in memory that the workers read, and sends numbers that contain its offset. A worker that loads a batch again
-reads its keys there. Once the program has got the batch, no worker needs its keys any more, and main frees them.
+A plain integer from 0 is its own number in the engine's tasks. For other keys, main writes a block, which is a pickle
+of the keys of a batch, into a memory file, and the tasks carry numbers that contain the offset of the block. A worker
+reads the keys in the file, also when it loads a batch again. When the program has got the batch, no worker needs its
+keys, and main frees them.
 """
 
 import contextlib
-import hashlib
 import mmap
 import os
 import pickle
 from collections import deque
-from collections.abc import Generator, Iterable
-from types import NoneType
 from typing import Any
 
-from . import _collate, _native
+from . import _collate
 from ._memory_file import MemoryFile
-from ._order import Order
 
-#: The lowest number that stands for a key in the file. In the bits below, 16 to 61 are the offset of the block in bytes, and
-#: 0 to 15 the position in the block. So a batch has the same numbers in each run, and a state fits the loader that continues
-#: from it.
-FIRST = 1 << 62
-_PER_RECORD = 1 << 16
+#: The lowest number that stands for a key in the file. The bits 16 to 61 are the offset of the block in bytes, and the
+#: bits 0 to 15 the position in the block. A batch has the same numbers in each run, so that a state fits the loader
+#: that resumes from it.
+FIRST_NUMBER = 1 << 62
+_BLOCK_KEYS = 1 << 16
 _OFFSET_SHIFT = 16
 #: Main frees memory of the file in parts of this size in bytes.
-_PART = 1 << 20
+_FREED_BYTES = 1 << 20
 
 
 class KeyFile:
-    """Main's side: files in memory for the keys of the batches that the program has not got.
+    """The keys of the batches that the program has not got, in main, in memory files.
 
-    Epochs use two files in turn. When main begins an epoch, workers may still load batches of the epoch before, if the program
-    has left it early. They have ended all tasks of earlier epochs, because main waited for that when it began the epoch before.
+    Epochs use two files in turn. When main begins an epoch, workers may still load batches of the epoch before, if the
+    program has left that epoch early. Workers have ended all tasks of earlier epochs, because main waited for that when
+    it began the epoch before.
     """
 
     def __init__(self) -> None:
@@ -51,9 +50,9 @@ class KeyFile:
         """Adds the keys of batch ``number``, and returns their numbers."""
         return self._current.add(number, batch)
 
-    def free(self, first: int) -> None:
-        """Frees the keys of the batches before number ``first``."""
-        self._current.free(first)
+    def free(self, before: int) -> None:
+        """Frees the keys of the batches before number ``before``."""
+        self._current.free(before)
 
 
 class _EpochFile(MemoryFile):
@@ -71,23 +70,23 @@ class _EpochFile(MemoryFile):
     def add(self, number: int, batch: list[Any]) -> list[int]:
         self._batches.append((number, self._size))
         numbers: list[int] = []
-        for first in range(0, len(batch), _PER_RECORD):
-            part = batch[first : first + _PER_RECORD]
-            record = _collate.dumps(part)
-            record = len(record).to_bytes(8, "little") + record
-            start = FIRST | self._size << _OFFSET_SHIFT
-            self._write(record, self._size)
-            self._size += len(record)
+        for first in range(0, len(batch), _BLOCK_KEYS):
+            part = batch[first : first + _BLOCK_KEYS]
+            block = _collate.dumps(part)
+            block = len(block).to_bytes(8, "little") + block
+            start = FIRST_NUMBER | self._size << _OFFSET_SHIFT
+            self._write(block, self._size)
+            self._size += len(block)
             numbers.extend(range(start, start + len(part)))
         return numbers
 
-    def free(self, first: int) -> None:
-        while self._batches and self._batches[0][0] < first:
+    def free(self, before: int) -> None:
+        while self._batches and self._batches[0][0] < before:
             self._batches.popleft()
         end = self._batches[0][1] if self._batches else self._size
-        end -= end % _PART
+        end -= end % _FREED_BYTES
         if end > self._freed:
-            # A system that cannot free it keeps it until the epoch ends.
+            # A system that cannot free the memory keeps it until the epoch ends.
             with contextlib.suppress(OSError), mmap.mmap(self._file, end - self._freed, offset=self._freed) as memory:
                 memory.madvise(mmap.MADV_REMOVE)
             self._freed = end
@@ -100,26 +99,26 @@ class _EpochFile(MemoryFile):
 
 
 class KeyReader:
-    """A worker's side: opens the file of an epoch when one of its keys is asked for."""
+    """Reads keys in a worker. It opens the file of an epoch when the worker needs the first key of that epoch."""
 
     def __init__(self, paths: tuple[str, ...]) -> None:
         self._paths = paths
         self._file = -1
         self._epoch = -1
-        self._record: tuple[int, list[Any]] = (-1, [])
+        self._block: tuple[int, list[Any]] = (-1, [])
 
     def get(self, number: int, epoch: int) -> Any:
         if epoch != self._epoch:
             self._open(epoch)
-        offset = number - FIRST >> _OFFSET_SHIFT
-        if self._record[0] != offset:
+        offset = number - FIRST_NUMBER >> _OFFSET_SHIFT
+        if self._block[0] != offset:
             size = int.from_bytes(self._bytes(8, offset), "little")
-            self._record = (offset, pickle.loads(self._bytes(size, offset + 8)))
-        return self._record[1][number & (_PER_RECORD - 1)]
+            self._block = (offset, pickle.loads(self._bytes(size, offset + 8)))
+        return self._block[1][number & (_BLOCK_KEYS - 1)]
 
     def _open(self, epoch: int) -> None:
         file, self._file = self._file, os.open(self._paths[epoch % len(self._paths)], os.O_RDONLY | os.O_CLOEXEC)
-        self._epoch, self._record = epoch, (-1, [])
+        self._epoch, self._block = epoch, (-1, [])
         if file >= 0:
             os.close(file)
 
@@ -134,7 +133,7 @@ class KeyReader:
 
 
 class KeyList:
-    """The keys of the batches that the program has not got, without workers."""
+    """The keys of the batches that the program has not got, for a loader without workers."""
 
     def __init__(self) -> None:
         self.begin(0)
@@ -152,61 +151,18 @@ class KeyList:
         start = self._freed + len(self._keys)
         self._batches.append((number, start))
         self._keys.extend(batch)
-        return list(range(FIRST + start, FIRST + start + len(batch)))
+        return list(range(FIRST_NUMBER + start, FIRST_NUMBER + start + len(batch)))
 
-    def free(self, first: int) -> None:
-        """Frees the keys of the batches before number ``first``."""
-        while self._batches and self._batches[0][0] < first:
+    def free(self, before: int) -> None:
+        """Frees the keys of the batches before number ``before``."""
+        while self._batches and self._batches[0][0] < before:
             self._batches.popleft()
         end = self._batches[0][1] if self._batches else self._freed + len(self._keys)
         del self._keys[: end - self._freed]
         self._freed = end
 
     def get(self, number: int, _epoch: int) -> Any:
-        position = number - FIRST - self._freed
+        position = number - FIRST_NUMBER - self._freed
         if position < 0:
             raise IndexError("the key of this number was freed")
         return self._keys[position]
-
-
-class KeyOrder(Order):
-    """The batches of a dataset of Python objects."""
-
-    def __init__(self, sampler: Iterable[Any], auto_collation: bool, keys: KeyFile | KeyList) -> None:
-        super().__init__(sampler, auto_collation)
-        self._keys = keys
-        self._epoch = 0
-
-    def begin(self, epoch: int) -> Generator[list[int] | _native.Numbers, bool | None]:
-        self._epoch = epoch
-        return super().begin(epoch)
-
-    def free(self, first: int) -> None:
-        self._keys.free(first)
-
-    def _begin_epoch(self) -> None:
-        self._keys.begin(self._epoch)
-        self.has_keys, self.first_keys = False, None
-
-    def _numbers(self, batch: Iterable[Any]) -> list[int] | _native.Numbers:
-        batch = batch if type(batch) is list else list(batch)
-        plain = _native.plain_numbers(batch, FIRST)
-        if plain is not None:
-            return plain
-        self.has_keys = True
-        if self.given == 0:
-            self.first_keys = _shown(batch)
-        return self._keys.add(self.given, batch)
-
-
-def _shown(keys: list[Any]) -> str | None:
-    """Returns a hash of keys that is the same in each process; ``None`` if some key may be shown in different ways."""
-
-    def is_simple(key: Any) -> bool:
-        if isinstance(key, (tuple, list)):
-            return all(map(is_simple, key))
-        return isinstance(key, (str, bytes, int, float, NoneType)) or type(key).__module__ == "numpy"
-
-    if not is_simple(keys):
-        return None
-    return hashlib.blake2b(repr(keys).encode(errors="surrogatepass"), digest_size=16).hexdigest()

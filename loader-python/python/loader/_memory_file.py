@@ -1,11 +1,11 @@
-"""Files in main's memory that its workers open by their path."""
+"""Memory files (memfd) of main, which its workers open by path."""
 
 import os
 from collections.abc import Callable
 
 
 class MemoryFile:
-    """A file in memory. It exists as long as this object, in main, and as long as a worker has it open or mapped."""
+    """A memory file. It exists as long as this object exists in main, or a worker has it open or mapped."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -17,7 +17,7 @@ class MemoryFile:
         return os.memfd_create(self._name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
 
     def _replace(self) -> None:
-        """Puts an empty file under the same path. Workers that have opened the one before still have it."""
+        """Puts an empty file at the same path. Workers that have opened the previous file keep it."""
         fresh = self._create()
         os.dup2(fresh, self._file, inheritable=False)
         os.close(fresh)
@@ -29,6 +29,6 @@ class MemoryFile:
                 written += os.pwrite(self._file, view[written:], offset + written)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        # The module `os` may be gone when the interpreter ends.
+        # When the interpreter ends, the module `os` may be gone.
         if (file := getattr(self, "_file", None)) is not None:
             close(file)

@@ -1,14 +1,18 @@
-"""The order of an epoch: the batches that PyTorch's sampler gives, as the numbers that the engine's tasks carry."""
+"""The order of an epoch: the batches that the sampler gives, as the numbers that the engine's tasks carry. The engine
+draws the batches in main."""
 
+import hashlib
 import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator
+from types import NoneType
 from typing import Any
 
-from . import _native
+from . import _keys, _native
+from ._rust import position
 
 
 class Order:
-    """The batches of an epoch, as the engine asks for them. Subclasses make numbers of the sampler's keys.
+    """Gives the engine the batches of an epoch. The subclasses make numbers of the sampler's keys.
 
     Args:
         sampler: Gives batches of keys, or keys without automatic batching.
@@ -18,73 +22,79 @@ class Order:
     def __init__(self, sampler: Iterable[Any], auto_collation: bool) -> None:
         self._sampler = sampler
         self._auto_collation = auto_collation
-        self._begun: Iterator[Any] | None = None
-        self._before: Iterable[list[int]] = ()
-        self._capture: Callable[[], Any] | None = None
-        self._is_loaded = False
+        self._iterator: Iterator[Any] | None = None
+        self._skipped: Iterable[list[int]] = ()
+        self._capture_state: Callable[[], Any] | None = None
+        self._has_loaded_state = False
         #: Number of batches that the sampler has given in this epoch, and the first of them.
-        self.given = 0
-        #: True if it keeps keys, which :meth:`free` frees.
+        self.drawn = 0
+        #: True if the epoch has keys that :meth:`free` must free.
         self.has_keys = False
-        self.first: list[int] = []
+        self.first_batch: list[int] = []
         #: A hash of the keys of the first batch, if they are not plain integers and can be hashed.
-        self.first_keys: str | None = None
-        #: Called before the sampler is asked for the first batch, which may be later than the beginning of the epoch.
+        self.first_keys_hash: str | None = None
+        #: Captures the generators before the sampler gives the first batch, which may be after the start of the epoch.
         self.capture_generators: Callable[[], Any] | None = None
-        #: What it has returned.
+        #: What ``capture_generators`` has returned.
         self.generators: Any = None
-        #: The states of a stateful sampler, by the number of batches that it had given. Main removes what it does not need.
-        self.states: dict[int, Any] = {}
+        #: The states of a stateful sampler, by the number of batches that it had given. Main removes the states that it
+        #: does not need.
+        self.sampler_states: dict[int, Any] = {}
 
-    def set_begun(self, begun: Iterator[Any], capture: Callable[[], Any] | None = None, is_loaded: bool = False) -> None:
-        """Sets the iterator over the sampler for the next epoch. ``capture`` returns the state of a stateful sampler.
-        ``is_loaded`` is true if the sampler has loaded a state."""
-        self._begun, self._before, self._capture, self._is_loaded = begun, (), capture, is_loaded
+    def set_iterator(
+        self, iterator: Iterator[Any], capture_state: Callable[[], Any] | None = None, has_loaded_state: bool = False
+    ) -> None:
+        """Sets the iterator over the sampler for the next epoch. ``capture_state`` returns the state of a stateful
+        sampler. ``has_loaded_state`` is true if the sampler has loaded a state."""
+        self._iterator, self._skipped = iterator, ()
+        self._capture_state, self._has_loaded_state = capture_state, has_loaded_state
         self.generators = None
 
-    def sampler_state(self, given: int) -> Any:
-        """Returns the state of a stateful sampler after it has given ``given`` batches of this epoch."""
-        if self._begun is not None and self._capture is not None:
+    def sampler_state(self, drawn: int) -> Any:
+        """Returns the state of a stateful sampler after it has given ``drawn`` batches of this epoch."""
+        if self._iterator is not None and self._capture_state is not None:
             # The sampler has not been asked for the first batch.
-            return self._capture()
-        return self.states.get(given)
+            return self._capture_state()
+        return self.sampler_states.get(drawn)
 
-    def set_before(self, first: list[int], given: int) -> None:
-        """Says that the sampler goes on after ``given`` batches. The engine skips these, and looks at the first one only."""
-        self._before = itertools.islice(itertools.chain([first], itertools.repeat([0])), given)
+    def skip(self, first: list[int], drawn: int) -> None:
+        """Puts ``drawn`` placeholders before the batches of the sampler, which has loaded its state after them. The
+        engine skips them, and compares only the first batch with its state."""
+        self._skipped = itertools.islice(itertools.chain([first], itertools.repeat([0])), drawn)
 
     def begin(self, _epoch: int) -> Generator[list[int] | _native.Numbers, bool | None]:
-        """Begins an epoch. ``send(True)`` leaves a batch out, and returns an empty list."""
-        items, self._begun = self._begun or iter(self._sampler), None
+        """Gives the batches of an epoch. ``send(True)`` draws a batch from the sampler, and returns an empty list in
+        its place."""
+        items, self._iterator = self._iterator or iter(self._sampler), None
         self._begin_epoch()
         if self.capture_generators is not None:
             self.generators = self.capture_generators()
-        self.given, self.first, self.states = 0, [], {}
+        self.drawn, self.first_batch, self.sampler_states = 0, [], {}
         is_left_out: bool | None = False
-        for batch in self._before:
-            self._note(batch)
+        for batch in self._skipped:
+            self._count(batch)
             is_left_out = yield batch
-        if self._capture is not None:
-            self.states[self.given] = self._capture()
-        if self._is_loaded and self.given == 0:
+        if self._capture_state is not None:
+            self.sampler_states[self.drawn] = self._capture_state()
+        if self._has_loaded_state and self.drawn == 0:
             # Until torchdata's `StatefulDistributedSampler` gives its first index, its state is the end of the epoch
             # before, after which it gives no batch.
             first = list(itertools.islice(items, 1))
             items = itertools.chain(first, items) if first else iter(self._sampler)
         for item in items:
             batch = [] if is_left_out else self._numbers(item if self._auto_collation else [item])
-            self._note(batch)
-            if self._capture is not None:
-                self.states[self.given] = self._capture()
+            self._count(batch)
+            if self._capture_state is not None:
+                self.sampler_states[self.drawn] = self._capture_state()
             is_left_out = yield batch
 
-    def _note(self, batch: list[int] | _native.Numbers) -> None:
-        if self.given == 0:
-            self.first = batch if isinstance(batch, list) else batch.tolist()
-        self.given += 1
+    def _count(self, batch: list[int] | _native.Numbers) -> None:
+        if self.drawn == 0:
+            self.first_batch = batch if isinstance(batch, list) else batch.tolist()
+        self.drawn += 1
 
-    def free(self, first: int) -> None:
-        """Called when the program has got all batches before number ``first``."""
+    def free(self, before: int) -> None:
+        """Called when the program has got all batches before number ``before``."""
 
     def _begin_epoch(self) -> None:
         """Called before the first batch of an epoch."""
@@ -92,3 +102,66 @@ class Order:
     def _numbers(self, batch: Iterable[Any]) -> list[int] | _native.Numbers:
         """Returns a number for each key of a batch."""
         raise NotImplementedError
+
+
+class KeyOrder(Order):
+    """The batches of a dataset of Python objects."""
+
+    def __init__(self, sampler: Iterable[Any], auto_collation: bool, keys: _keys.KeyFile | _keys.KeyList) -> None:
+        super().__init__(sampler, auto_collation)
+        self._keys = keys
+        self._epoch = 0
+
+    def begin(self, epoch: int) -> Generator[list[int] | _native.Numbers, bool | None]:
+        self._epoch = epoch
+        return super().begin(epoch)
+
+    def free(self, before: int) -> None:
+        self._keys.free(before)
+
+    def _begin_epoch(self) -> None:
+        self._keys.begin(self._epoch)
+        self.has_keys, self.first_keys_hash = False, None
+
+    def _numbers(self, batch: Iterable[Any]) -> list[int] | _native.Numbers:
+        batch = batch if type(batch) is list else list(batch)
+        plain = _native.plain_numbers(batch, _keys.FIRST_NUMBER)
+        if plain is not None:
+            return plain
+        self.has_keys = True
+        if self.drawn == 0:
+            self.first_keys_hash = _hash_of(batch)
+        return self._keys.add(self.drawn, batch)
+
+
+class IndexOrder(Order):
+    """The batches of a map-style Rust dataset, and of subsets of it."""
+
+    def __init__(self, sampler: Iterable[Any], auto_collation: bool, samples: int, subsets: list[Any]) -> None:
+        super().__init__(sampler, auto_collation)
+        self._samples = samples
+        self._subsets = subsets
+
+    def _numbers(self, batch: Iterable[Any]) -> list[int]:
+        return [self._index(key) for key in batch]
+
+    def _index(self, key: Any) -> int:
+        for indices in reversed(self._subsets):
+            key = indices[key]
+        if type(key) is int and 0 <= key < self._samples:
+            return key
+        return position(key, self._samples)
+
+
+def _hash_of(keys: list[Any]) -> str | None:
+    """Returns a hash of keys that is the same in each process; ``None`` if ``repr`` of a key may differ between
+    processes."""
+
+    def is_simple(key: Any) -> bool:
+        if isinstance(key, (tuple, list)):
+            return all(map(is_simple, key))
+        return isinstance(key, (str, bytes, int, float, NoneType)) or type(key).__module__ == "numpy"
+
+    if not is_simple(keys):
+        return None
+    return hashlib.blake2b(repr(keys).encode(errors="surrogatepass"), digest_size=16).hexdigest()

@@ -1,11 +1,11 @@
-"""The arrays of the dataset, which all workers share.
+"""The memory file with the arrays of the dataset, which all workers share.
 
-Main writes the bytes of NumPy arrays, tensors, and other objects with large buffers into a file in memory. Each worker
-maps that file, and its arrays are views of the mapping. A page that a worker writes to becomes the worker's own, so an
-array can be changed, and neither main nor another worker sees it.
+Main writes the bytes of NumPy arrays, tensors and other objects with large buffers into a memory file. Each worker
+maps that file, and its arrays are views of the mapping. A page that a worker writes to becomes the worker's own, so
+neither main nor another worker sees the change.
 
-Alternative considered: arrays in the pickle of the dataset. Then each worker has a copy, and a dataset of 10 GB needs 80 GB
-with 8 workers.
+Alternative considered: arrays in the pickle of the dataset. Each worker would have a copy, and a dataset of 10 GB would
+need 80 GB with 8 workers.
 """
 
 import fcntl
@@ -18,12 +18,12 @@ from ._memory_file import MemoryFile
 
 #: Smaller arrays stay in the pickle.
 _MIN_BYTES = 4096
-#: Each array begins at a multiple of this number of bytes, which is enough for every instruction of a CPU.
+#: Each array begins at a multiple of this number of bytes, the alignment that SIMD instructions need.
 _ALIGNMENT = 64
 
 
-class Place(NamedTuple):
-    """Where an array is in the file, in bytes."""
+class ArrayRange(NamedTuple):
+    """The part of the file that has an array, in bytes."""
 
     offset: int
     size: int
@@ -31,42 +31,43 @@ class Place(NamedTuple):
 
 
 class ArrayFile(MemoryFile):
-    """Main's side."""
+    """The memory file in main."""
 
     def __init__(self) -> None:
         super().__init__("loader-arrays")
         self._size = 0
-        self.places: list[Place] = []
+        self.ranges: list[ArrayRange] = []
 
     def add(self, buffer: pickle.PickleBuffer) -> bool:
-        """Writes the bytes of an array into the file, for a pickler. Returns True if they are too few, and stay in the pickle."""
+        """Writes the bytes of an array into the file, when a pickler calls it. Returns True for a small array, whose
+        bytes stay in the pickle."""
         with buffer.raw() as content:
             if content.nbytes < _MIN_BYTES:
                 return True
             offset = -(-self._size // _ALIGNMENT) * _ALIGNMENT
             self._write(content, offset)
             self._size = offset + content.nbytes
-            self.places.append(Place(offset, content.nbytes, content.readonly))
+            self.ranges.append(ArrayRange(offset, content.nbytes, content.readonly))
             return False
 
     def clear(self) -> None:
         """Removes all arrays."""
         os.truncate(self._file, 0)
-        self._size, self.places = 0, []
+        self._size, self.ranges = 0, []
 
     def seal(self) -> None:
         """Makes every later change of the file an error."""
         fcntl.fcntl(self._file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
 
 
-def open_arrays(path: str, places: list[Place]) -> list[memoryview]:
+def open_arrays(path: str, ranges: list[ArrayRange]) -> list[memoryview]:
     """Returns the arrays of a file of main, in a worker."""
-    if not places:
+    if not ranges:
         return []
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         content = memoryview(mmap.mmap(file, 0, access=mmap.ACCESS_COPY))
     finally:
         os.close(file)
-    arrays = [content[offset : offset + size] for offset, size, _ in places]
-    return [array.toreadonly() if place.is_read_only else array for array, place in zip(arrays, places)]
+    arrays = [content[offset : offset + size] for offset, size, _ in ranges]
+    return [array.toreadonly() if range.is_read_only else array for array, range in zip(arrays, ranges)]

@@ -1,10 +1,11 @@
-"""What a state of the loader consists of, besides the engine's own state.
+"""The parts of a loader's state besides the engine's state. ``DataLoader`` and its iterator write and read them in
+main.
 
-A state has only what JSON has, so that any format can hold it. Objects, such as the states of random number generators
+A state consists of JSON values, so that any format can hold it. Objects, such as the states of random number generators
 and of the user's dataset, are pickles in base64.
 
-Alternative considered: numbers in lists. They are longer, each generator would need a conversion of its own, and the state
-of the user's objects is a pickle anyway.
+Alternative considered: numbers in lists. They are longer, each generator would need a conversion of its own, and the
+state of the user's objects is a pickle anyway.
 """
 
 import base64
@@ -13,16 +14,16 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
-from . import _base, _errors, _seeds
-from ._fetch import is_stateful, pickled, states_of
+from . import _base, _errors, _generators
+from ._stateful import is_stateful, pickle_position, states_in
 
 #: Version of the format.
 VERSION = 3
 
 
 class WrongWorkers(ValueError, AssertionError):
-    """The state has a part for each worker, and the loader has another number of workers. It is an ``AssertionError`` too,
-    because torchdata's loader raises that."""
+    """The state has a part for each worker, and the loader has another number of workers. The class is an
+    ``AssertionError`` too, because torchdata's loader raises that."""
 
 
 def to_text(value: Any) -> str:
@@ -34,23 +35,24 @@ def from_text(text: str) -> Any:
 
 
 def sampler_of(loader: Any) -> Any:
-    """Returns the sampler that has a state, that of batches before that of samples; ``None`` if there is none."""
+    """Returns the sampler that has a state: the sampler of batches if both have one, ``None`` if none has one."""
     found = (loader.batch_sampler, loader.sampler, getattr(loader.batch_sampler, "sampler", None))
     return next((sampler for sampler in found if is_stateful(sampler)), None)
 
 
 def sampler_state(sampler: Any) -> str:
     """Returns the state of a sampler, or the error of its ``state_dict``."""
-    return base64.b64encode(pickled({}, lambda: {"sampler": sampler.state_dict()})).decode()
+    return base64.b64encode(pickle_position({}, lambda: {"sampler": sampler.state_dict()})).decode()
 
 
 def load_sampler_state(sampler: Any, text: str) -> None:
     """Gives a sampler a state that :func:`sampler_state` has returned."""
-    sampler.load_state_dict(states_of(from_text(text))["sampler"])
+    sampler.load_state_dict(states_in(from_text(text))["sampler"])
 
 
 def raise_error(state: dict[str, Any], is_rust: bool) -> None:
-    """Raises ``RuntimeError`` if the ``state_dict`` of an object of the user has raised an error in place of its state."""
+    """Raises ``RuntimeError`` if the ``state_dict`` of an object of the user has raised an error in place of its
+    state."""
     found = [("dataset", int(worker), from_text(text)) for worker, text in state["datasets"].items()]
     place = state["engine"]["place"] if state["at"] == "within" else "start"
     if not is_rust and "shards" in place:
@@ -64,24 +66,37 @@ def raise_error(state: dict[str, Any], is_rust: bool) -> None:
             line, trace, kind = error
             worker = worker if state["num_workers"] > 0 else None
             raise RuntimeError(
-                f"there is no state of the loader, because its {owner} has none: {line}; let `state_dict` of the {owner} return what"
-                " `pickle` can write, or remove it to resume without"
+                f"there is no state of the loader, because its {owner} has none: {line}; let `state_dict` of the"
+                f" {owner} return what `pickle` can write, or remove it to resume without"
             ) from _errors.raised_again(trace, kind, worker)
 
 
 def check_workers(state: dict[str, Any], loader: Any) -> None:
-    """Raises :class:`WrongWorkers` if the loader has another number of workers than the state, and cannot go on with it."""
+    """Raises :class:`WrongWorkers` if the loader has another number of workers than the state, and cannot go on with
+    it."""
     has_positions = loader._dataset_kind == _base._DatasetKind.Iterable or is_stateful(loader.dataset)
     has_parts = bool(state["datasets"]) or (state["at"] == "within" and has_positions)
     if has_parts and state["num_workers"] != loader.num_workers:
         raise WrongWorkers(
             f"the state is of a loader with num_workers={state['num_workers']}, and this loader has"
-            f" num_workers={loader.num_workers}: make it with the number of the state, because an iterable dataset, or one with"
-            " `state_dict`, has a state in each worker"
+            f" num_workers={loader.num_workers}: make it with the number of the state, because an iterable dataset, or"
+            " one with `state_dict`, has a state in each worker"
         )
 
 
-class Generators:
+def first_unreturned(engine: dict[str, Any]) -> int:
+    """Returns the number of the first batch that the engine had not returned when it wrote its state."""
+    return 0 if engine["place"] == "start" else engine["place"]["batches"]["next"]
+
+
+def is_at_start(engine: dict[str, Any]) -> bool:
+    """Returns whether the engine had returned no sample of an iterable dataset. Its state then has no position of the
+    dataset."""
+    place = engine["place"]
+    return place == "start" or all(shard["position"] == 0 for shard in place["shards"]["shards"])
+
+
+class OrderGenerators:
     """The generators that determine the order of a loader: its own, and the global ones."""
 
     def __init__(self, loader: Any) -> None:
@@ -93,65 +108,42 @@ class Generators:
     def capture(self) -> dict[str, Any]:
         """Returns their states as they are now."""
         own = [to_text(_base.generator_state(generator)) for generator in self._own]
-        return {"own": own, "global": {name: to_text(state) for name, state in _seeds.capture().items()}}
+        return {"own": own, "global": {name: to_text(state) for name, state in _generators.capture().items()}}
 
     def check(self, saved: dict[str, Any]) -> None:
         """Raises ``ValueError`` if the states belong to other generators."""
         if len(saved["own"]) != len(self._own):
             raise ValueError(
-                f"the state has {len(saved['own'])} random number generators, and the loader has {len(self._own)}: make the"
-                " loader with the same `sampler` and `generator` as before"
+                f"the state has {len(saved['own'])} random number generators, and the loader has {len(self._own)}: make"
+                " the loader with the same `sampler` and `generator` as before"
             )
 
     def restore(self, saved: dict[str, Any]) -> None:
         """Sets them to the states that :meth:`capture` has returned."""
         for generator, state in zip(self._own, saved["own"], strict=True):
             _base.set_generator_state(generator, from_text(state))
-        _seeds.restore(_read(saved["global"]))
+        _generators.restore(_read(saved["global"]))
 
     @contextlib.contextmanager
     def as_saved(self, saved: dict[str, Any]) -> Iterator[None]:
-        """In the body the generators begin in the states that :meth:`capture` has returned. Afterwards a global one is as it
-        was before, unless the program has restored it too: one that was as saved goes on from what the body has drawn."""
-        with _seeds.kept(_read(saved["global"])):
+        """Sets the generators for the body to the states that :meth:`capture` has returned. After the body, each global
+        generator returns to its state from before the body. Exception: a generator that the program itself had set to
+        its saved state keeps the state that the body has left."""
+        with _generators.kept(_read(saved["global"])):
             self.restore(saved)
             yield
 
 
 @contextlib.contextmanager
 def undone(saved: dict[str, Any]) -> Iterator[None]:
-    """Afterwards each global generator is as it was before the body, unless the body has brought it to its state in ``saved``:
-    then the program has restored it to what it was before the same draws in the run of the state, and it goes on from there."""
-    before, targets = _seeds.capture(), _read(saved["global"])
+    """Restores each global generator after the body to its state from before the body. Exception: a generator that the
+    body has left in its state in ``saved`` keeps that state. The program has set it to its state from before the same
+    draws in the run of the state."""
+    before, targets = _generators.capture(), _read(saved["global"])
     yield
-    after = _seeds.capture()
-    _seeds.restore({name: state for name, state in before.items() if after[name] != targets.get(name)})
+    after = _generators.capture()
+    _generators.restore({name: state for name, state in before.items() if after[name] != targets.get(name)})
 
 
 def _read(texts: dict[str, str]) -> dict[str, Any]:
     return {name: from_text(text) for name, text in texts.items()}
-
-
-class NoBatches:
-    """The rest of an epoch whose state was taken after its last batch, before its iterator had ended."""
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def __iter__(self) -> "NoBatches":
-        return self
-
-    def __next__(self) -> Any:
-        loader, self._loader = self._loader, None
-        if loader is not None:
-            loader._end_epoch()
-        raise StopIteration
-
-    def __len__(self) -> int:
-        return 0
-
-    def _reset(self, _loader: Any, _first_iter: bool = False) -> None:
-        """Called for persistent workers if the program begins once more."""
-
-    def report(self) -> None:
-        """There is no report of an epoch without batches."""

@@ -1,4 +1,5 @@
-"""The Python side of the template: a process that has imported large libraries, and forks workers."""
+"""The Python code of the template: the process that has imported large libraries, and forks a worker for each request
+of main."""
 
 import gc
 import importlib
@@ -24,20 +25,20 @@ def main(*modules: str) -> NoReturn:
             importlib.import_module(name)
         except Exception:
             pass  # A worker that needs the module raises the error.
-    from . import _collate, _fetch, _keys, _pickling, _worker  # noqa: F401  workers need them
+    from . import _collate, _dataset_pickle, _fetch, _keys, _worker  # noqa: F401  workers need them
 
     if sys.modules.get("torch"):
         from . import _collate_torch  # noqa: F401
     else:
         from . import _collate_numpy  # noqa: F401
 
-    # What is imported stays: collections in workers neither visit it nor copy its memory.
+    # The imported objects stay, so the garbage collector of a worker neither visits them nor copies their memory.
     gc.collect()
     gc.freeze()
     # Libraries that start threads when they are imported have fork handlers of their own.
     warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
     while template.next_request():
-        # A worker would print again what is left in the buffers.
+        # Each worker would print the rest of these buffers again.
         sys.stdout.flush()
         sys.stderr.flush()
         try:
@@ -53,13 +54,13 @@ def main(*modules: str) -> NoReturn:
 
 
 def _run_worker(template: "_native.Template") -> NoReturn:
-    """The life of a forked worker. It never returns to the template's loop."""
+    """Runs a forked worker, which never returns to the template's loop."""
     from . import _worker
 
     try:
         template.become_worker()
         if numpy := sys.modules.get("numpy"):
-            # All workers would have the state of the template. Python's own generators are seeded by `os.fork`.
+            # Without this, all workers would have the template's state. `os.fork` seeds Python's own generator.
             numpy.random.seed()
         _worker.main()
     except BaseException:

@@ -1,29 +1,29 @@
-"""The Python side of a worker process."""
+"""The Python code of a worker: its entry point, and the function with which the engine opens the dataset."""
 
 import os
 import random
 import sys
 from typing import Any, NoReturn
 
-from . import _info, _keys, _native, _pickling
+from . import _dataset_pickle, _keys, _native, _worker_info
 
 
 def main() -> NoReturn:
     """Serves as a worker until main does not need it any more."""
-    _info.is_worker = True
+    _worker_info.is_worker = True
     code = _native.serve()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except Exception:
             pass
-    # The interpreter's own end would wait for threads that the user's code has started.
+    # The normal end of the interpreter would wait for threads that user code has started.
     os._exit(code)
 
 
 def open_dataset(memory: Any, worker: int) -> Any:
     """Opens the dataset that main has sent."""
-    settings, (dataset, collate_fn, worker_init_fn) = _pickling.loads(memory)
+    settings, (dataset, collate_fn, worker_init_fn) = _dataset_pickle.loads(memory)
     base_seed, num_workers = settings["base_seed"], settings["num_workers"]
     if settings["torch"]:
         import torch
@@ -34,8 +34,8 @@ def open_dataset(memory: Any, worker: int) -> Any:
         torch.set_default_dtype(settings["default_dtype"])
     else:
         from . import _collate_numpy as collation
-    seed_everything(base_seed, worker)
-    _info.set_worker_info(_info.WorkerInfo(worker, num_workers, base_seed + worker, dataset))
+    _seed_generators(base_seed, worker)
+    _worker_info.set_worker_info(_worker_info.WorkerInfo(worker, num_workers, base_seed + worker, dataset))
     if worker_init_fn is not None:
         worker_init_fn(worker)
 
@@ -45,13 +45,14 @@ def open_dataset(memory: Any, worker: int) -> Any:
     keys = _keys.KeyReader(settings["keys"])
     collate_fn = collation.in_worker(collate_fn)
     fetcher = _fetch.Fetcher(dataset, collate_fn, settings["auto_collation"], keys, _collate.encode)
-    fetcher.join(worker, settings["is_map"], settings["notes"], settings["is_persistent"])
+    fetcher.set_worker(worker, settings["is_map"], settings["epoch_log"], settings["is_persistent"])
     fetcher.restore(settings["states"].get(worker))
     return fetcher
 
 
-def seed_everything(base_seed: int, worker: int) -> None:
-    """Seeds Python, PyTorch and NumPy as PyTorch does in its workers, those of them that are imported."""
+def _seed_generators(base_seed: int, worker: int) -> None:
+    """Seeds the generators of Python, PyTorch and NumPy as PyTorch does in its workers, if these libraries are
+    imported."""
     seed = base_seed + worker
     random.seed(seed)
     if sys.modules.get("torch"):

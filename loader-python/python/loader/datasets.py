@@ -1,4 +1,4 @@
-"""Dataset classes whose files Rust workers read, one class for each format.
+"""The classes of Rust datasets, one for each format.
 
 An object describes a dataset; see docs/data.md of the project for the formats and the options. ``path`` is a file, a
 folder, a pattern such as ``"train-*.parquet"``, or a list of them. Sizes are numbers of bytes or strings such as
@@ -7,108 +7,31 @@ folder, a pattern such as ``"train-*.parquet"``, or a list of them. Sizes are nu
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict, Unpack
+from collections.abc import Sequence
+from typing import Any, Unpack
 
-from ._rust import Output, RustDataset, RustStream
+from ._dataset_options import (
+    ArraysOptions,
+    ArrowOptions,
+    AudioFolderOptions,
+    CsvOptions,
+    ImageTableOptions,
+    JsonLinesOptions,
+    ParquetOptions,
+    Path,
+    Paths,
+    Size,
+    TarOptions,
+    TokensOptions,
+)
+from ._output import Output
+from ._rust import RustDataset, RustStream
 from .transforms import Transform, steps_of
-
-Path = str | os.PathLike[str]
-Paths = Path | Sequence[Path]
-Size = int | str
-IndexPlace = Literal["cache", "beside", "none"] | Mapping[Literal["folder"], Path]
-
-
-class SourceKeys(TypedDict, total=False):
-    """Options of all formats of records."""
-
-    #: How columns of encoded images are decoded, by name: ``{"image": {"transform": "train", "size": 224}}``.
-    images: Mapping[str, Mapping[str, Any]]
-    #: How columns of encoded audio are decoded, by name: ``{"audio": {"sample_rate": 16000}}``.
-    audio: Mapping[str, Mapping[str, Any]]
-    #: How files are read from servers.
-    store: Mapping[str, Any]
-
-
-class FieldKeys(SourceKeys, total=False):
-    """Options of the fields of records."""
-
-    #: The fields, in the order that the batches have. All fields by default.
-    fields: Sequence[str]
-    #: Dtypes to which the numbers of fields are converted: ``{"label": "int64"}``.
-    dtypes: Mapping[str, str]
-    #: Numbers with which sequences are padded to the longest of a batch: ``{"tokens": 0}``.
-    pad: Mapping[str, float]
-
-
-class ArrowKeys(FieldKeys, total=False):
-    cache_bytes: Size
-    max_batch_bytes: Size
-
-
-class CsvKeys(FieldKeys, total=False):
-    delimiter: str
-    index: IndexPlace
-    max_line_bytes: Size
-    missing: Sequence[str]
-    names: Sequence[str]
-    quotes: bool
-    types: Mapping[str, str]
-
-
-class JsonLinesKeys(FieldKeys, total=False):
-    block_bytes: Size
-    index: IndexPlace
-    max_line_bytes: Size
-
-
-class ParquetKeys(FieldKeys, total=False):
-    cache_bytes: Size
-    block_bytes: Size
-    shuffle_blocks: int
-
-
-class TarKeys(FieldKeys, total=False):
-    allow_missing_end: bool
-    decode: bool
-    index: IndexPlace
-    max_sample_bytes: Size
-    rename: Mapping[str, Sequence[str]]
-    shuffle_files: bool
-
-
-class TokensKeys(SourceKeys, total=False):
-    documents: bool
-    dtype: str
-    end_of_document: int
-    format: Literal["raw", "megatron"]
-    header_bytes: Size
-    max_tokens: int
-    pad: int
-    sample_dtype: str
-    stride: int
-    vocabulary: int
-
-
-class ArraysKeys(FieldKeys, total=False):
-    files: Mapping[str, Path]
-    format: str
-
-
-class AudioFolderKeys(TypedDict, total=False):
-    crop: Any
-    max_sample_bytes: Size
-    mono: bool
-    store: Mapping[str, Any]
-
-
-class ImageTableKeys(FieldKeys, total=False):
-    max_file_bytes: Size
 
 
 class ImageFolder(RustDataset):
-    """Images in one sub-folder per class, as ``torchvision.datasets.ImageFolder``. A sample is the image, a tensor of shape
-    ``[3, height, width]``, and the number of its class.
+    """Images in one sub-folder per class, as ``torchvision.datasets.ImageFolder``. A sample is the image, a tensor of
+    shape ``[3, height, width]``, and the number of its class.
 
     Args:
         root: The folder with one sub-folder per class.
@@ -117,14 +40,14 @@ class ImageFolder(RustDataset):
         size: Width and height of the images that ``"train"`` and ``"eval"`` make, 224 by default.
         exif_orientation: True to turn images upright, as the orientation in their EXIF data says.
         max_file_bytes: Maximum size of an image file, 256 MiB by default.
-        output: Type of the tensors: ``"torch"``, ``"numpy"``, or ``"dlpack"`` for objects with ``__dlpack__``. By default
-            ``"torch"`` if PyTorch is installed, otherwise ``"numpy"``.
+        output: Type of the tensors: ``"torch"``, ``"numpy"``, or ``"dlpack"`` for objects with ``__dlpack__``. By
+            default ``"torch"`` if PyTorch is installed, otherwise ``"numpy"``.
 
     Example:
         >>> from loader import ImageFolder
         >>> from loader.transforms import Normalize, RandomHorizontalFlip, RandomResizedCrop
-        >>> flip = RandomHorizontalFlip()
-        >>> train = ImageFolder("train", [RandomResizedCrop(224), flip, Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])])
+        >>> normalize = Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+        >>> train = ImageFolder("train", [RandomResizedCrop(224), RandomHorizontalFlip(), normalize])
     """
 
     def __init__(
@@ -150,7 +73,7 @@ class ImageFolder(RustDataset):
     @functools.cached_property
     def classes(self) -> list[str]:
         """The names of the classes, in order."""
-        return self._native.classes()
+        return self._native_dataset.classes()
 
     @functools.cached_property
     def class_to_idx(self) -> dict[str, int]:
@@ -160,7 +83,7 @@ class ImageFolder(RustDataset):
     @functools.cached_property
     def samples(self) -> list[tuple[str, int]]:
         """The path and the class of each image."""
-        return [(os.fspath(path), label) for path, label in self._native.files()]
+        return [(os.fspath(path), label) for path, label in self._native_dataset.files()]
 
     @property
     def imgs(self) -> list[tuple[str, int]]:
@@ -176,107 +99,109 @@ class ImageFolder(RustDataset):
 class Parquet(RustDataset):
     """Rows of Parquet files, at any index. A batch is a dict of columns."""
 
-    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[ParquetKeys]) -> None:
-        super().__init__({"kind": "parquet", "path": path, **keys}, output)
+    def __init__(self, path: Paths, *, output: Output | None = None, **options: Unpack[ParquetOptions]) -> None:
+        super().__init__({"kind": "parquet", "path": path, **options}, output)
 
 
 class ParquetStream(RustStream):
     """Rows of Parquet files, in order, or shuffled in blocks (``shuffle_blocks``)."""
 
-    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[ParquetKeys]) -> None:
-        super().__init__({"kind": "parquet-stream", "path": path, **keys}, output)
+    def __init__(self, path: Paths, *, output: Output | None = None, **options: Unpack[ParquetOptions]) -> None:
+        super().__init__({"kind": "parquet-stream", "path": path, **options}, output)
 
 
 class Arrow(RustDataset):
     """Rows of Arrow IPC files and of folders that Hugging Face's ``save_to_disk`` has written, at any index."""
 
-    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[ArrowKeys]) -> None:
-        super().__init__({"kind": "arrow", "path": path, **keys}, output)
+    def __init__(self, path: Paths, *, output: Output | None = None, **options: Unpack[ArrowOptions]) -> None:
+        super().__init__({"kind": "arrow", "path": path, **options}, output)
 
 
 class ArrowStream(RustStream):
     """Rows of Arrow IPC files, in order."""
 
-    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[ArrowKeys]) -> None:
-        super().__init__({"kind": "arrow-stream", "path": path, **keys}, output)
+    def __init__(self, path: Paths, *, output: Output | None = None, **options: Unpack[ArrowOptions]) -> None:
+        super().__init__({"kind": "arrow-stream", "path": path, **options}, output)
 
 
 class Csv(RustDataset):
     """Rows of CSV and TSV files, at any index."""
 
-    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[CsvKeys]) -> None:
-        super().__init__({"kind": "csv", "path": path, **keys}, output)
+    def __init__(self, path: Paths, *, output: Output | None = None, **options: Unpack[CsvOptions]) -> None:
+        super().__init__({"kind": "csv", "path": path, **options}, output)
 
 
 class CsvStream(RustStream):
     """Rows of CSV and TSV files, in order; the files may be compressed."""
 
-    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[CsvKeys]) -> None:
-        super().__init__({"kind": "csv-stream", "path": path, **keys}, output)
+    def __init__(self, path: Paths, *, output: Output | None = None, **options: Unpack[CsvOptions]) -> None:
+        super().__init__({"kind": "csv-stream", "path": path, **options}, output)
 
 
 class JsonLines(RustDataset):
     """Files with one JSON object per line, at any index."""
 
-    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[JsonLinesKeys]) -> None:
-        super().__init__({"kind": "json-lines", "path": path, **keys}, output)
+    def __init__(self, path: Paths, *, output: Output | None = None, **options: Unpack[JsonLinesOptions]) -> None:
+        super().__init__({"kind": "json-lines", "path": path, **options}, output)
 
 
 class JsonLinesStream(RustStream):
     """Files with one JSON object per line, in order; the files may be compressed."""
 
-    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[JsonLinesKeys]) -> None:
-        super().__init__({"kind": "json-lines-stream", "path": path, **keys}, output)
+    def __init__(self, path: Paths, *, output: Output | None = None, **options: Unpack[JsonLinesOptions]) -> None:
+        super().__init__({"kind": "json-lines-stream", "path": path, **options}, output)
 
 
 class Tar(RustStream):
     """Samples of tar archives in WebDataset's layout, in order; the archives may be compressed."""
 
-    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[TarKeys]) -> None:
-        super().__init__({"kind": "tar", "path": path, **keys}, output)
+    def __init__(self, path: Paths, *, output: Output | None = None, **options: Unpack[TarOptions]) -> None:
+        super().__init__({"kind": "tar", "path": path, **options}, output)
 
 
 class IndexedTar(RustDataset):
     """Samples of uncompressed tar archives in WebDataset's layout, at any index."""
 
-    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[TarKeys]) -> None:
-        super().__init__({"kind": "indexed-tar", "path": path, **keys}, output)
+    def __init__(self, path: Paths, *, output: Output | None = None, **options: Unpack[TarOptions]) -> None:
+        super().__init__({"kind": "indexed-tar", "path": path, **options}, output)
 
 
 class Tokens(RustDataset):
     """Windows of ``window`` tokens, or documents, of token files: raw integers, or Megatron's pairs of files."""
 
     def __init__(
-        self, path: Paths, window: int | None = None, *, output: Output | None = None, **keys: Unpack[TokensKeys]
+        self, path: Paths, window: int | None = None, *, output: Output | None = None, **options: Unpack[TokensOptions]
     ) -> None:
-        given: dict[str, Any] = {"kind": "tokens", "path": path, **keys}
+        given: dict[str, Any] = {"kind": "tokens", "path": path, **options}
         if window is not None:
             given["window"] = window
         super().__init__(given, output)
 
 
 class Arrays(RustDataset):
-    """Rows of arrays: NumPy's ``.npy`` and ``.npz``, safetensors, IDX (MNIST) and CIFAR's binary files. ``files`` names a
-    file for each field."""
+    """Rows of arrays: NumPy's ``.npy`` and ``.npz``, safetensors, IDX (MNIST) and CIFAR's binary files. ``files`` names
+    a file for each field."""
 
-    def __init__(self, path: Paths | None = None, *, output: Output | None = None, **keys: Unpack[ArraysKeys]) -> None:
-        super().__init__({"kind": "arrays", **({} if path is None else {"path": path}), **keys}, output)
+    def __init__(
+        self, path: Paths | None = None, *, output: Output | None = None, **options: Unpack[ArraysOptions]
+    ) -> None:
+        super().__init__({"kind": "arrays", **({} if path is None else {"path": path}), **options}, output)
 
 
 class ImageTable(RustDataset):
     """Images that the rows of a table name, in the layout of Hugging Face's ``imagefolder`` with ``metadata.csv``."""
 
-    def __init__(self, path: Paths, *, output: Output | None = None, **keys: Unpack[ImageTableKeys]) -> None:
-        super().__init__({"kind": "image-table", "path": path, **keys}, output)
+    def __init__(self, path: Paths, *, output: Output | None = None, **options: Unpack[ImageTableOptions]) -> None:
+        super().__init__({"kind": "image-table", "path": path, **options}, output)
 
 
 class AudioFolder(RustDataset):
     """WAV, FLAC, MP3 and Ogg Vorbis files in one sub-folder per class, at the sample rate ``sample_rate``."""
 
     def __init__(
-        self, path: Path, sample_rate: int, *, output: Output | None = None, **keys: Unpack[AudioFolderKeys]
+        self, path: Path, sample_rate: int, *, output: Output | None = None, **options: Unpack[AudioFolderOptions]
     ) -> None:
-        super().__init__({"kind": "audio-folder", "path": path, "sample_rate": sample_rate, **keys}, output)
+        super().__init__({"kind": "audio-folder", "path": path, "sample_rate": sample_rate, **options}, output)
 
 
 class Mix(RustStream):
@@ -301,7 +226,8 @@ class Mix(RustStream):
         output: Output | None = None,
     ) -> None:
         described = [
-            {**part.config, "weight": weight, "shuffle": shuffle and isinstance(part, RustDataset)} for part, weight in parts
+            {**part.config, "weight": weight, "shuffle": shuffle and isinstance(part, RustDataset)}
+            for part, weight in parts
         ]
         options = {"rule": rule, "exhausted": exhausted, "num_samples": num_samples}
         given = {name: value for name, value in options.items() if value is not None}

@@ -155,8 +155,13 @@ class Compose(Transform):
 
 
 _CLASSES = {name: value for name, value in globals().items() if name in __all__}
-#: Attributes of torchvision's transforms whose value must be one of these, because the steps have no such options.
-_FIXED = {"interpolation": ("bilinear",), "max_size": (None,), "antialias": (True, None), "inplace": (False, True)}
+#: The values that workers support for attributes of torchvision's transforms that the steps do not have.
+_SUPPORTED_VALUES = {
+    "interpolation": ("bilinear",),
+    "max_size": (None,),
+    "antialias": (True, None),
+    "inplace": (False, True),
+}
 
 
 def steps_of(transform: Any) -> tuple[list[dict[str, Any]], str]:
@@ -197,10 +202,10 @@ def _own(transform: Any) -> Transform:
     if kind is None or not type(transform).__module__.startswith("torchvision.transforms."):
         known = ", ".join(sorted(_CLASSES))
         raise TypeError(
-            f"workers cannot apply the transform {transform!r} without Python; the supported transforms are {known}. Apply others to the batch in"
-            " the training step, or use torchvision's dataset"
+            f"workers cannot apply the transform {transform!r} without Python; the supported transforms are {known}."
+            " Apply others to the batch in the training step, or use torchvision's dataset"
         )
-    for option, allowed in _FIXED.items():
+    for option, allowed in _SUPPORTED_VALUES.items():
         value = getattr(transform, option, allowed[0])
         if getattr(value, "value", value) not in allowed:
             raise ValueError(

@@ -1,5 +1,6 @@
-"""Pickles what `pickle` alone refuses or copies: tensors, with the storage that several of them share; objects of
-``multiprocessing`` and tensors in shared memory, which the workers then share with main; and arrays that are views of a file."""
+"""A pickler for datasets, which shares objects that `pickle` refuses or copies. Tensors keep a storage that several of
+them share. The workers share with main objects of ``multiprocessing`` and tensors in shared memory, and they map the
+files of mapped arrays."""
 
 import contextlib
 import copyreg
@@ -19,8 +20,9 @@ _SHARED = ("multiprocessing.connection", "multiprocessing.heap", "multiprocessin
 
 
 def dumps(value: Any, keeps: Callable[[pickle.PickleBuffer], bool], base: type = pickle.Pickler) -> bytes:
-    """Returns the pickle of a value, made by a pickler of the class ``base``. Values in it that are shared stay usable as long as
-    they live in main. ``keeps`` is called with the bytes of each array, and returns True if they become part of the pickle."""
+    """Returns the pickle of a value, made by a pickler of the class ``base``. Workers can use shared objects in it as
+    long as these exist in main. ``keeps`` gets the bytes of each array, and returns True if they become a part of the
+    pickle."""
     file = io.BytesIO()
     with _starting():
         _pickler(base)(file, protocol=5, buffer_callback=keeps).dump(value)
@@ -66,15 +68,17 @@ def _reduce(value: Any, storages: dict[tuple[int, int], "_Storage"]) -> Any:
     if not _collate_torch.is_plain(value):
         return NotImplemented
     storage = value.untyped_storage()
-    place = (value.dtype, tuple(value.shape), value.stride())
+    layout = (value.dtype, tuple(value.shape), value.stride())
     if storage.nbytes() == 0:
-        return _empty, place
-    sent = storages.setdefault((storage.data_ptr(), storage.nbytes()), storage if value.is_shared() else _Storage(storage))
-    return _view, (sent, value.storage_offset(), *place)
+        return _empty, layout
+    sent = storages.setdefault(
+        (storage.data_ptr(), storage.nbytes()), storage if value.is_shared() else _Storage(storage)
+    )
+    return _view, (sent, value.storage_offset(), *layout)
 
 
 class _Storage:
-    """The bytes of one or more tensors. A pickle has them once."""
+    """The storage of one or more tensors. A pickle has its bytes once."""
 
     def __init__(self, storage: Any) -> None:
         self.storage = storage
@@ -105,7 +109,8 @@ def _view(storage: Any, offset: int, dtype: Any, shape: tuple[int, ...], stride:
 
 
 def _reduce_mapped(value: Any) -> Any:
-    """Lets a worker map the file that an array of NumPy is a view of. Otherwise a pickle would contain the file's content."""
+    """Makes a worker map the file that an array of NumPy is a view of. Without this, the pickle would contain the
+    content of the file."""
     import numpy
 
     if type(value) not in (numpy.ndarray, numpy.memmap):
@@ -113,7 +118,7 @@ def _reduce_mapped(value: Any) -> Any:
     mapped = value
     while isinstance(mapped, numpy.ndarray) and not isinstance(mapped.base, mmap.mmap):
         mapped = mapped.base
-    # What main has changed in a mapping with mode `c` is not in the file.
+    # Changes in a mapping with mode `c` are not in the file.
     if not isinstance(mapped, numpy.memmap) or mapped.filename is None or mapped.mode == "c":
         return NotImplemented
     try:
@@ -123,12 +128,20 @@ def _reduce_mapped(value: Any) -> Any:
     if not is_there:
         return NotImplemented
     mode = "r" if mapped.mode == "r" else "r+"
-    place = (value.ctypes.data - mapped.ctypes.data, value.dtype, value.shape, value.strides)
-    return _map, (type(value), os.path.abspath(mapped.filename), mode, mapped.offset, mapped.nbytes, *place)
+    layout = (value.ctypes.data - mapped.ctypes.data, value.dtype, value.shape, value.strides)
+    return _map, (type(value), os.path.abspath(mapped.filename), mode, mapped.offset, mapped.nbytes, *layout)
 
 
 def _map(
-    kind: type, path: str, mode: str, offset: int, size: int, start: int, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...]
+    kind: type,
+    path: str,
+    mode: str,
+    offset: int,
+    size: int,
+    start: int,
+    dtype: Any,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
 ) -> Any:
     import numpy
 
@@ -138,7 +151,8 @@ def _map(
 
 @contextlib.contextmanager
 def _starting() -> Iterator[None]:
-    """Tells `multiprocessing` that a process is being started. It pickles locks, queues and shared values only then."""
+    """Tells `multiprocessing` that main is starting a process, because it pickles locks, queues and shared values only
+    then."""
     before = context.get_spawning_popen()
     context.set_spawning_popen(_Start())
     try:

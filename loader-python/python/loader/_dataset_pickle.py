@@ -1,4 +1,4 @@
-"""How the dataset and the user's functions travel to the workers."""
+"""The pickle of the dataset and the user's functions, which main sends to each worker."""
 
 import multiprocessing.spawn
 import os
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from . import _pickler
+from . import _sharing_pickler
 from ._shared_arrays import ArrayFile, open_arrays
 
 #: Keys of the preparation data by which a worker would import the user's script.
@@ -18,21 +18,21 @@ _MAX_DEPTH = 10
 
 
 def dumps(value: Any, settings: dict[str, Any], arrays: ArrayFile) -> bytes:
-    """Returns what :func:`loads` reads in a worker: ``settings``, which need nothing to be prepared, and ``value``, whose large
-    arrays go into ``arrays``. Main must keep that file as long as workers may start.
+    """Returns what :func:`loads` reads in a worker: ``settings``, which need nothing to be prepared, and ``value``,
+    whose large arrays go into ``arrays``. Main must keep that file as long as workers may start.
 
     Raises:
         pickle.PicklingError: If the value cannot be pickled, or needs a ``__main__`` that no worker can import.
     """
     inner, needs_main = _dumps(value, arrays)
     arrays.seal()
-    # It holds what `multiprocessing` needs to make the worker similar to main: `sys.path`, `sys.argv`, the working directory.
+    # With this data `multiprocessing` gives the worker main's `sys.path`, `sys.argv` and working directory.
     preparation = multiprocessing.spawn.get_preparation_data("loader-worker")
     preparation["authkey"] = bytes(preparation["authkey"])
     if not needs_main:
         for key in _MAIN:
             preparation.pop(key, None)
-    outer = pickle.dumps((preparation, dict(os.environ), settings, arrays.path, arrays.places), protocol=5)
+    outer = pickle.dumps((preparation, dict(os.environ), settings, arrays.path, arrays.ranges), protocol=5)
     return len(outer).to_bytes(8, "little") + outer + inner
 
 
@@ -40,23 +40,24 @@ def loads(memory: Any) -> tuple[dict[str, Any], Any]:
     """Prepares this process as :func:`dumps` says, and returns the settings and the value."""
     with memoryview(memory) as view:
         size = 8 + int.from_bytes(view[:8], "little")
-        preparation, environment, settings, path, places = pickle.loads(view[8:size])
-        # The engine keeps the variables of launchers from its workers. A dataset of PyTorch may read its rank there.
+        preparation, environment, settings, path, ranges = pickle.loads(view[8:size])
+        # The engine removes the variables of launchers from the environment of its workers. A dataset of PyTorch may
+        # read its rank in them.
         for name in environment.keys() - os.environ.keys():
             os.environ[name] = environment[name]
         multiprocessing.spawn.prepare(preparation)
-        return settings, pickle.loads(view[size:], buffers=open_arrays(path, places))
+        return settings, pickle.loads(view[size:], buffers=open_arrays(path, ranges))
 
 
 def _dumps(value: Any, arrays: ArrayFile) -> tuple[bytes, bool]:
     """Returns the pickle, and whether a worker must import the user's script to read it.
 
-    What the script itself defines is pickled by value with cloudpickle if that is installed. Then no worker runs the script
-    again, so the script needs no ``if __name__ == "__main__":``.
+    What the script itself defines is pickled by value with cloudpickle if that is installed. Then no worker runs the
+    script again, so the script needs no ``if __name__ == "__main__":``.
     """
     problem = None
     try:
-        pickled = _pickler.dumps(value, arrays.add)
+        pickled = _sharing_pickler.dumps(value, arrays.add)
     except Exception as error:
         pickled, problem = b"", error
     if problem is None and b"__main__" not in pickled:
@@ -68,27 +69,27 @@ def _dumps(value: Any, arrays: ArrayFile) -> tuple[bytes, bool]:
     if cloudpickle is not None:
         arrays.clear()
         try:
-            return _pickler.dumps(value, arrays.add, cloudpickle.Pickler), False
+            return _sharing_pickler.dumps(value, arrays.add, cloudpickle.Pickler), False
         except Exception as error:
             problem = problem or error
     if problem is not None:
         advice = "" if cloudpickle else " or install cloudpickle, which can pickle local functions and classes,"
         raise pickle.PicklingError(
-            f"{_culprit(value)} cannot be sent to the workers: {problem}; define classes and functions at the"
-            f" top level of a module,{advice} and open files and connections in the worker (in worker_init_fn or when they are"
+            f"{_culprit(value)} cannot be sent to the workers: {problem}; define classes and functions at the top level"
+            f" of a module,{advice} and open files and connections in the worker (in worker_init_fn or when they are"
             " first used)"
         ) from problem
     if not _has_importable_main():
         raise pickle.PicklingError(
-            "the dataset or one of its functions is defined in an interactive session, which no worker can import; install"
-            " cloudpickle, or define it in a module"
+            "the dataset or one of its functions is defined in an interactive session, which no worker can import;"
+            " install cloudpickle, or define it in a module"
         )
     arrays.clear()
-    return _pickler.dumps(value, arrays.add), True
+    return _sharing_pickler.dumps(value, arrays.add), True
 
 
 def _culprit(value: tuple[Any, Any, Any]) -> str:
-    """Names the innermost attribute or element of the dataset or of a function that cannot be pickled."""
+    """Returns the name of the innermost attribute or element of the dataset or of a function that cannot be pickled."""
     for name, part in zip(("the dataset", "collate_fn", "worker_init_fn"), value):
         if not _can_be_pickled(part):
             break
@@ -99,13 +100,13 @@ def _culprit(value: tuple[Any, Any, Any]) -> str:
         bad = next((inner for inner in _inside(part) if not _can_be_pickled(inner[1])), None)
         if bad is None:
             break
-        place, part = bad
-        path = f"{place} of {path}"
+        name, part = bad
+        path = f"{name} of {path}"
     return path
 
 
 def _inside(value: Any) -> Iterator[tuple[str, Any]]:
-    """Returns the attributes of an object, or the elements of a container, with how to call each."""
+    """Returns the attributes of an object, or the elements of a container, each with a name for the error."""
     if isinstance(value, Mapping):
         yield from ((f"element {key!r}", item) for key, item in value.items())
     elif isinstance(value, (list, tuple)):
@@ -116,7 +117,7 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
 
 def _can_be_pickled(value: Any) -> bool:
     try:
-        _pickler.dumps(value, keeps=lambda _array: False)
+        _sharing_pickler.dumps(value, keeps=lambda _array: False)
     except Exception:
         return False
     return True

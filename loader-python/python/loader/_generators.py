@@ -1,4 +1,4 @@
-"""The random number generators of Python, PyTorch and NumPy, all together."""
+"""The global random number generators of Python, PyTorch and NumPy: their states and seeds, in main and in workers."""
 
 import contextlib
 import hashlib
@@ -11,7 +11,8 @@ from . import _collate
 
 
 def capture() -> dict[str, Any]:
-    """Returns the state of each generator that is imported, in types that ``torch.load`` reads with ``weights_only=True``."""
+    """Returns the state of each generator that is imported, in types that ``torch.load`` reads with
+    ``weights_only=True``."""
     state: dict[str, Any] = {"random": random.getstate()}
     if sys.modules.get("torch"):
         import torch
@@ -59,7 +60,7 @@ def seed(value: int) -> None:
         numpy.random.seed([value & 0xFFFF_FFFF, value >> 32])
 
 
-def mixed(value: int, key: Any) -> int:
+def mixed_seed(value: int, key: Any) -> int:
     """Returns a number of 64 bits that depends on a number and on the content of a key."""
     content = b"".join([value.to_bytes(8, "little"), *_collate.content(key)])
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
@@ -79,8 +80,9 @@ def seeded(value: int, then_restore: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept(*saved: dict[str, Any]) -> Iterator[None]:
-    """Afterwards each generator is as it was before the body, unless the program has restored it to one of the states ``saved``,
-    with which the body begins: then it goes on from what the body has drawn."""
+    """Restores each generator after the body to its state from before the body. Exception: the program itself had set a
+    generator to one of the states ``saved``, with which the body begins. That generator keeps the state that the body
+    has left."""
     before = capture()
     try:
         yield

@@ -1,83 +1,25 @@
-"""The parts of PyTorch that ``DataLoader`` needs, for use where PyTorch is not installed. Random numbers come from NumPy.
+"""The classes of PyTorch that ``DataLoader`` and its iterator extend, for use where PyTorch is not installed. Random
+numbers come from NumPy.
 
-Arguments are checked in PyTorch's order, and what is refused raises its exceptions with its words.
+The loader checks its arguments in PyTorch's order, and raises PyTorch's exceptions with PyTorch's messages.
 """
 
 import itertools
 import multiprocessing
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Sized
 from multiprocessing.context import BaseContext
 from typing import Any, Generic, TypeVar
 
-import numpy
 from numpy.random import Generator
 
 from . import _collate_numpy
+from ._samplers_numpy import BatchSampler, RandomSampler, SequentialSampler, draw_seed
 
 _Batch = TypeVar("_Batch", covariant=True)
 
-#: Attributes that cannot be set once a loader is made.
-_FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
-
-
-def draw_seed(generator: Generator | None) -> int:
-    """Draws a number of 63 bits, from NumPy's global generator if there is no other one."""
-    draw = numpy.random.randint if generator is None else generator.integers
-    return int(draw(0, 2**63 - 1, dtype=numpy.int64))
-
-
-class SequentialSampler:
-    """The indices of a dataset in sequence."""
-
-    def __init__(self, data_source: Sized) -> None:
-        self.data_source = data_source
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(len(self.data_source)))
-
-    def __len__(self) -> int:
-        return len(self.data_source)
-
-
-class RandomSampler(SequentialSampler):
-    """The indices of a dataset, shuffled by ``generator``, or by a seed that is drawn from NumPy's global generator."""
-
-    def __init__(self, data_source: Sized, generator: Generator | None = None) -> None:
-        super().__init__(data_source)
-        self.generator = generator
-        if len(self) == 0:
-            raise ValueError("num_samples should be a positive integer value, but got num_samples=0")
-
-    def __iter__(self) -> Iterator[int]:
-        generator = self.generator
-        if generator is None:
-            generator = numpy.random.default_rng(draw_seed(None))
-        yield from generator.permutation(len(self)).tolist()
-
-
-class BatchSampler:
-    """The indices of a sampler, ``batch_size`` at a time."""
-
-    def __init__(self, sampler: Iterable[Any], batch_size: int, drop_last: bool) -> None:
-        if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size <= 0:
-            raise ValueError(f"batch_size should be a positive integer value, but got batch_size={batch_size}")
-        if not isinstance(drop_last, bool):
-            raise ValueError(f"drop_last should be a boolean value, but got drop_last={drop_last}")
-        self.sampler = sampler
-        self.batch_size = batch_size
-        self.drop_last = drop_last
-
-    def __iter__(self) -> Iterator[list[Any]]:
-        keys = iter(self.sampler)
-        while batch := list(itertools.islice(keys, self.batch_size)):
-            if len(batch) == self.batch_size or not self.drop_last:
-                yield batch
-
-    def __len__(self) -> int:
-        length = len(self.sampler)  # type: ignore[arg-type]
-        return length // self.batch_size if self.drop_last else -(-length // self.batch_size)
+#: Attributes that the program cannot set after the loader was made.
+_FIXED_ATTRIBUTES = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
 
 
 class _DatasetKind:
@@ -86,7 +28,7 @@ class _DatasetKind:
 
 
 class DataLoader(Generic[_Batch]):
-    """The arguments of a loader, and the objects that it makes of them. The iterator is the subclass's."""
+    """A loader with checked arguments, its sampler and its collation function. The subclass makes the iterator."""
 
     _is_initialized = False
 
@@ -125,7 +67,9 @@ class DataLoader(Generic[_Batch]):
         self._dataset_kind = _DatasetKind.Iterable if is_iterable else _DatasetKind.Map
         _check_order(is_iterable, batch_size, shuffle, sampler, batch_sampler, drop_last)
         if generator is not None and not isinstance(generator, Generator):
-            raise TypeError(f"without PyTorch, generator must be a numpy.random.Generator or None, but is {generator!r}")
+            raise TypeError(
+                f"without PyTorch, generator must be a numpy.random.Generator or None, but is {generator!r}"
+            )
         if batch_sampler is not None:
             batch_size, drop_last = None, False
         if sampler is None and is_iterable:
@@ -159,7 +103,8 @@ class DataLoader(Generic[_Batch]):
     def multiprocessing_context(self, context: BaseContext | str | None) -> None:
         if context is not None and self.num_workers == 0:
             raise ValueError(
-                "multiprocessing_context can only be used with multi-process loading (num_workers > 0), but got num_workers=0"
+                "multiprocessing_context can only be used with multi-process loading (num_workers > 0), but got"
+                " num_workers=0"
             )
         if isinstance(context, str):
             methods = multiprocessing.get_all_start_methods()
@@ -171,13 +116,13 @@ class DataLoader(Generic[_Batch]):
             context = multiprocessing.get_context(context)
         if context is not None and not isinstance(context, BaseContext):
             raise TypeError(
-                "multiprocessing_context option should be a valid context object or a string specifying the start method, but"
-                f" got multiprocessing_context={context}"
+                "multiprocessing_context option should be a valid context object or a string specifying the start"
+                f" method, but got multiprocessing_context={context}"
             )
         self._multiprocessing_context = context
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if self._is_initialized and name in _FIXED:
+        if self._is_initialized and name in _FIXED_ATTRIBUTES:
             raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
         super().__setattr__(name, value)
 
@@ -211,16 +156,16 @@ class DataLoader(Generic[_Batch]):
         cpus = len(os.sched_getaffinity(0))
         if self.num_workers > cpus:
             warnings.warn(
-                f"This DataLoader will create {self.num_workers} worker processes in total. Our suggested max number of worker"
-                f" in current system is {cpus}, which is smaller than what this DataLoader is going to create. Please be aware"
-                " that excessive worker creation might get DataLoader running slow or even freeze, lower the worker number to"
-                " avoid potential slowness/freeze if necessary.",
+                f"This DataLoader will create {self.num_workers} worker processes in total. Our suggested max number of"
+                f" worker in current system is {cpus}, which is smaller than what this DataLoader is going to create."
+                " Please be aware that excessive worker creation might get DataLoader running slow or even freeze,"
+                " lower the worker number to avoid potential slowness/freeze if necessary.",
                 stacklevel=2,
             )
 
 
 class _BaseDataLoaderIter:
-    """The part of an iterator that needs no engine."""
+    """An iterator that counts its batches. The subclass gets each batch from the engine."""
 
     def __init__(self, loader: DataLoader) -> None:
         self._dataset = loader.dataset
@@ -233,7 +178,8 @@ class _BaseDataLoaderIter:
         self._pin_memory, self._pin_memory_device = False, None
         if loader.pin_memory:
             warnings.warn(
-                "'pin_memory' argument is set as true but PyTorch is not installed, then device pinned memory won't be used.",
+                "'pin_memory' argument is set as true but PyTorch is not installed, then device pinned memory won't be"
+                " used.",
                 stacklevel=2,
             )
         _BaseDataLoaderIter._reset(self, loader)
@@ -256,13 +202,14 @@ class _BaseDataLoaderIter:
         length = self._IterableDataset_len_called
         if self._dataset_kind == _DatasetKind.Iterable and length is not None and self._num_yielded > length:
             advice = (
-                "For multiprocessing data-loading, this could be caused by not properly configuring the IterableDataset replica"
-                " at each worker. Please see https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for"
-                " examples."
+                "For multiprocessing data-loading, this could be caused by not properly configuring the IterableDataset"
+                " replica at each worker. Please see"
+                " https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples."
             )
             warnings.warn(
-                f"Length of IterableDataset {self._dataset} was reported to be {length}(when accessing len(dataloader)), but"
-                f" {self._num_yielded} samples have been fetched. {advice if self._num_workers > 0 else ''}",
+                f"Length of IterableDataset {self._dataset} was reported to be {length}(when accessing"
+                f" len(dataloader)), but {self._num_yielded} samples have been fetched."
+                f" {advice if self._num_workers > 0 else ''}",
                 stacklevel=2,
             )
         return batch
@@ -281,8 +228,8 @@ def _check_workers(num_workers: int, timeout: float, prefetch_factor: int | None
         raise ValueError("timeout option should be non-negative")
     if prefetch_factor is not None and num_workers == 0:
         raise ValueError(
-            "prefetch_factor option could only be specified in multiprocessing."
-            "let num_workers > 0 to enable multiprocessing, otherwise set prefetch_factor to None."
+            "prefetch_factor option could only be specified in multiprocessing.let num_workers > 0 to enable"
+            " multiprocessing, otherwise set prefetch_factor to None."
         )
     if prefetch_factor is not None and prefetch_factor < 0:
         raise ValueError("prefetch_factor option should be non-negative")
@@ -296,7 +243,9 @@ def _check_order(
     if is_iterable:
         for name, value in (("shuffle", shuffle or None), ("sampler", sampler), ("batch_sampler", batch_sampler)):
             if value is not None:
-                raise ValueError(f"DataLoader with IterableDataset: expected unspecified {name} option, but got {name}={value}")
+                raise ValueError(
+                    f"DataLoader with IterableDataset: expected unspecified {name} option, but got {name}={value}"
+                )
     if sampler is not None and shuffle:
         raise ValueError("sampler option is mutually exclusive with shuffle")
     if batch_sampler is not None:

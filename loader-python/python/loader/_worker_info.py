@@ -1,4 +1,4 @@
-"""What a dataset can ask about the worker that it is in."""
+"""What a dataset can ask about its worker: ``get_worker_info``."""
 
 import dataclasses
 import importlib.util
@@ -37,7 +37,8 @@ def get_worker_info() -> Any:
 
 
 def set_worker_info(info: WorkerInfo) -> None:
-    """Makes the information known, also to PyTorch: at once if it is imported, otherwise when it is imported."""
+    """Sets the information of this process, for PyTorch too: at once if PyTorch is imported, otherwise when it is
+    imported."""
     global _info
     _info = info
     if "torch.utils.data._utils.worker" in sys.modules:
@@ -54,7 +55,7 @@ def _tell_torch() -> None:
 
 
 class _TorchFinder:
-    """Tells PyTorch about the worker as soon as its module is there: a dataset may import it late."""
+    """Tells PyTorch about the worker as soon as PyTorch's module is imported, which a dataset may do late."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name != "torch.utils.data._utils.worker":

@@ -1,0 +1,218 @@
+"""Makes the engine of an iterator of ``DataLoader``: its options, the order, and the pickle that main sends to the
+workers."""
+
+import functools
+import json
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from . import (
+    _base,
+    _collate,
+    _dataset_pickle,
+    _epoch_log,
+    _fetch,
+    _keys,
+    _native,
+    _rust,
+    _rust_loader,
+    _shared_arrays,
+    _worker_program,
+)
+from ._base import _BaseDataLoaderIter, _DatasetKind
+from ._order import IndexOrder, KeyOrder, Order
+
+#: The engine's options, with the names of the section `[loader]` of a config file. `None` leaves the engine's default.
+OPTION_NAMES = (
+    "digest",
+    "hedge",
+    "max_bad_samples",
+    "max_worker_deaths",
+    "memory_limit",
+    "metrics",
+    "on_bad_sample",
+    "on_worker_death",
+    "sample_timeout",
+    "shared_memory_limit",
+    "trace",
+    "trace_on_failure",
+    "warn_after",
+    "worker_affinity",
+    "worker_memory_limit",
+)
+
+
+class EngineSetup(NamedTuple):
+    """An engine, and the objects that main keeps as long as the engine: the engine calls them, or its workers open
+    them."""
+
+    engine: _native.Engine
+    #: Makes the batch of the program from what a worker has sent.
+    decode: Callable[..., Any]
+    order: Order | None
+    fetcher: _fetch.Fetcher | None = None
+    epoch_log: _epoch_log.EpochLog | None = None
+    arrays: _shared_arrays.ArrayFile | None = None
+
+
+def make(iterator: _BaseDataLoaderIter, loader: Any, states: dict[int, bytes]) -> EngineSetup:
+    """Makes the engine of an iterator. ``states`` are the states of the dataset with which the workers resume, by
+    worker."""
+    if iterator._num_workers == 0 and iterator._timeout != 0:
+        raise AssertionError("a loader without workers has no timeout: num_workers=0 needs timeout=0")
+    if iterator._num_workers > 0 and loader.prefetch_factor == 0:
+        raise AssertionError("prefetch_factor must be at least 1")
+    rust = _rust.base_of(loader.dataset)
+    return _python_setup(iterator, loader, states) if rust is None else _rust_setup(iterator, loader, *rust)
+
+
+def engine_options(loader: Any) -> dict[str, Any]:
+    is_map = loader._dataset_kind == _DatasetKind.Map
+    options: dict[str, Any] = {"num_workers": loader.num_workers, "in_order": loader.in_order}
+    if loader._is_auto and (is_map or _rust.base_of(loader.dataset) is not None):
+        options["num_workers"] = {"auto": {"max": loader.num_workers}} if is_map else "auto"
+    if loader.num_workers > 0:
+        options |= {
+            "prefetch_factor": loader.prefetch_factor,
+            "persistent_workers": bool(loader.persistent_workers),
+            "move_tasks": loader.move_tasks,
+        }
+        if loader.timeout > 0:
+            options["timeout"] = loader.timeout
+    if loader._dataset_kind == _DatasetKind.Iterable:
+        options |= {
+            "batch_size": loader.batch_size or 1,
+            "drop_last": loader.drop_last,
+            "shards": max(loader.num_workers, 1),
+        }
+    given = {name: getattr(loader, name) for name in OPTION_NAMES}
+    return options | {name: _as_json(value) for name, value in given.items() if value is not None}
+
+
+def _rust_setup(
+    iterator: _BaseDataLoaderIter, loader: Any, dataset: _rust.RustDataset | _rust.RustStream, subsets: list[Any]
+) -> EngineSetup:
+    """Makes the engine of a dataset that workers load without Python code."""
+    _check_rust_arguments(loader)
+    order = None
+    if iterator._dataset_kind == _DatasetKind.Map:
+        order = IndexOrder(iterator._index_sampler, iterator._auto_collation, len(dataset), subsets)
+    options = engine_options(loader) | {"seed": iterator._base_seed}
+    # Each sample draws from a generator of its own, so any worker may load a batch.
+    options.pop("move_tasks", None)
+    engine = _rust_loader.engine(
+        dataset,
+        json.dumps(options),
+        auto_collation=iterator._auto_collation,
+        begin=order.begin if order else None,
+        batches=_length(loader._index_sampler) if order else 0,
+        sampler=type(loader._index_sampler).__qualname__,
+    )
+    return EngineSetup(engine, dataset.convert, order)
+
+
+def _check_rust_arguments(loader: Any) -> None:
+    """Raises an error if the loader needs Python code in the workers."""
+    is_default_collation = loader.collate_fn in _base.default_collations
+    for name, is_given in (
+        ("collate_fn", not is_default_collation),
+        ("worker_init_fn", loader.worker_init_fn is not None),
+    ):
+        if is_given:
+            raise ValueError(
+                f"{name} is Python code, and workers load a Rust dataset without Python code: leave it out, and change"
+                " the batch in the training step"
+            )
+
+
+def _python_setup(iterator: _BaseDataLoaderIter, loader: Any, states: dict[int, bytes]) -> EngineSetup:
+    is_map = iterator._dataset_kind == _DatasetKind.Map
+    is_local = iterator._num_workers == 0
+    keys = _keys.KeyList() if is_local else _keys.KeyFile()
+    is_template = _worker_program.uses_template(loader.multiprocessing_context)
+    fetcher = _open_fetcher(iterator, keys) if is_local else None
+    epoch_log = None if is_local or is_map else _epoch_log.EpochLog()
+    order = KeyOrder(iterator._index_sampler, iterator._auto_collation, keys) if is_map else None
+    arrays = None if is_local else _shared_arrays.ArrayFile()
+    engine = _native.Engine(
+        _EngineParts(
+            pickle=None
+            if arrays is None
+            else _pickle_for_workers(iterator, loader, states, keys.paths, epoch_log, arrays),
+            opened=fetcher,
+            fingerprint=_fingerprint(loader.dataset),
+            begin=order.begin if order else None,
+            batches=_length(loader._index_sampler) if is_map else 0,
+            sampler_fingerprint=_class_name(loader._index_sampler),
+            seed_samples=loader.seed_samples,
+            options=json.dumps(engine_options(loader) | {"seed": iterator._base_seed}),
+            program=_worker_program.interpreter(),
+            arguments=_worker_program.template_arguments() if is_template else _worker_program.worker_arguments(),
+            is_template=is_template,
+        )
+    )
+    return EngineSetup(engine, _collate.decode, order, fetcher, epoch_log, arrays)
+
+
+def _open_fetcher(iterator: _BaseDataLoaderIter, keys: _keys.KeyList) -> _fetch.Fetcher:
+    dataset = iterator._dataset
+    if isinstance(dataset, _base.data_pipes):
+        _base.apply_sharding(dataset, iterator._world_size, iterator._rank)
+    return _fetch.Fetcher(dataset, iterator._collate_fn, iterator._auto_collation, keys, None)
+
+
+def _pickle_for_workers(
+    iterator: _BaseDataLoaderIter,
+    loader: Any,
+    states: dict[int, bytes],
+    keys: tuple[str, ...],
+    epoch_log: _epoch_log.EpochLog | None,
+    arrays: _shared_arrays.ArrayFile,
+) -> bytes:
+    worker_init_fn = loader.worker_init_fn
+    if isinstance(iterator._dataset, _base.data_pipes):
+        worker_init_fn = functools.partial(
+            _base.sharding_worker_init_fn, worker_init_fn, iterator._world_size, iterator._rank
+        )
+    settings = {
+        "base_seed": iterator._base_seed,
+        "num_workers": iterator._num_workers,
+        "auto_collation": iterator._auto_collation,
+        "keys": keys,
+        "is_map": iterator._dataset_kind == _DatasetKind.Map,
+        "states": states,
+        "epoch_log": epoch_log.path if epoch_log is not None else None,
+        "is_persistent": bool(loader.persistent_workers),
+        "torch": _base.has_torch,
+        "default_dtype": _base.default_dtype(),
+    }
+    return _dataset_pickle.dumps((iterator._dataset, iterator._collate_fn, worker_init_fn), settings, arrays)
+
+
+class _EngineParts:
+    """What an engine is made from; see `Parts` in `engine.rs`."""
+
+    def __init__(self, **parts: Any) -> None:
+        self.__dict__.update(parts)
+
+
+def _fingerprint(dataset: Any) -> str:
+    return f"{_class_name(dataset)} of {_length(dataset)}"
+
+
+def _class_name(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _length(value: Any) -> int:
+    """Returns the length, and 0 if there is none. PyTorch does not call ``len`` here, so an exception of ``len`` must
+    not end the epoch."""
+    try:
+        return len(value)
+    except Exception:
+        return 0
+
+
+def _as_json(value: Any) -> Any:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value

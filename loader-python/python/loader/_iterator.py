@@ -1,0 +1,290 @@
+"""The iterators of :class:`DataLoader`: they begin or resume an epoch, return the batches of the engine, and know the
+state."""
+
+import contextlib
+import functools
+import inspect
+import json
+import pickle
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from . import _base, _engine, _epoch_log, _exit, _fetch, _native, _rust, _state, _stateful
+from ._base import _BaseDataLoaderIter, _DatasetKind
+from ._worker_process import WorkerProcess
+
+if TYPE_CHECKING:
+    from ._dataloader import DataLoader
+
+
+class LoaderIterator(_BaseDataLoaderIter):
+    """Returns the batches of an epoch, or of several epochs one after the other if the workers are persistent."""
+
+    def __init__(self, loader: "DataLoader") -> None:
+        state = loader._loaded_state
+        within = state if state is not None and state["at"] == "within" else None
+        is_map = loader._dataset_kind == _DatasetKind.Map
+        self._generators = _state.OrderGenerators(loader)
+        self._stateful_sampler = _state.sampler_of(loader)
+        self._fetcher: _fetch.Fetcher | None = None
+        self._epoch_log: _epoch_log.EpochLog | None = None
+        # The last state of the dataset that main knows, by worker.
+        self._dataset_states: dict[int, bytes] = {}
+        self._is_before_seed = False
+        if state is not None:
+            self._generators.check(state["generators"])
+            _state.check_workers(state, loader)
+            self._dataset_states = {int(worker): _state.from_text(text) for worker, text in state["datasets"].items()}
+        is_undrawn = within is None or (is_map and within["engine"]["place"] == "start")
+        if is_undrawn and loader.num_workers == 0 and 0 in self._dataset_states:
+            # The dataset may set the generators, so it is restored before the epoch draws its numbers.
+            _stateful.restore_between(loader.dataset, pickle.loads(self._dataset_states.pop(0)))
+        # True if the state is from before the draws of PyTorch's class: the base seed, and the order of a sampler that
+        # is not a generator function.
+        is_before_seed = state is not None and (within is None or not is_map or within["is_before_seed"])
+        with contextlib.ExitStack() as stack:
+            if is_before_seed:
+                stack.enter_context(self._generators.as_saved(state["generators"]))
+            self._captured_generators = self._generators.capture()
+            self._load_sampler(state)
+            with contextlib.nullcontext() if within is None or is_before_seed else _state.undone(within["generators"]):
+                super().__init__(loader)
+            if within is not None:
+                self._base_seed = within["base_seed"]
+            elif state is not None and "base_seed" in state and loader.persistent_workers:
+                # In the run of the state, persistent workers would have stayed, and their seed was drawn before the
+                # state.
+                self._generators.restore(state["generators"])
+                if loader.seed_samples or _rust.base_of(loader.dataset) is not None:
+                    # The seed of a sample depends on the epoch too. Otherwise the new workers would draw the numbers of
+                    # the first epoch once more, so they keep the new seed.
+                    self._base_seed = state["base_seed"]
+            self._make_engine(loader)
+            if is_map:
+                if within is None:
+                    # A generator function draws its first numbers when the engine asks for a batch.
+                    is_before_seed = self._num_workers == 0 and not inspect.isgenerator(self._sampler_iter)
+                elif not is_before_seed:
+                    stack.enter_context(self._generators.as_saved(within["generators"]))
+                self._is_before_seed = is_before_seed
+                if not is_before_seed:
+                    self._captured_generators = self._generators.capture()
+                    if self._num_workers > 0 or within is not None:
+                        # PyTorch too calls `iter` of the sampler a second time if there are workers.
+                        self._load_sampler(state)
+                        self._sampler_iter = iter(self._index_sampler)
+                self._batches = self._start(loader, state)
+        # In the run of the state, these draws were before the state of the dataset.
+        if within is not None:
+            self._restore_generators(within)
+        if self._fetcher is not None:
+            self._fetcher.restore(self._dataset_states.pop(0, None))
+            if not is_map and (within is None or _state.is_at_start(within["engine"])):
+                self._fetcher.begin()
+        if not is_map:
+            self._batches = self._start(loader, state)
+
+    def _restore_generators(self, within: dict[str, Any]) -> None:
+        """Gives the fetcher or the epoch log the generators with which an iterable dataset was begun."""
+        for worker, text in within["dataset_generators"].items():
+            generators = _state.from_text(text)
+            if self._fetcher is not None:
+                self._fetcher.saved_generators = generators
+            elif self._epoch_log is not None:
+                epoch = within["engine"]["epoch"]
+                _epoch_log.append(self._epoch_log.path, _epoch_log.GENERATORS, int(worker), epoch, generators)
+
+    def _dataset_generators(self) -> dict[int, bytes]:
+        if self._epoch_log is not None:
+            return self._epoch_log.generators(self._epoch)
+        generators = self._fetcher.generators() if self._fetcher is not None else None
+        return {} if generators is None else {0: generators}
+
+    def _load_sampler(self, state: dict[str, Any] | None) -> None:
+        sampler = state["sampler"] if state is not None else None
+        if sampler is not None and self._stateful_sampler is not None:
+            _state.load_sampler_state(self._stateful_sampler, sampler)
+
+    def _make_engine(self, loader: "DataLoader") -> None:
+        self._in_order, self._persistent = loader.in_order, bool(loader.persistent_workers)
+        setup = _engine.make(self, loader, self._dataset_states)
+        self._engine, self._decode, self._order = setup.engine, setup.decode, setup.order
+        self._fetcher, self._epoch_log = setup.fetcher, setup.epoch_log
+        # A worker that is replaced opens the file of arrays too.
+        self._arrays = setup.arrays
+
+    def _start(self, loader: "DataLoader", state: dict[str, Any] | None) -> _native.BatchIterator:
+        within = state if state is not None and state["at"] == "within" else None
+        if self._order is not None:
+            sampler = self._stateful_sampler
+            capture = None if sampler is None else functools.partial(_state.sampler_state, sampler)
+            has_loaded_state = sampler is not None and state is not None and state["sampler"] is not None
+            self._order.set_iterator(self._sampler_iter, capture, has_loaded_state)
+            # Without workers, the first batch is drawn when the program asks for it.
+            is_drawn_later = self._num_workers == 0 and not self._is_before_seed
+            self._order.capture_generators = self._generators.capture if is_drawn_later else None
+            if within is not None and has_loaded_state:
+                self._order.skip(within["first"], _state.first_unreturned(within["engine"]))
+        if within is not None:
+            batches = self._engine.resume_epoch(json.dumps(within["engine"]), self._decode)
+            if self._order is not None and has_loaded_state:
+                self._order.first_keys_hash = within["first_keys"]
+            elif self._order is not None and self._order.first_keys_hash != within["first_keys"]:
+                # The engine compares the numbers of the first batch, which do not show which keys these are.
+                raise ValueError(
+                    "the sampler gives another first batch than in the run of the state: make the loader with the same"
+                    " `sampler` and `generator` as before"
+                )
+            self._num_yielded = within["returned"]
+        else:
+            batches = self._engine.iterate(loader._next_epoch, self._decode)
+            if state is not None:
+                # The first batch is drawn while the generators are those of the state.
+                batches.draw_first()
+            loader._next_epoch += 1
+        # The state is dropped only now: after an error, the program can still use the loader with it.
+        loader._loaded_state = None
+        self._is_over = False
+        self._epoch = batches.epoch
+        self._last_pids: list[int] = []
+        loader._last_iterator, loader._last_state = weakref.ref(self), None
+        loader._last_iterator_number += 1
+        self._loader, self._number = weakref.ref(loader), loader._last_iterator_number
+        _exit.close_at_exit(batches)
+        return batches
+
+    def _reset(self, loader: "DataLoader", first_iter: bool = False) -> None:
+        self._batches.close()
+        self._captured_generators, self._is_before_seed = self._generators.capture(), False
+        super()._reset(loader, first_iter)
+        if self._epoch_log is not None:
+            self._epoch_log.begin_epoch(self._epoch + 1)
+        if isinstance(self._dataset, _base.data_pipes):
+            # PyTorch has given the data pipe the seed of this epoch. Workers get the seed with the dataset, so new
+            # workers are needed.
+            self._make_engine(loader)
+        self._batches = self._start(loader, None)
+
+    def _next_data(self) -> Any:
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._is_over = True
+            raise
+        returned = batch
+        if type(batch) is _fetch.BatchWithState:
+            batch = batch.batch
+        if self._pin_memory:
+            # PyTorch's allocator uses this memory again only after the copies to the device that read it. A slot is
+            # used again as soon as the batch is dropped, so slots are not page-locked.
+            try:
+                batch = _base.pin_memory(batch, self._pin_memory_device)
+            except KeyboardInterrupt:
+                self._batches.put_back(returned)
+                raise
+        if type(returned) is _fetch.BatchWithState:
+            self._dataset_states[returned.worker] = returned.state
+        if self._num_workers > 0 and not self._last_pids:
+            self._last_pids = self._batches.worker_pids()
+        if self._order is not None:
+            if self._in_order:
+                # No later state needs the sampler's state from before this batch.
+                self._order.sampler_states.pop(self._num_yielded, None)
+            if self._order.has_keys and (first := self._batches.first_unreturned()) is not None:
+                self._order.free(first)
+        return batch
+
+    def _state(self) -> dict[str, Any] | None:
+        """Returns the part of the loader's state that concerns this epoch; ``None`` if the iterator is closed."""
+        text = self._batches.state()
+        if text is None:
+            return None
+        engine = json.loads(text)
+        is_within = not self._is_over and engine["epoch"] == self._epoch
+        states = dict(self._dataset_states) if is_within or self._persistent else {}
+        if self._epoch_log is not None and self._persistent:
+            states |= self._epoch_log.last_states(self._epoch if is_within else self._epoch + 1)
+        if self._fetcher is not None and not (is_within and self._order is None and not _state.is_at_start(engine)):
+            # In the other cases the engine's state has the position of the dataset.
+            snapshot = self._fetcher.snapshot()
+            states = {} if snapshot is None else {0: snapshot}
+        state: dict[str, Any] = {"datasets": {str(worker): _state.to_text(each) for worker, each in states.items()}}
+        if is_within or self._persistent:
+            state["base_seed"] = self._base_seed
+        if not is_within:
+            sampler = None if self._stateful_sampler is None else _state.sampler_state(self._stateful_sampler)
+            at = "between" if self._is_over else "end"
+            return state | {"at": at, "generators": self._generators.capture(), "sampler": sampler}
+        order = self._order
+        return state | {
+            "at": "within",
+            "generators": self._generators_at_start(),
+            "engine": engine,
+            "is_before_seed": self._is_before_seed,
+            "returned": self._num_yielded,
+            "sampler": order.sampler_state(_state.first_unreturned(engine)) if order is not None else None,
+            "first": order.first_batch if order is not None and self._stateful_sampler is not None else [],
+            "first_keys": order.first_keys_hash if order is not None else None,
+            "dataset_generators": {
+                str(worker): _state.to_text(each) for worker, each in self._dataset_generators().items()
+            },
+        }
+
+    def _generators_at_start(self) -> Any:
+        """Returns the generators from which the order of this epoch was drawn, or will be."""
+        if self._order is None or self._order.capture_generators is None:
+            return self._captured_generators
+        return self._order.generators or self._order.capture_generators()
+
+    @property
+    def _workers(self) -> list[WorkerProcess]:
+        """The workers, for programs that use PyTorch's private list. After the end of an epoch, the workers of that
+        epoch."""
+        self._last_pids = self._batches.worker_pids() or self._last_pids
+        return [WorkerProcess(pid) for pid in self._last_pids]
+
+    def _shutdown_workers(self) -> None:
+        """Ends the workers, for programs that call PyTorch's private method."""
+        self._close()
+
+    def report(self) -> str | None:
+        """Returns the report of the epoch so far: figures, and what the bottleneck is."""
+        return self._batches.report()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_batches"):
+            self._close()
+
+    def _close(self) -> None:
+        """Closes the iterator, and gives its state to the loader."""
+        loader = self._loader()
+        if loader is not None and loader._last_iterator_number == self._number:
+            loader._last_iterator, loader._last_state = (lambda: None), self._state()
+            self._number = -1
+        self._batches.close()
+
+
+class NoBatches:
+    """Returns no batches: the rest of an epoch whose state was taken after its last batch, before its iterator had
+    ended."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> "NoBatches":
+        return self
+
+    def __next__(self) -> Any:
+        loader, self._loader = self._loader, None
+        if loader is not None:
+            loader._end_epoch()
+        raise StopIteration
+
+    def __len__(self) -> int:
+        return 0
+
+    def _reset(self, _loader: Any, _first_iter: bool = False) -> None:
+        """Called for persistent workers if the program begins once more."""
+
+    def report(self) -> None:
+        """There is no report of an epoch without batches."""

@@ -1,0 +1,102 @@
+"""``RustLoader``, which loads a Rust dataset in the engine's own order, and the function that makes the engine of a
+Rust dataset."""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing import spawn
+from typing import Any, NamedTuple
+
+from . import _exit, _native
+from ._output import Output
+from ._rust import RustDataset, RustStream, json_value, of_native
+from ._worker_program import rust_worker_arguments
+
+
+def from_config(path: str | os.PathLike[str], *, output: Output | None = None) -> "RustLoader":
+    """Returns the loader that a config file describes, with the options of its section ``[loader]``. The environment
+    variables that the ``loader`` command reads override them."""
+    native, options = _native.RustDataset.load(path)
+    return RustLoader(of_native(native, output), **json.loads(options))
+
+
+class RustLoader:
+    """Loads batches of a Rust dataset in the order of this loader, not PyTorch's. It needs no PyTorch.
+
+    Each iteration is an epoch, with the next number.
+
+    Args:
+        dataset: A dataset of this package.
+        batch_size: Number of samples in a batch, 1 by default; ``None`` returns samples.
+        options: Those of the section ``[loader]`` of a config file, such as ``shuffle``, ``seed`` and ``num_workers``.
+    """
+
+    def __init__(self, dataset: RustDataset | RustStream, batch_size: int | None = 1, **options: Any) -> None:
+        self.dataset = dataset
+        self._epoch = 0
+        self._state: str | None = None
+        self._batches: _native.BatchIterator | None = None
+        options["batch_size"] = 1 if batch_size is None else batch_size
+        self._engine = engine(dataset, json.dumps(options, default=json_value), batch_size is not None)
+
+    def __iter__(self) -> _native.BatchIterator:
+        convert = self.dataset.convert
+        if self._state is not None:
+            batches = self._engine.resume(self._state, convert)
+            self._state = None
+        else:
+            batches = self._engine.iterate(self._epoch, convert)
+        self._epoch = batches.epoch + 1
+        self._batches = batches
+        _exit.close_at_exit(batches)
+        return batches
+
+    def __len__(self) -> int:
+        batches = self._engine.batches()
+        if batches is None:
+            raise TypeError("the number of batches of a stream is known only at its end")
+        return batches
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the number of the epoch that the next iteration loads."""
+        self._epoch, self._state = epoch, None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state: the position after the last batch that the last iterator has returned. Call it before that
+        iterator is closed."""
+        state = self._state or (self._batches.state() if self._batches is not None else None)
+        if state is None:
+            raise RuntimeError("state_dict: no iterator of this loader is open; call it before the iterator is closed")
+        return json.loads(state)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The next iteration continues at the position that :meth:`state_dict` has returned."""
+        self._state = json.dumps(state)
+
+
+def engine(
+    dataset: RustDataset | RustStream,
+    options: str,
+    auto_collation: bool,
+    begin: Callable[[int], Iterator[list[int]]] | None = None,
+    batches: int = 0,
+    sampler: str = "",
+) -> _native.Engine:
+    """Makes the engine of a dataset. ``begin`` gives the batches of indices; without it, the options determine the
+    order."""
+    program = os.fsdecode(spawn.get_executable())
+    return dataset._native_dataset.engine(
+        _RustParts(begin, batches, sampler, options, auto_collation, program, rust_worker_arguments())
+    )
+
+
+class _RustParts(NamedTuple):
+    """See `Parts` in `rust_dataset.rs`."""
+
+    begin: Callable[[int], Iterator[list[int]]] | None
+    batches: int
+    sampler_fingerprint: str
+    options: str
+    auto_collation: bool
+    program: str
+    arguments: list[str]

@@ -1,0 +1,70 @@
+"""The command lines with which main starts Python as a worker, or as the template that forks workers."""
+
+import functools
+import multiprocessing
+import os
+import random
+import shutil
+import sys
+from multiprocessing import spawn, util
+from typing import Any
+
+from . import _native
+
+#: What the template of workers imports if main has imported it.
+_LARGE_LIBRARIES = ("numpy", "torch", "torchvision")
+
+#: The seed of the hashes of strings in workers. A new worker must iterate over a set in the same order as the worker
+#: that it replaces.
+_HASH_SEED = random.SystemRandom().randrange(1, 1 << 32)
+
+
+def uses_template(context: Any) -> bool:
+    """Returns whether the template forks the workers. ``context`` is the ``multiprocessing_context`` of a loader."""
+    method = multiprocessing.get_start_method(allow_none=True) if context is None else context.get_start_method()
+    return method != "spawn"
+
+
+def interpreter() -> str:
+    path = os.fsdecode(spawn.get_executable())
+    if shutil.which(path) is None:
+        raise RuntimeError(
+            f"workers cannot start: there is no Python interpreter at {path}; correct it with"
+            " multiprocessing.set_executable()"
+        )
+    return path
+
+
+def worker_arguments() -> list[str]:
+    """Returns the interpreter's arguments for a worker that is started afresh."""
+    return _arguments("from loader._worker import main; main()")
+
+
+def template_arguments() -> list[str]:
+    """Returns the interpreter's arguments for the template, which imports the large libraries that main has
+    imported."""
+    names = ", ".join(repr(name) for name in _LARGE_LIBRARIES if sys.modules.get(name))
+    return _arguments(f"from loader._template import main; main({names})")
+
+
+@functools.cache
+def rust_worker_arguments() -> list[str]:
+    """Returns the arguments of the interpreter for a worker. It imports the extension module and nothing else: no
+    ``site``, no variables of the environment, no other module of this package."""
+    folder = os.path.dirname(os.path.abspath(_native.__file__))
+    code = f"import os, sys; sys.path.append({folder!r}); import _native; os._exit(_native.serve())"
+    return ["-I", "-S", "-c", code]
+
+
+def _arguments(code: str) -> list[str]:
+    # `-P` keeps the working directory out of `sys.path`, because it may have a module with the name of this package. An
+    # interpreter reads the seed of its hashes when it starts, so it executes itself a second time.
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    start = (
+        "import os, sys\n"
+        "if os.environ.get('PYTHONHASHSEED', 'random') == 'random':\n"
+        f"    os.environ['PYTHONHASHSEED'] = '{_HASH_SEED}'\n"
+        "    os.execv(sys.executable, sys.orig_argv)\n"
+        f"sys.path.insert(0, {folder!r})\n{code}"
+    )
+    return [*util._args_from_interpreter_flags(), "-P", "-c", start]
