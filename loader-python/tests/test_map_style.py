@@ -172,7 +172,7 @@ def test_the_digest_of_an_epoch_depends_on_its_samples_alone():
         iterator = iter(loader)
         for _ in range(taken or len(loader)):
             next(iterator)
-        return iterator._batches.digest()
+        return iterator.digest()
 
     of_20 = digest(20, {"digest": True})
     assert (len(of_20[0]), of_20[1]) == (32, 20)

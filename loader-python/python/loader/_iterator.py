@@ -251,6 +251,14 @@ class LoaderIterator(_BaseDataLoaderIter):
         """Returns the report of the epoch so far: figures, and what the bottleneck is."""
         return self._batches.report()
 
+    def digest(self) -> tuple[str, int] | None:
+        """Returns the digest of the samples of the epoch so far, as 32 hexadecimal digits, and the number of these samples.
+
+        The digest does not depend on the number of workers, the batch size or a resume. ``None`` without the option
+        ``digest``, and once the iterator is closed.
+        """
+        return self._batches.digest()
+
     def __del__(self) -> None:
         if hasattr(self, "_batches"):
             self._close()
@@ -288,3 +296,6 @@ class NoBatches:
 
     def report(self) -> None:
         """There is no report of an epoch without batches."""
+
+    def digest(self) -> None:
+        """There is no digest of the part of an epoch without batches."""

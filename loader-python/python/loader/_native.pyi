@@ -133,6 +133,12 @@ class BatchIterator:
     def report(self) -> str | None:
         """Returns the report of the epoch so far."""
 
+    def digest(self) -> tuple[str, int] | None:
+        """Returns the digest of the samples of the epoch so far, as 32 hexadecimal digits, and the number of these samples.
+
+        ``None`` without the option ``digest``, and once the iterator is closed.
+        """
+
     def first_unreturned(self) -> int | None:
         """Returns the number of the first batch that was not returned; ``None`` if there is none, or if it is not known."""
 
