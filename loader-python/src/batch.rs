@@ -12,12 +12,12 @@ pub(crate) trait IntoObject: Send + 'static {
 
 /// A batch of any type.
 pub(crate) trait AnyBatch: Send {
-    fn into_object(self: Box<Self>, loads: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>>;
+    fn into_object(self: Box<Self>, convert: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>>;
 }
 
 impl<B: IntoObject> AnyBatch for B {
-    fn into_object(self: Box<Self>, loads: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        IntoObject::into_object(*self, loads)
+    fn into_object(self: Box<Self>, convert: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        IntoObject::into_object(*self, convert)
     }
 }
 

@@ -133,20 +133,20 @@ impl Engine {
     }
 
     /// Begins an epoch.
-    fn iterate(&self, py: Python<'_>, epoch: u64, loads: Py<PyAny>) -> PyResult<BatchIterator> {
-        self.iterator(py, loads, |loader| loader.epoch(epoch))
+    fn iterate(&self, py: Python<'_>, epoch: u64, convert: Py<PyAny>) -> PyResult<BatchIterator> {
+        self.iterator(py, convert, |loader| loader.epoch(epoch))
     }
 
     /// Continues from a state, as JSON. After the last batch of an epoch that is the next epoch.
-    fn resume(&self, py: Python<'_>, state: &str, loads: Py<PyAny>) -> PyResult<BatchIterator> {
+    fn resume(&self, py: Python<'_>, state: &str, convert: Py<PyAny>) -> PyResult<BatchIterator> {
         let state = parsed(state)?;
-        self.iterator(py, loads, |loader| loader.resume(&state))
+        self.iterator(py, convert, |loader| loader.resume(&state))
     }
 
     /// Continues the epoch of a state, as JSON. After the last batch of an iterable dataset there are no batches.
-    fn resume_epoch(&self, py: Python<'_>, state: &str, loads: Py<PyAny>) -> PyResult<BatchIterator> {
+    fn resume_epoch(&self, py: Python<'_>, state: &str, convert: Py<PyAny>) -> PyResult<BatchIterator> {
         let state = parsed(state)?;
-        self.iterator(py, loads, |loader| loader.resume_epoch(&state))
+        self.iterator(py, convert, |loader| loader.resume_epoch(&state))
     }
 
     /// Visits the Python objects that the loader and its iterator hold.
@@ -174,7 +174,7 @@ impl Engine {
     fn iterator(
         &self,
         py: Python<'_>,
-        loads: Py<PyAny>,
+        convert: Py<PyAny>,
         start: impl FnOnce(&dyn AnyLoader) -> Result<Box<dyn AnyIter>, Error> + Send,
     ) -> PyResult<BatchIterator> {
         // What the sampler of an epoch that was left has raised does not concern this one.
@@ -185,7 +185,7 @@ impl Engine {
             self.raised.take(py).unwrap_or_else(|| errors::to_python(py, &error, self.dataset_number))
         })?;
         let (raised, warnings) = (self.raised.clone(), self.warnings.clone());
-        Ok(BatchIterator::new(iter, self.dataset_number, self.is_local, raised, warnings, loads))
+        Ok(BatchIterator::new(iter, self.dataset_number, self.is_local, raised, warnings, convert))
     }
 }
 

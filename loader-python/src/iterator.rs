@@ -54,7 +54,7 @@ pub(crate) struct BatchIterator {
     raised: Raised,
     warnings: Warnings,
     /// Makes an object of a pickle and its arrays, or of a tensor of a Rust dataset's batch.
-    loads: Py<PyAny>,
+    convert: Py<PyAny>,
 }
 
 /// What the engine returns for a batch; `None` at the end.
@@ -155,7 +155,7 @@ impl BatchIterator {
             return Err(interrupt);
         }
         let object = match next {
-            Some(Ok(batch)) => batch.into_object(self.loads.bind(py)),
+            Some(Ok(batch)) => batch.into_object(self.convert.bind(py)),
             // After an interrupt, the exception is gone.
             Some(Err(Error::SamplerPanicked { message, .. })) if message == HAS_RAISED => {
                 Err(self.raised.take(py).unwrap_or_else(|| PyStopIteration::new_err(())))
@@ -180,7 +180,7 @@ impl BatchIterator {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.loads)
+        visit.call(&self.convert)
     }
 
     /// Returns the state, as JSON; `None` once the iterator is closed.
@@ -281,7 +281,7 @@ impl BatchIterator {
         is_local: bool,
         raised: Raised,
         warnings: Warnings,
-        loads: Py<PyAny>,
+        convert: Py<PyAny>,
     ) -> Self {
         iter.interrupt_waits();
         let (busy, before, undone) = (Mutex::default(), Mutex::default(), Mutex::default());
@@ -294,7 +294,7 @@ impl BatchIterator {
             is_local,
             raised,
             warnings,
-            loads,
+            convert,
         }
     }
 

@@ -41,11 +41,11 @@ impl PyBatch {
     }
 }
 
-/// Arrays of a batch from a worker are views of its slot. `loads` is called with the pickle and the list of the
+/// Arrays of a batch from a worker are views of its slot. `convert` is called with the pickle and the list of the
 /// arrays' memory.
 impl IntoObject for PyBatch {
-    fn into_object(self, loads: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        let py = loads.py();
+    fn into_object(self, convert: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        let py = convert.py();
         let (pickle, arrays) = match self {
             Self::Object(object) => return Ok(object),
             Self::Pickled { pickle, arrays } => (pickle, arrays),
@@ -54,7 +54,7 @@ impl IntoObject for PyBatch {
         for array in arrays {
             memories.append(Memory::new(array))?;
         }
-        Ok(loads.call1((Memory::new(pickle), memories))?.unbind())
+        Ok(convert.call1((Memory::new(pickle), memories))?.unbind())
     }
 }
 

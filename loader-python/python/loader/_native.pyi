@@ -103,13 +103,13 @@ class Engine:
     """A loader, with its dataset and options as they were when it was made."""
 
     def __init__(self, parts: Any) -> None: ...
-    def iterate(self, epoch: int, loads: Callable[..., Any]) -> BatchIterator:
+    def iterate(self, epoch: int, convert: Callable[..., Any]) -> BatchIterator:
         """Begins an epoch."""
 
-    def resume(self, state: str, loads: Callable[..., Any]) -> BatchIterator:
+    def resume(self, state: str, convert: Callable[..., Any]) -> BatchIterator:
         """Continues from a state, as JSON. After the last batch of an epoch that is the next epoch."""
 
-    def resume_epoch(self, state: str, loads: Callable[..., Any]) -> BatchIterator:
+    def resume_epoch(self, state: str, convert: Callable[..., Any]) -> BatchIterator:
         """Continues the epoch of a state, as JSON. After the last batch of an iterable dataset there are no batches."""
 
     def batches(self) -> int | None:
