@@ -203,7 +203,7 @@ impl SnapshotDataset for PyIterableDataset {
     }
 }
 
-/// The samples of a shard: a Python object of the class `loader._fetch.Items`.
+/// The samples of a shard: a Python object of the class `loader._items.Items`.
 struct Items {
     dataset_number: u64,
     items: SharedObject,

@@ -159,6 +159,27 @@ def test_what_multiprocessing_shares_is_shared_with_workers():
     assert sorted(dataset.queue.get() for _ in range(10)) == sorted([*range(5)] * 2)
 
 
+class Putting:
+    """Puts a thousand numbers into a queue for each sample. A thread of the queue writes them."""
+
+    def __init__(self, queue):
+        self.queue = queue
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        for number in range(1000):
+            self.queue.put(1000 * index + number)
+        return index
+
+
+def test_a_worker_writes_what_is_in_its_queues_before_it_ends():
+    dataset = Putting(multiprocessing.get_context("spawn").Queue())
+    assert len(list(DataLoader(dataset, num_workers=2))) == 2
+    assert sorted(dataset.queue.get(timeout=30) for _ in range(2000)) == list(range(2000))
+
+
 def test_a_lock_that_only_forks_can_share_is_refused_with_what_to_do():
     dataset = Shared(5, torch.zeros(5), multiprocessing.get_context("fork").Value("i", 0), None)
     with pytest.raises(pickle.PicklingError, match="fork context"):

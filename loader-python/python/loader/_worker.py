@@ -12,6 +12,10 @@ def main() -> NoReturn:
     """Serves as a worker until main does not need it any more."""
     _worker_info.is_worker = True
     code = _native.serve()
+    if util := sys.modules.get("multiprocessing.util"):
+        # As a process of `multiprocessing` does at its end. The items that user code has put into queues may not be
+        # written yet.
+        util._exit_function()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
