@@ -252,7 +252,8 @@ class LoaderIterator(_BaseDataLoaderIter):
         return self._batches.report()
 
     def digest(self) -> tuple[str, int] | None:
-        """Returns the digest of the samples of the epoch so far, as 32 hexadecimal digits, and the number of these samples.
+        """Returns the digest of the samples of the epoch so far, as 32 hexadecimal digits, and the number of these
+        samples.
 
         The digest does not depend on the number of workers, the batch size or a resume. ``None`` without the option
         ``digest``, and once the iterator is closed.
