@@ -1,9 +1,13 @@
 """Checks after each test that no child process, no shared memory and no descriptor of shared memory is left."""
 
 import gc
+import signal
 
 import processes
 import pytest
+
+# A shell starts background jobs with SIGINT ignored, and the scripts that the tests start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

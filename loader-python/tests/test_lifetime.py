@@ -299,13 +299,15 @@ def test_an_iterator_that_a_part_of_its_loader_holds_is_collected(part, num_work
 
 def test_batches_that_fill_the_shared_memory_raise_with_advice_for_python():
     loader = DataLoader(Items([torch.zeros(1 << 18)] * 40), num_workers=1, shared_memory_limit="8 MiB")
-    with pytest.raises(RuntimeError, match=r"shared_memory_limit.*copy tensors that you keep \(`tensor.clone\(\)`; with NumPy"):
+    advice = r"shared_memory_limit.*copy tensors that you keep \(`tensor.clone\(\)`; with NumPy"
+    with pytest.raises(RuntimeError, match=advice):
         list(loader)
     assert sum(len(batch.clone()) for batch in loader) == 40
 
 
 class FailingKeeper:
-    """A sampler that holds the iterator of its own loader, and raises an exception before the program has its second batch."""
+    """A sampler that holds the iterator of its own loader, and raises an exception before the program has its second
+    batch."""
 
     def __len__(self):
         return 2
