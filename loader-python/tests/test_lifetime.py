@@ -334,7 +334,7 @@ def test_user_code_that_runs_at_the_end_of_an_iterator_can_use_it(end):
 import faulthandler
 import numpy
 import tempfile
-from loader import _rust, datasets
+from loader import _rust_loader, datasets
 faulthandler.dump_traceback_later(20, exit=True)
 
 def begin(_epoch):
@@ -347,7 +347,7 @@ def begin(_epoch):
 with tempfile.NamedTemporaryFile(suffix=".npy") as file:
     numpy.save(file, numpy.zeros((2, 2)))
     file.flush()
-    engine = _rust.engine(datasets.Arrays(file.name), "{{}}", auto_collation=True, begin=begin, batches=2)
+    engine = _rust_loader.engine(datasets.Arrays(file.name), "{{}}", auto_collation=True, begin=begin, batches=2)
     batches = engine.iterate(0, lambda array: array)
     next(batches)
     {end}
