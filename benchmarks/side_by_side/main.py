@@ -5,7 +5,7 @@ import pathlib
 import sys
 
 from side_by_side import data, measure, plots, results, scaling, sides, table
-from side_by_side.cases import Case, identity, plan
+from side_by_side.cases import OURS, Case, identity, plan
 
 # Estimated time of a process that was not measured before.
 USUAL_SECONDS = 3.0
@@ -36,7 +36,7 @@ def main(about: str) -> None:
     for workload in dict.fromkeys(case.workload for case in cases):
         of_workload = [case for case in cases if case.workload == workload]
         differing += run(workload, of_workload, taking_part, missing, options.rounds)
-    if len(taking_part) > 1:
+    if is_complete(cases, taking_part):
         draw()
     else:
         print("results/ is left as it is: it is for several sides", file=sys.stderr)
@@ -95,10 +95,15 @@ def run(
             print("; ".join([row["title"], *told(row)]), flush=True)
         for name, reason in {**result["not_applicable"], **result["failed"]}.items():
             print(f"    {sides.TITLES[name]}: {reason}", flush=True)
-    if len(taking_part) > 1:
+    if is_complete(cases, taking_part):
         versions = {name: version for side in taking_part for name, version in side.versions.items()}
         results.store(workload, measure.machine(), versions, missing, measured)
     return [case["rows"][0]["title"] for case in measured if case["differing"]]
+
+
+def is_complete(cases: list[Case], taking_part: list[sides.Side]) -> bool:
+    """False if the peers of the cases are missing. Their stored results then stay."""
+    return len(taking_part) > 1 or all(case.sides == (OURS,) for case in cases)
 
 
 def told(row: dict) -> list[str]:
