@@ -29,7 +29,7 @@ impl fmt::Debug for dyn AnyBatch {
 
 /// A batch that is a Python object already.
 impl AnyBatch for Py<PyAny> {
-    fn into_object(self: Box<Self>, _loads: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    fn into_object(self: Box<Self>, _convert: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         Ok(*self)
     }
 }

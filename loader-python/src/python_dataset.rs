@@ -22,7 +22,7 @@ use crate::{
     shared_object::SharedObject,
 };
 
-/// Numbers from this one on stand for keys that are not plain integers. It is `FIRST` in `loader/_keys.py`.
+/// Numbers from this one on stand for keys that are not plain integers. It is `FIRST_NUMBER` in `loader/_keys.py`.
 const FIRST_KEY: usize = 1 << 62;
 
 /// Number of samples that each map-style dataset announces. PyTorch's datasets need not have a length, and the

@@ -1,11 +1,14 @@
 //! Moves the keys of the sections that divide `[loader]` and `[dataset]` into these two, so that everything behind reads two
 //! sections only.
 //!
-//! Alternative considered: one struct per section in [`LoaderOptions`](crate::LoaderOptions). Rejected because an option
-//! has one name in the builder, the environment and the command line, where there are no sections, and because configs
-//! with all options in `[loader]` must stay valid.
+//! Alternative considered: one struct per section in [`LoaderOptions`](crate::LoaderOptions). Rejected for two reasons: the
+//! builder, the environment and the command line have no sections, and configs with all options in `[loader]` must stay
+//! valid.
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use toml::{
     Spanned,
@@ -25,21 +28,17 @@ const TRANSFORMS: &str = "transforms";
 /// The section in which a file has a key, by the offset of the key, for keys that were moved.
 pub(super) type MovedKeys = BTreeMap<usize, &'static str>;
 
-/// Returns the names of the sections whose keys are moved.
+/// Returns the names of the sections whose keys are moved, those of options in alphabetical order.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
-    let mut names: Vec<_> = OptionInfo::ALL.iter().map(OptionInfo::section).collect();
-    names.dedup();
-    names.retain(|name| *name != "loader");
-    names.sort_unstable();
-    names.dedup();
-    [TRANSFORMS].into_iter().chain(names)
+    let of_options: BTreeSet<_> = OptionInfo::ALL.iter().map(OptionInfo::section).collect();
+    [TRANSFORMS].into_iter().chain(of_options.into_iter().filter(|name| *name != "loader"))
 }
 
 /// Moves the keys of these sections of a file into `[loader]` and `[dataset]`. `location` returns the line of an offset.
 ///
 /// # Errors
-/// [`ConfigError::UnknownKey`] for a key that is not an option of its section, and [`ConfigError::WrongValue`] for a
-/// section that is no table, and for a key that the file has twice.
+/// [`ConfigError::UnknownKey`] if a key is not an option of its section. [`ConfigError::WrongValue`] if a section is not a
+/// table, or if the file has a key twice.
 pub(super) fn gather(
     file: &mut DeTable<'_>,
     moved: &mut MovedKeys,
@@ -62,7 +61,7 @@ pub(super) fn gather(
         let target = if section == TRANSFORMS { "dataset" } else { "loader" };
         let empty = || Spanned::new(span, DeValue::Table(DeTable::new()));
         let target_key = Spanned::new(header.span(), Cow::Borrowed(target));
-        // If the target is no table, reading it reports that.
+        // If `[loader]` or `[dataset]` is not a table, serde reports it later.
         let DeValue::Table(table) = file.entry(target_key).or_insert_with(empty).get_mut() else { continue };
         for (key, value) in keys {
             let (name, offset) = (key.get_ref().to_string(), key.span().start);
