@@ -8,6 +8,9 @@ use crate::figures::{LoadFigures, MIN_BUSY_SHARE};
 
 /// The loader is the bottleneck if the program waits for more than this share of the time.
 const MAX_WAITING_SHARE: f64 = 0.05;
+/// Workers that use a CPU for less than this share of their busy time wait for disks or servers, if there are
+/// CPUs for more workers.
+const MIN_ON_CPU_SHARE: f64 = 0.5;
 
 /// What would make loading faster, with the reason, from [`EpochReport::advice`](crate::EpochReport::advice).
 /// Its `Display` is one line.
@@ -34,6 +37,22 @@ pub enum Advice {
         /// Share of this busy time in which the workers used a CPU.
         on_cpu_share: f64,
     },
+    /// The workers use a CPU for less than half of their busy time, and there are CPUs for more of them: they wait
+    /// for disks or servers.
+    IoBound {
+        /// Number of workers now.
+        num_workers: usize,
+        /// Number of workers to add; 0 if `num_workers = "auto"` has tried more workers in this epoch without a
+        /// gain.
+        more: usize,
+        /// Predicted number of batches per second, divided by that of this epoch; 1 if `more` is 0. It knows of no
+        /// limit of disks and servers.
+        gain: f64,
+        /// Share of the time that the workers were busy.
+        busy_share: f64,
+        /// Share of this busy time in which the workers used a CPU.
+        on_cpu_share: f64,
+    },
     /// The CPUs are busy: only less work per sample, or more CPUs, would help.
     CpusBusy {
         /// Processor time that all processes spend on a batch, in seconds.
@@ -50,22 +69,25 @@ pub enum Advice {
 }
 
 impl Advice {
-    /// Returns the advice for a loader with `workers` workers on `cpus` CPUs.
-    pub(crate) fn new(figures: &LoadFigures, workers: usize, cpus: usize) -> Self {
+    /// Returns the advice for a loader with `num_workers` workers on `cpus` CPUs. `were_tried` says that more workers
+    /// were tried without a gain.
+    pub(crate) fn new(figures: &LoadFigures, num_workers: usize, cpus: usize, were_tried: bool) -> Self {
         let LoadFigures { waiting_share, busy_share, on_cpu_share, cpu_seconds, .. } = *figures;
         if waiting_share <= MAX_WAITING_SHARE {
             return Self::KeepsUp { waiting_share };
         }
-        if workers > 0 && busy_share <= MIN_BUSY_SHARE {
+        if num_workers > 0 && busy_share <= MIN_BUSY_SHARE {
             return Self::UnevenBatches { busy_share };
         }
-        match figures.more_workers(workers, cpus, |_| true) {
-            Some((more, gain)) => {
-                let more = more - workers;
-                Self::MoreWorkers { num_workers: workers, more, gain, busy_share, on_cpu_share }
-            }
-            None => Self::CpusBusy { cpu_seconds, cpus },
+        let Some((workers, gain)) = figures.more_workers(num_workers, cpus, |_| true) else {
+            return Self::CpusBusy { cpu_seconds, cpus };
+        };
+        let more = workers - num_workers;
+        if num_workers == 0 || on_cpu_share >= MIN_ON_CPU_SHARE {
+            return Self::MoreWorkers { num_workers, more, gain, busy_share, on_cpu_share };
         }
+        let (more, gain) = if were_tried { (0, 1.0) } else { (more, gain) };
+        Self::IoBound { num_workers, more, gain, busy_share, on_cpu_share }
     }
 }
 
@@ -98,6 +120,22 @@ impl fmt::Display for Advice {
                 let (workers, gain) = (num_workers + more, percent(gain - 1.0));
                 write!(f, "{on_cpu:.0} % of it on a CPU; {workers} workers instead of {num_workers} ")?;
                 write!(f, "would raise the rate by up to {gain:.0} %")
+            }
+            Self::IoBound { num_workers, more, gain, busy_share, on_cpu_share } => {
+                let (busy, off_cpu) = (percent(busy_share), percent(1.0 - on_cpu_share));
+                write!(
+                    f,
+                    "disks or servers are the bottleneck: the workers were busy for {busy:.0} % of the time, "
+                )?;
+                write!(f, "and waited for {off_cpu:.0} % of it; ")?;
+                if more == 0 {
+                    return f.write_str("more workers did not raise the rate; larger reads or a cache would");
+                }
+                let (workers, gain) = (num_workers + more, percent(gain - 1.0));
+                write!(
+                    f,
+                    "{workers} workers instead of {num_workers} would raise the rate by up to {gain:.0} %"
+                )
             }
             Self::CpusBusy { cpu_seconds, cpus } => {
                 let (milliseconds, plural) = (1e3 * cpu_seconds, if cpus == 1 { "" } else { "s" });
@@ -136,14 +174,25 @@ mod tests {
 
     #[test]
     fn the_advice_names_the_bottleneck() {
-        let text = |figures, workers, cpus| Advice::new(&figures, workers, cpus).to_string();
+        let text = |figures, workers, cpus| Advice::new(&figures, workers, cpus, false).to_string();
+        let computing = LoadFigures { on_cpu_share: 0.9, ..FIGURES };
         assert_eq!(
-            text(FIGURES, 1, 8),
-            "the loader is the bottleneck: the workers were busy for 100 % of the time, 25 % of it on a CPU; \
+            text(computing, 1, 8),
+            "the loader is the bottleneck: the workers were busy for 100 % of the time, 90 % of it on a CPU; \
              2 workers instead of 1 would raise the rate by up to 100 %"
         );
         // One CPU has time for 167 batches a second; the program's step for 100.
-        assert_eq!(text(FIGURES, 1, 1), text(FIGURES, 1, 8));
+        assert_eq!(text(computing, 1, 1), text(computing, 1, 8));
+        assert_eq!(
+            text(FIGURES, 1, 8),
+            "disks or servers are the bottleneck: the workers were busy for 100 % of the time, and waited for 75 % of \
+             it; 2 workers instead of 1 would raise the rate by up to 100 %"
+        );
+        assert_eq!(
+            Advice::new(&FIGURES, 1, 8, true).to_string(),
+            "disks or servers are the bottleneck: the workers were busy for 100 % of the time, and waited for 75 % of \
+             it; more workers did not raise the rate; larger reads or a cache would"
+        );
         let decoding = LoadFigures { cpu_seconds: 0.02, ..FIGURES };
         assert_eq!(
             text(decoding, 1, 1),
@@ -165,7 +214,7 @@ mod tests {
     fn a_loader_without_workers_is_told_to_use_some() {
         let figures =
             LoadFigures { waiting_share: 0.667, busy_share: 0.667, batches_per_second: 33.3, ..FIGURES };
-        let Advice::MoreWorkers { more: 2, gain, .. } = Advice::new(&figures, 0, 8) else { panic!() };
+        let Advice::MoreWorkers { more: 2, gain, .. } = Advice::new(&figures, 0, 8, false) else { panic!() };
         assert!((2.9..3.1).contains(&gain), "{gain}");
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     load_times::{LoadTimes, PhaseTimes, as_seconds},
     ready_batches::ReadyBatches,
     sample_digest::SampleDigest,
-    tuner::TuningDecision,
+    tuner::{TuningDecision, TuningReason},
 };
 
 /// The display of a report names phases with at least this share of the loading time.
@@ -168,7 +168,12 @@ impl EpochReport {
 
     /// Returns what would make loading faster; `None` before the third batch.
     pub fn advice(&self) -> Option<Advice> {
-        Some(Advice::new(&self.figures?, self.num_workers, self.cpus))
+        // The last change of the number of workers decides: the load may be another one since an earlier change.
+        let last_change =
+            self.tuning.iter().rev().find(|decision| decision.num_workers.0 != decision.num_workers.1);
+        let were_tried =
+            last_change.is_some_and(|decision| matches!(decision.reason, TuningReason::NoGain { .. }));
+        Some(Advice::new(&self.figures?, self.num_workers, self.cpus, were_tried))
     }
 
     /// Tells which side is the bottleneck: the loader, if the program has waited for more than 5 % of the
