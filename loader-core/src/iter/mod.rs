@@ -488,10 +488,6 @@ impl<B: Batch> Iter<B> {
     /// Adds the call of `next` from `asked` to `now` to the trace. It returns a batch, or this error.
     fn trace_step(&mut self, asked: Instant, now: Instant, info: Option<&BatchInfo>, error: Option<&Error>) {
         let Some(trace) = &mut self.trace else { return };
-        let fatal = error.filter(|error| error.ends_iteration());
-        if fatal.is_none() && !trace.is_continuous() {
-            return;
-        }
         let ready = self.inner.ready(self.stopwatch.batches());
         let batch = info.map(|info| {
             let task = match &self.inner {
@@ -501,13 +497,18 @@ impl<B: Batch> Iter<B> {
             (info.number, task.unwrap_or(info.number))
         });
         trace.returned(asked, now, batch, ready);
+        let fatal = error.filter(|error| error.ends_iteration());
+        let is_failure = trace.has_replaced_workers() || fatal.is_some();
+        if !is_failure && !trace.is_continuous() {
+            return;
+        }
         match &mut self.inner {
             Inner::Batches(iter) => trace.collect(iter.profile()),
             Inner::Shards(iter) => trace.collect(iter.profile()),
             Inner::Workers(iter) => iter.collect_spans(),
         }
-        if let Some(error) = fatal {
-            trace.failed(error);
+        if is_failure {
+            trace.failed(fatal);
         }
     }
 

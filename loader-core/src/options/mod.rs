@@ -314,11 +314,11 @@ options! {
             help: "File for a trace of main and the workers, for Perfetto or Chrome",
             default_note: "none",
         },
-        /// File for a trace of the last events, which the loader writes if an error ends the epoch; none by
-        /// default. In its name, `{rank}` stands for the rank.
+        /// File for a trace of the last events, which the loader writes if an error ends the epoch, and when it has
+        /// replaced a worker; none by default. In its name, `{rank}` stands for the rank.
         trace_on_failure: PathBuf => {
             section: "report",
-            help: "File for a trace of the last events, written if an error ends the epoch",
+            help: "File for a trace of the last events, written if an error ends the epoch or a worker is replaced",
             default_note: "none",
         },
         /// Address at which the loader serves its statistics over HTTP, in the text format of Prometheus; none by

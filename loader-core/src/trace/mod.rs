@@ -2,8 +2,8 @@
 //!
 //! Workers always write their last spans to shared memory ([`loader_ipc::profile`]). With the option `trace`, main
 //! collects the spans whenever it returns a batch, and writes the file at the end of each epoch. With
-//! `trace_on_failure` alone, main collects the spans that the workers' memory still holds when an error ends the
-//! epoch. Main keeps the last [`MAX_EVENTS`] events, so the memory is bounded.
+//! `trace_on_failure` alone, main collects the spans that the workers' memory still holds when it has replaced a
+//! worker, or when an error ends the epoch. Main keeps the last [`MAX_EVENTS`] events, so the memory is bounded.
 //!
 //! Alternative considered: each process writes a file of its own. Rejected because a killed worker would
 //! leave part of a line, and somebody would have to merge the files.
@@ -44,7 +44,7 @@ pub(crate) struct Tracer(Arc<Shared>);
 struct Shared {
     /// File that is replaced at the end of each epoch.
     file: Option<PathBuf>,
-    /// File that is replaced when an error ends an epoch.
+    /// File that is replaced when an error ends an epoch, or when a worker was replaced.
     failure_file: Option<PathBuf>,
     /// A moment on both clocks, to convert one to the other. Times in the file begin there.
     clock: (Instant, u64),
@@ -52,6 +52,8 @@ struct Shared {
     owner: u32,
     /// Number of passes begun.
     passes: AtomicU64,
+    /// Number of workers that were replaced.
+    replaced: AtomicU64,
     events: Mutex<Events>,
 }
 
@@ -77,6 +79,8 @@ pub(crate) struct IterTrace {
     is_written: bool,
     /// Number of spans that were collected from main's own memory.
     seen: u64,
+    /// Number of replaced workers that this iterator has seen.
+    replaced_seen: u64,
 }
 
 #[derive(Debug, Default)]
@@ -142,6 +146,7 @@ impl Tracer {
             clock: (Instant::now(), profile::now()),
             owner: std::process::id(),
             passes: AtomicU64::new(0),
+            replaced: AtomicU64::new(0),
             events: Mutex::default(),
         }))))
     }
@@ -151,6 +156,10 @@ impl Tracer {
         let tracer = self.clone();
         Warn::with(move |warning| {
             tracer.add_instant(None, warning.worker(), warning_title(warning), warning.to_string());
+            if let Warning::WorkerReplaced { .. } = warning {
+                // Relaxed: the events have a lock of their own.
+                tracer.0.replaced.fetch_add(1, Ordering::Relaxed);
+            }
             warn.warn(warning);
         })
     }
@@ -160,6 +169,10 @@ impl Tracer {
         // Relaxed: only the number matters.
         let number = self.0.passes.fetch_add(1, Ordering::Relaxed);
         PassTracer { tracer: self.clone(), pass: Pass { number, epoch } }
+    }
+
+    fn replaced(&self) -> u64 {
+        self.0.replaced.load(Ordering::Relaxed)
     }
 
     fn add_instant(&self, pass: Option<Pass>, worker: Option<usize>, title: &'static str, text: String) {
@@ -212,7 +225,8 @@ impl PassTracer {
 
     /// Returns the trace of the iterator.
     pub(crate) fn of_iterator(self, warn: Warn) -> IterTrace {
-        IterTrace { pass: self, warn, is_written: false, seen: 0 }
+        let replaced_seen = self.tracer.replaced();
+        IterTrace { pass: self, warn, is_written: false, seen: 0, replaced_seen }
     }
 
     /// Notes that main has decoded `batch` since `started`.
@@ -276,14 +290,22 @@ impl IterTrace {
         }
     }
 
+    /// True if workers were replaced since the last call.
+    pub(crate) fn has_replaced_workers(&mut self) -> bool {
+        let replaced = self.pass.tracer.replaced();
+        std::mem::replace(&mut self.replaced_seen, replaced) != replaced
+    }
+
     /// Collects the spans of batches that main loads itself.
     pub(crate) fn collect(&mut self, area: ProfileArea<'_>) {
         self.pass.collect(None, area, &mut self.seen);
     }
 
-    /// Writes the file of the option `trace_on_failure`, because `error` has ended the epoch.
-    pub(crate) fn failed(&self, error: &Error) {
-        self.pass.add_instant("epoch failed", error.to_string());
+    /// Writes the file of the option `trace_on_failure`: `error` has ended the epoch, or workers were replaced (`None`).
+    pub(crate) fn failed(&self, error: Option<&Error>) {
+        if let Some(error) = error {
+            self.pass.add_instant("epoch failed", error.to_string());
+        }
         let tracer = &self.pass.tracer;
         if let Some(file) = &tracer.0.failure_file {
             tracer.write(file, &self.warn);

@@ -55,7 +55,7 @@ class DataLoader(_base.DataLoader[_Batch]):
         warn_after: Seconds of waiting for a batch after which a warning names the worker that loads it, 30 by default.
         digest: True to compute a digest of the samples of the epoch. False by default.
         trace: File for a trace of main and the workers.
-        trace_on_failure: File for a trace of the last events, written if an error ends the epoch.
+        trace_on_failure: File for a trace of the last events, written if an error ends the epoch or a worker is replaced.
         metrics: Address at which statistics are served for Prometheus, such as ``"127.0.0.1:9100"``.
     """
 

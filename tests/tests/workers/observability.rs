@@ -246,6 +246,27 @@ fn a_failure_leaves_the_last_events_of_each_worker() {
 }
 
 #[test]
+fn a_replaced_worker_leaves_its_last_events() {
+    let _watchdog = Watchdog::start();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("replaced.json");
+    let loader = DataLoader::builder(Marked { is_deadly: true })
+        .batch_size(BATCH_SIZE)
+        .num_workers(2)
+        .on_bad_sample(OnBadSample::Skip)
+        .trace_on_failure(&file)
+        .build()
+        .unwrap();
+    assert!(loader.iter().unwrap().all(|batch| batch.is_ok()));
+    let entries = entries(&file);
+    let named = |name: &str| entries.iter().filter(|entry| entry["name"] == name).count();
+    assert!(named("worker replaced") > 0 && named("next") > 0);
+    assert_eq!(named("epoch failed"), 0);
+    let sample = |index: usize| entries.iter().any(|entry| entry["args"]["sample"] == index);
+    assert!(sample(FATAL - 1) && !sample(FATAL));
+}
+
+#[test]
 fn a_trace_that_cannot_be_written_is_an_error_before_workers_start() {
     let invalid = |builder: Builder<MapStyle<Marked>>| match builder.build() {
         Err(Error::InvalidOption { option, problem, .. }) => (option, problem),
