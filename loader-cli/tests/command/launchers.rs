@@ -251,6 +251,13 @@ fn ranks_under_a_real_mpirun_load_the_epoch_together() {
 }
 
 #[test]
+#[ignore = "needs MPICH"]
+fn ranks_under_a_real_mpich_load_the_epoch_together() {
+    let runs = Launched::start(&["mpiexec.hydra", "-n", "3"], &["--num-workers=1"]).finish();
+    assert_union(&runs, 3, "pmi", 1);
+}
+
+#[test]
 #[ignore = "needs mpirun"]
 fn workers_under_a_real_mpirun_that_binds_are_noticed() {
     let started = |binding, affinity| {
@@ -297,18 +304,24 @@ fn the_script_of_a_job_under_a_real_slurm_is_one_process() {
     println!("launchers: the script of a job of 2 tasks loads the whole dataset");
 }
 
-#[test]
-#[ignore = "needs torchrun"]
-fn a_rank_killed_under_a_real_torchrun_is_started_again_with_the_others() {
+/// Returns the command line of torchrun for this number of ranks, which it starts again once.
+fn torchrun(ranks: usize) -> [String; 5] {
     let torchrun = std::env::var("TORCHRUN").expect("the variable TORCHRUN is the path of torchrun");
-    let launcher = [&torchrun[..], "--standalone", "--nproc-per-node=3", "--max-restarts=1", "--no-python"];
-    let launched = Launched::start(&launcher, &["--num-workers=1", "--epochs=20"]);
+    let ranks = format!("--nproc-per-node={ranks}");
+    [torchrun, "--standalone".to_owned(), ranks, "--max-restarts=1".to_owned(), "--no-python".to_owned()]
+}
+
+/// Starts `options` in several ranks, kills rank 1 with SIGKILL once each rank has begun, and returns the events of the
+/// ranks that torchrun then starts in place of all of them.
+fn run_with_a_killed_rank(ranks: usize, options: &[&str]) -> Vec<Vec<Value>> {
+    let launcher = torchrun(ranks);
+    let launched = Launched::start(&launcher.each_ref().map(String::as_str), options);
     // `Running` kills a launcher that takes too long. Then no process is added, so this loop has a deadline
     // too.
     let deadline = Instant::now() + Duration::from_secs(60);
     let first = loop {
         let runs = Launched::events(&launched.outputs);
-        if runs.iter().filter(|run| !run.is_empty()).count() == 3 {
+        if runs.iter().filter(|run| !run.is_empty()).count() == ranks {
             break runs;
         }
         assert!(Instant::now() < deadline, "torchrun has started only {runs:?}");
@@ -322,6 +335,27 @@ fn a_rank_killed_under_a_real_torchrun_is_started_again_with_the_others() {
     kill(pid(u32::try_from(victim[0]["pid"].as_u64().unwrap()).unwrap()), Signal::SIGKILL).unwrap();
     let (complete, ended): (Vec<_>, Vec<_>) =
         launched.finish().into_iter().partition(|run| run.last().is_some_and(|last| last["event"] == "end"));
-    assert_eq!(ended.len(), 3, "torchrun ends all ranks with the one that was killed");
+    assert_eq!(ended.len(), ranks, "torchrun ends all ranks with the one that was killed");
+    complete
+}
+
+#[test]
+#[ignore = "needs torchrun"]
+fn a_rank_killed_under_a_real_torchrun_is_started_again_with_the_others() {
+    let complete = run_with_a_killed_rank(3, &["--num-workers=1", "--epochs=20"]);
     assert_union(&complete, 3, "torchrun", 20);
+}
+
+#[test]
+#[ignore = "needs torchrun"]
+fn a_killed_rank_and_another_number_of_ranks_under_a_real_torchrun_change_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let state_of = |rank: &str| folder.path().join(format!("{rank}.json")).to_str().unwrap().to_owned();
+    let launcher = torchrun(3);
+    let stop = ["--num-workers=1", "--stop-after=1", "--save-state", &state_of("{rank}")];
+    Launched::start(&launcher.each_ref().map(String::as_str), &stop).finish();
+    let states = [0, 1, 2].map(|rank| state_of(&rank.to_string()));
+    let resume = ["--num-workers=2", "--epochs=20", "--resume", &states[0], &states[1], &states[2]];
+    let complete = run_with_a_killed_rank(2, &resume);
+    assert_union(&complete, 2, "torchrun", 20);
 }
