@@ -37,7 +37,12 @@ pub(crate) fn run(
     reporter.launched(launched.as_ref());
     let rank = loader.rank.unwrap_or(0);
     let files: Vec<_> = arguments.resume.iter().map(|path| state_file::of_rank(path, rank)).collect();
-    let resumed = state_file::read_all(&files, loader.world_size.unwrap_or(1))?;
+    let world_size = loader.world_size.unwrap_or(1);
+    let are_shared = files.len() > 1 || (world_size > 1 && files == arguments.resume);
+    if let Some(save) = arguments.save_state.as_deref().filter(|_| are_shared) {
+        state_file::check_names(save, &files, world_size)?;
+    }
+    let resumed = state_file::read_all(&files, world_size)?;
     let saver = arguments.save_state.as_deref().map(|path| Saver::new(state_file::of_rank(path, rank)));
     let saver = saver.transpose()?;
     let report = arguments.report.as_deref().map(|path| state_file::of_rank(path, rank));

@@ -1,6 +1,7 @@
 //! The file that `--save-state` writes and `--resume` reads: the JSON of a [`State`].
 
 use std::{
+    collections::HashSet,
     fs,
     io::Write,
     path::{Path, PathBuf},
@@ -27,6 +28,23 @@ pub(crate) fn read_all(paths: &[PathBuf], world_size: usize) -> Result<Option<St
         return State::merge(states).map(Some).map_err(Stop::StatesNotMerged);
     }
     Ok(states.pop())
+}
+
+/// Checks that no rank of a run saves its state in place of a file that another rank may not have read yet: `save`
+/// is a pattern for the files of all ranks, and `resumed` are the files that each of them reads.
+pub(crate) fn check_names(save: &Path, resumed: &[PathBuf], world_size: usize) -> Result<(), Stop> {
+    // A file that does not exist yet has no other name.
+    let real = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let saved: HashSet<PathBuf> = (0..world_size).map(|rank| real(&of_rank(save, rank))).collect();
+    match resumed.iter().find(|path| saved.contains(&real(path))) {
+        Some(path) => Err(Stop::InvalidArguments(format!(
+            "--save-state {} would replace {}, which --resume gives to all ranks, so a rank could read a state that \
+             another rank has already replaced; give the new states other names",
+            save.display(),
+            path.display()
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Returns `path` with the rank in place of each `{rank}`.

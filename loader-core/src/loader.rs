@@ -29,7 +29,7 @@ use crate::{
     random::base_seed,
     sampler::{BatchSampler, Sharing, Taken},
     shards::Shards,
-    state::{Origin, Position, State, must_agree},
+    state::{Origin, Position, ResumedFrom, State, must_agree},
     stats::{LoaderStats, SharedStats, StatsReader},
     torch::BASE_SEED_DRAWS,
     trace::Tracer,
@@ -52,7 +52,15 @@ pub struct DataLoader<B> {
     pinner: Option<Pinner>,
     iteration: IterOptions,
     observers: Observers,
-    next_epoch: Mutex<u64>,
+    next: Mutex<Next>,
+}
+
+/// With what the next call of [`DataLoader::iter`] begins.
+#[derive(Debug, Clone, Copy, Default)]
+struct Next {
+    epoch: u64,
+    /// The merged state from which the run was resumed, if it was.
+    resumed_from: Option<ResumedFrom>,
 }
 
 /// Where batches are loaded: in this process or in workers.
@@ -109,7 +117,7 @@ impl<B: Batch> DataLoader<B> {
         iteration: IterOptions,
         observers: Observers,
     ) -> Self {
-        Self { loading, content, origin, warn, pinner, iteration, observers, next_epoch: Mutex::new(0) }
+        Self { loading, content, origin, warn, pinner, iteration, observers, next: Mutex::default() }
     }
 
     /// Starts the next epoch, and the workers if they do not run yet. The first call starts epoch 0. A call
@@ -123,16 +131,16 @@ impl<B: Batch> DataLoader<B> {
     ///   to compute.
     pub fn iter(&self) -> Result<Iter<B>, Error> {
         let number = {
-            let mut next = self.next_epoch();
-            let number = *next;
-            *next = number.saturating_add(1);
+            let mut next = self.next();
+            let number = next.epoch;
+            next.epoch = number.saturating_add(1);
             number
         };
         self.epoch(number).inspect_err(|_| {
             // The next call starts this epoch again, unless another thread has started a later one meanwhile.
-            let mut next = self.next_epoch();
-            if *next == number.saturating_add(1) {
-                *next = number;
+            let mut next = self.next();
+            if next.epoch == number.saturating_add(1) {
+                next.epoch = number;
             }
         })
     }
@@ -148,7 +156,8 @@ impl<B: Batch> DataLoader<B> {
     /// Returns the state at the beginning of the epoch that [`iter`](Self::iter) starts next. [`Iter::state`]
     /// returns the state within an epoch.
     pub fn state(&self) -> State {
-        State::start(&self.origin, *self.next_epoch())
+        let Next { epoch, resumed_from } = *self.next();
+        State::start(&self.origin, epoch).with_resumed_from(resumed_from)
     }
 
     /// Starts the rest of the epoch from which `state` was taken. The next call of [`iter`](Self::iter)
@@ -257,7 +266,7 @@ impl<B: Batch> DataLoader<B> {
     }
 
     fn resumed(&self, mut iter: Iter<B>, state: &State) -> Iter<B> {
-        *self.next_epoch() = iter.epoch().saturating_add(1);
+        *self.next() = Next { epoch: iter.epoch().saturating_add(1), resumed_from: state.resumed_from() };
         iter.continue_from(state);
         iter
     }
@@ -305,7 +314,9 @@ impl<B: Batch> DataLoader<B> {
         };
         let (warn, pinner) = (self.warn.clone(), self.pinner.clone());
         let iter = Iter::new(inner, number, started, self.origin.clone(), warn, pinner, self.iteration);
-        Ok(iter.observed(&self.observers))
+        // An epoch that begins anew takes nothing from a merged state of it.
+        let resumed_from = self.next().resumed_from.filter(|from| from.epoch != number);
+        Ok(iter.in_run_from(resumed_from).observed(&self.observers))
     }
 
     /// Returns what epoch `number` loads from `position` on.
@@ -379,8 +390,8 @@ impl<B: Batch> DataLoader<B> {
         }
     }
 
-    fn next_epoch(&self) -> MutexGuard<'_, u64> {
-        self.next_epoch.lock().unwrap_or_else(PoisonError::into_inner)
+    fn next(&self) -> MutexGuard<'_, Next> {
+        self.next.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the number of batches in the epoch that [`iter`](Self::iter) starts next. With a batch
@@ -393,7 +404,7 @@ impl<B: Batch> DataLoader<B> {
             return usize::try_from(steps).ok();
         }
         match &self.content {
-            Content::Batches { sampler, .. } => Some(sampler.len(self.origin.epoch(*self.next_epoch()))),
+            Content::Batches { sampler, .. } => Some(sampler.len(self.origin.epoch(self.next().epoch))),
             Content::Shards(ShardLayout { shards, all_shards, batch_size, drop_last, .. }) => {
                 // This process's share of the samples.
                 let samples = self.origin.samples? as u128 * *shards as u128;

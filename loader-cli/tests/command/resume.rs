@@ -159,6 +159,48 @@ fn other_ranks_go_on_with_the_files_of_all_ranks() {
     );
 }
 
+/// A rank that ends early must not replace a file that a later one reads.
+#[test]
+fn a_state_that_other_ranks_read_is_not_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let common = ["run", PHOTOS, "--size=16", "--json", "--stop-after=1"];
+    let [all, zero, one, single] = ["state-{rank}", "state-0", "state-1", "single"].map(path);
+    for rank in ["0", "1"] {
+        let share = ["--rank", rank, "--world-size=2", "--save-state", &all];
+        run(&[&common[..], &share].concat()).assert_status(0);
+    }
+    run(&[&common[..], &["--save-state", &single]].concat()).assert_status(0);
+    let same = path("./state-{rank}");
+    let both = &["--resume", &zero, &one][..];
+    let of_single = &["--resume", &single][..];
+    for (resume, save, world_size, replaced) in [
+        (both, &all, "3", Some(&zero)),
+        (both, &same, "2", Some(&zero)),
+        (both, &one, "1", Some(&one)),
+        (of_single, &single, "2", Some(&single)),
+        (of_single, &path("third-{rank}"), "2", None),
+        (of_single, &single, "1", None),
+        (both, &path("next-{rank}"), "2", None),
+    ] {
+        let before = [&zero, &one].map(|path| state(Path::new(path)));
+        let rank = ["--rank=0", "--world-size", world_size, "--save-state", save];
+        let rank = if world_size == "1" { &rank[3..] } else { &rank };
+        let finished = run(&[&common[..], resume, rank].concat());
+        let Some(replaced) = replaced else {
+            finished.assert_status(0);
+            continue;
+        };
+        let events = finished.assert_status(2).events();
+        assert_eq!((events.len(), &events[0]["kind"]), (1, &json!("InvalidArguments")), "{events:?}");
+        let message = events[0]["message"].as_str().unwrap();
+        let expected =
+            format!("--save-state {save} would replace {replaced}, which --resume gives to all ranks");
+        assert!(message.starts_with(&expected), "{message}");
+        assert_eq!([&zero, &one].map(|path| state(Path::new(path))), before);
+    }
+}
+
 #[test]
 fn a_signal_in_a_long_batch_saves_the_state_before_it() {
     let folder = tempfile::tempdir().unwrap();

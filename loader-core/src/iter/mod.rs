@@ -26,7 +26,7 @@ use crate::{
     pinning,
     report::{BadSample, EpochReport, Stopwatch},
     sample_digest::SampleDigest,
-    state::{Origin, Position, State},
+    state::{Origin, Position, ResumedFrom, State},
     stats::SharedStats,
     trace::IterTrace,
     tracing_events,
@@ -72,6 +72,8 @@ pub struct Iter<B> {
     bad_before: u64,
     /// Digest of the epoch before, if the state from which this iterator was resumed has it.
     digest_before: Option<SampleDigest>,
+    /// The merged state from which the run was resumed, if it was.
+    resumed_from: Option<ResumedFrom>,
     /// True once the epoch has had more bad samples than allowed, which ends the iteration.
     has_too_many_bad_samples: bool,
     /// Called once before `next` returns `SharedMemoryExhausted`: waits until the program may have made room.
@@ -156,6 +158,7 @@ impl<B: Batch> Iter<B> {
             was_too_short: false,
             bad_before: 0,
             digest_before: None,
+            resumed_from: None,
             has_too_many_bad_samples: false,
             wait_for_room: None,
             trace: None,
@@ -222,9 +225,15 @@ impl<B: Batch> Iter<B> {
         }
     }
 
+    /// Notes the merged state from which the run was resumed.
+    pub(crate) fn in_run_from(self, resumed_from: Option<ResumedFrom>) -> Self {
+        Self { resumed_from, ..self }
+    }
+
     /// Takes over what `state`, from which this iterator was resumed, knows of the epoch, or of the one before.
     pub(crate) fn continue_from(&mut self, state: &State) {
         self.draw_first();
+        self.resumed_from = state.resumed_from();
         if self.epoch() != state.epoch() {
             self.digest_before = state.digest();
             return;
@@ -244,7 +253,7 @@ impl<B: Batch> Iter<B> {
     /// panicked: a resumed epoch asks the sampler again. For the
     /// cost of resuming an iterable dataset, see [`SnapshotDataset`](crate::SnapshotDataset).
     pub fn state(&self) -> State {
-        match self.inner.position().filter(|_| !self.has_all_steps()) {
+        let state = match self.inner.position().filter(|_| !self.has_all_steps()) {
             Some(position) => {
                 let bad_samples = self.bad_before.saturating_add(self.stopwatch.bad_samples());
                 State::new(&self.origin, self.epoch(), bad_samples, self.stopwatch.digest(), position)
@@ -253,7 +262,8 @@ impl<B: Batch> Iter<B> {
             }
             None => State::start(&self.origin, self.epoch().saturating_add(1))
                 .with_digest_before(self.stopwatch.digest()),
-        }
+        };
+        state.with_resumed_from(self.resumed_from)
     }
 
     /// Returns false if the epoch is over. For an iterable dataset, and with workers, this method waits for

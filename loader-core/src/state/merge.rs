@@ -9,11 +9,12 @@ mod tests;
 
 use std::fmt;
 
+use loader_ipc::codec;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
-    BatchesPosition, Batching, Origin, Position, SHARDS, ShardsPosition, Share, SharePolicy, State, VERSION,
-    must_agree,
+    BatchesPosition, Batching, Origin, Position, ResumedFrom, SHARDS, ShardsPosition, Share, SharePolicy,
+    State, VERSION, must_agree,
 };
 use crate::{
     error::Error,
@@ -140,7 +141,7 @@ impl State {
     ///
     /// # Errors
     /// [`MergeError`] names the rank and the part that does not fit: the states must be one of each rank, and of
-    /// the same run and epoch.
+    /// the same run and epoch. A rank's state from before an earlier merge does not fit those from after it.
     ///
     /// # Examples
     /// ```
@@ -189,6 +190,8 @@ impl State {
             bad_samples: (0..).zip(&ranks.states).map(bad_samples).max().unwrap_or(0),
             digest: if is_start { None } else { ranks.digest()? },
             digest_before: None,
+            // All ranks have the same one, or none that matters.
+            resumed_from: ranks.resumed_from(first),
             position,
             ..first.clone()
         })
@@ -216,7 +219,18 @@ impl State {
             }
         };
         let digest = self.digest.filter(|_| rank == 0);
-        Ok(Self::new(origin, self.epoch, self.bad_samples, digest, position).with_steps(self.steps))
+        // The batches of the start of an epoch are those of a run that was never stopped.
+        let is_start = self.position == Position::Start;
+        let resumed_from = if is_start { self.resumed_from } else { Some(self.as_resumed_from()) };
+        let state = Self::new(origin, self.epoch, self.bad_samples, digest, position);
+        Ok(state.with_steps(self.steps).with_resumed_from(resumed_from))
+    }
+
+    /// Returns what names this merged state in the states of the runs that are resumed from it.
+    fn as_resumed_from(&self) -> ResumedFrom {
+        let bytes =
+            codec::encode(&(self.epoch, &self.position)).expect("a position consists of numbers and bytes");
+        ResumedFrom { epoch: self.epoch, hash: xxh3_64(&bytes) }
     }
 
     /// True if no batch of its epoch was returned.
@@ -280,6 +294,13 @@ impl RankStates {
                 current.must_equal("epoch", state, |state| state.epoch)?;
             }
         }
+        let hash = |state: &State| match ranks.resumed_from(state) {
+            Some(ResumedFrom { hash, .. }) => format!("{hash:016x}"),
+            None => "none".to_owned(),
+        };
+        for state in &ranks.states {
+            current.must_equal("hash of what earlier runs returned", state, hash)?;
+        }
         Ok(ranks)
     }
 
@@ -289,9 +310,10 @@ impl RankStates {
         state.epoch == self.epoch.saturating_add(1) && state.is_start()
     }
 
-    /// The states of the ranks that have not returned all of their batches.
-    fn current(&self) -> impl Iterator<Item = &State> {
-        self.states.iter().filter(|state| state.epoch == self.epoch)
+    /// Returns the merged state from which the run of a rank was resumed. One of an epoch before the last one does
+    /// not matter any more: all ranks have loaded what it left.
+    fn resumed_from(&self, state: &State) -> Option<ResumedFrom> {
+        state.resumed_from.filter(|from| from.epoch.saturating_add(1) >= self.epoch)
     }
 
     /// Returns the sum of the digests that all ranks have so far; `None` if no rank has one.
@@ -319,7 +341,7 @@ impl RankStates {
             _ if self.states.iter().all(|state| state.epoch == self.epoch && state.is_start()) => {
                 Ok(Position::Start)
             }
-            Batching::Sampler(_) => Ok(Position::Remaining(self.taken()?)),
+            Batching::Sampler(_) => Ok(Position::Remaining(self.taken())),
             Batching::Shards(layout) => Ok(Position::Shards(self.shards(layout.shards))),
         }
     }
@@ -335,11 +357,8 @@ impl RankStates {
     }
 
     /// Returns what all ranks have taken from the epoch of a map-style dataset.
-    fn taken(&self) -> Result<Vec<Taken>, MergeError> {
-        let first = self.current().next().unwrap_or(&self.states[0]);
-        for state in self.current() {
-            first.must_equal("hash of what earlier runs returned", state, State::hash_of_earlier)?;
-        }
+    fn taken(&self) -> Vec<Taken> {
+        let first = self.states.iter().find(|state| state.epoch == self.epoch).unwrap_or(&self.states[0]);
         let mut layers = first.taken_before().to_vec();
         let samples = usize::try_from(first.samples.unwrap_or_default()).unwrap_or(usize::MAX);
         let left = Remaining::new(samples, &layers).len();
@@ -365,7 +384,7 @@ impl RankStates {
         };
         let ranks = (0..).zip(&self.states).map(ranges).collect();
         Taken::add(&mut layers, ranks);
-        Ok(layers)
+        layers
     }
 }
 
@@ -415,11 +434,6 @@ impl State {
             first_rank: self.share.rank,
             expected,
         })
-    }
-
-    /// Returns a hash of what earlier runs took from the epoch.
-    fn hash_of_earlier(&self) -> String {
-        format!("{:016x}", xxh3_64(format!("{:?}", self.taken_before()).as_bytes()))
     }
 
     /// What earlier runs took from the epoch.

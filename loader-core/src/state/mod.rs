@@ -17,9 +17,10 @@ use crate::{
 
 pub use merge::MergeError;
 
-/// Version of the format. Version 1 had no fingerprints and a different random order, version 2 no share, and
-/// version 3 could not say what earlier runs with other numbers of ranks took from the epoch.
-const VERSION: u32 = 4;
+/// Version of the format. Version 1 had no fingerprints and a different random order, version 2 no share,
+/// version 3 could not say what earlier runs with other numbers of ranks took from the epoch, and version 4 could
+/// not say it behind the end of the epoch.
+const VERSION: u32 = 5;
 
 /// Maximum length of a fingerprint, in bytes. In a longer fingerprint, a hash replaces the end.
 const MAX_FINGERPRINT: usize = 200;
@@ -70,8 +71,20 @@ pub struct State {
     /// if other ranks are still in that epoch.
     #[serde(default)]
     digest_before: Option<SampleDigest>,
+    /// The merged state from which the run was resumed, if it was.
+    #[serde(default)]
+    resumed_from: Option<ResumedFrom>,
     #[serde(rename = "place")]
     position: Position,
+}
+
+/// Names a merged state. Ranks that were resumed from different merged states count their positions of its epoch
+/// in different remainders of it, so their states cannot be merged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ResumedFrom {
+    pub(crate) epoch: u64,
+    /// Hash of the position of all ranks.
+    hash: u64,
 }
 
 /// Which batches of the epoch were returned.
@@ -252,6 +265,15 @@ impl State {
         Self { digest_before, ..self }
     }
 
+    /// The same state, of a run that was resumed from this merged state.
+    pub(crate) fn with_resumed_from(self, resumed_from: Option<ResumedFrom>) -> Self {
+        Self { resumed_from, ..self }
+    }
+
+    pub(crate) fn resumed_from(&self) -> Option<ResumedFrom> {
+        self.resumed_from
+    }
+
     /// The same state, after so many batches of the epoch.
     pub(crate) fn with_steps(self, steps: u64) -> Self {
         Self { steps, ..self }
@@ -289,6 +311,7 @@ impl State {
             bad_samples,
             digest,
             digest_before: None,
+            resumed_from: None,
             position,
         }
     }
@@ -471,20 +494,21 @@ mod tests {
         for broken in [json.replace("00ff10", "00ff1x"), json.replace("[3,", "[9,")] {
             assert!(serde_json::from_str::<State>(&broken).is_err());
         }
-        // Version 1 had none of these fields, version 2 only the first, version 3 all but the last.
+        // Version 1 had none of these fields, and each later version had some more of them.
         for (version, missing) in [
-            (1, &["pipeline", "share", "digest", "is_merged"][..]),
-            (2, &["share", "digest", "is_merged"]),
-            (3, &["is_merged"]),
+            (1, &["pipeline", "share", "digest", "is_merged", "resumed_from"][..]),
+            (2, &["share", "digest", "is_merged", "resumed_from"]),
+            (3, &["is_merged", "resumed_from"]),
+            (4, &["resumed_from"]),
         ] {
             let mut old = serde_json::to_value(State { version, ..state() }).unwrap();
             old.as_object_mut().unwrap().retain(|field, _| !missing.contains(&&field[..]));
             let error = serde_json::from_value::<State>(old).unwrap().check(&origin()).unwrap_err();
-            assert!(matches!(error, Error::StateVersion { supported: 4, .. }), "{error:?}");
+            assert!(matches!(error, Error::StateVersion { supported: 5, .. }), "{error:?}");
             assert_eq!(
                 error.to_string(),
                 format!(
-                    "this state is of version {version}, but this library reads version 4; resume it with the version \
+                    "this state is of version {version}, but this library reads version 5; resume it with the version \
                      of this library that wrote it, or start again with `iter()`"
                 )
             );

@@ -94,7 +94,7 @@ impl Epochs {
             let position = BatchesPosition { next, ahead, batches, fingerprint: 0, taken: layers };
             State::new(&origin, 0, 0, Some(digest), Position::Batches(position))
         };
-        (state, batches.len())
+        (state.with_resumed_from(from.of_rank(&origin).unwrap().resumed_from()), batches.len())
     }
 }
 
@@ -137,6 +137,46 @@ proptest! {
         let left = samples - expected.len();
         prop_assert!(seen.iter().all(|&times| times <= 1), "a sample came twice: {:?}", seen);
         prop_assert!(left <= if drop_last { at_most_left } else { 0 }, "{} samples left out", left);
+    }
+
+    /// Some ranks give the states of the run before, because they were killed before they saved newer ones.
+    #[test]
+    fn states_of_different_runs_are_refused(
+        samples in 1usize..150, drop_last: bool, world_size in 2usize..6, batch_size in 1usize..6,
+        runs in prop::collection::vec((run(), any::<bool>()), 2..5), stale in 1u32..31,
+    ) {
+        let epochs = Epochs { samples, order: Order::Native, shuffle: true, drop_last };
+        let stale = stale % ((1 << world_size) - 2) + 1;
+        let first = Run { world_size, batch_size, stops: Vec::new() };
+        let mut before: Vec<_> =
+            (0..world_size).map(|rank| State::start(&epochs.origin(rank, &first), 0)).collect();
+        let mut from = State::merge(before.iter().cloned()).unwrap();
+        for (run, ends) in runs {
+            let run = Run { world_size, batch_size, ..run };
+            let mut load = |rank| epochs.load(rank, &run, &from, ends, &mut vec![0; samples]).0;
+            let after: Vec<_> = (0..world_size).map(&mut load).collect();
+            let mixed = (0..world_size).map(|rank| match stale >> rank & 1 {
+                1 => before[rank].clone(),
+                _ => after[rank].clone(),
+            });
+            let mixed = State::merge(mixed);
+            // The first run begins with the start of the epoch, and a run that returned nothing leaves the same.
+            if before.iter().any(|state| state.resumed_from() != after[0].resumed_from()) {
+                let part = |error| match error {
+                    MergeError::Mismatch { part, .. } => part.to_owned(),
+                    other => format!("{other:?}"),
+                };
+                let part = mixed.map_err(part);
+                prop_assert_eq!(part, Err("hash of what earlier runs returned".to_owned()));
+            } else {
+                prop_assert!(mixed.is_ok(), "{:?}", mixed);
+            }
+            from = State::merge(after.iter().cloned()).unwrap();
+            if from.epoch() > 0 {
+                break;
+            }
+            before = after;
+        }
     }
 
     /// A run whose ranks all stopped at the same batch goes on with the batches that were left, also with the
@@ -197,7 +237,7 @@ fn states_that_do_not_belong_together_are_refused_by_rank_and_part() {
         ),
         (
             &|states| states[1].version = 3,
-            "the state of rank 1 has format version 3, but this library reads 4;",
+            "the state of rank 1 has format version 3, but this library reads 5;",
         ),
         (&|states| states[2].seed = 8, &format!("{different} seed of rank 2 is 8, that of rank 0 is 7;")),
         (&|states| states[2].epoch = 5, &format!("{different} epoch of rank 2 is 5, that of rank 0 is 0;")),
