@@ -5,14 +5,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Returns the default of `memory_limit` in bytes: half of the memory that this process may use, as in the
-/// kernel's default for a tmpfs. The process may use the machine's memory, or the limit of its control group
-/// if that is lower.
-pub fn default_limit() -> u64 {
+/// Returns the default of `memory_limit` in bytes for one of `processes` processes: half of the memory that they
+/// may use, as in the kernel's default for a tmpfs, divided by their number. They may use the machine's memory, or
+/// the limit of their control group if that is lower.
+pub fn default_limit(processes: usize) -> u64 {
     /// In bytes, if neither is known.
     const FALLBACK: u64 = 1 << 32;
     let memory = [of_machine(), of_control_group()].into_iter().flatten().min();
-    memory.map_or(FALLBACK, |memory| memory / 2)
+    memory.map_or(FALLBACK, |memory| memory / 2) / processes.max(1) as u64
 }
 
 /// The machine's memory in bytes, or `None` if the kernel does not tell it.

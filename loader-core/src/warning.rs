@@ -21,17 +21,19 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Warning {
-    /// `build()`: there are more workers than CPUs that they may use, by their affinity and the control
-    /// group's quota.
+    /// `build()`: there are more workers than CPUs that they can count on, by their affinity, the control group's
+    /// quota, and the number of the launcher's processes on this machine.
     #[error(
-        "num_workers is {workers}, but the workers may use {cpus} CPUs: workers share CPUs, \
-         which may make loading slower; lower num_workers, or use \"auto\""
+        "num_workers is {workers}, but the workers may use {cpus} CPUs{}: workers share CPUs, which may make loading \
+         slower; lower num_workers, or use \"auto\"", part_of(*.processes)
     )]
     MoreWorkersThanCpus {
         /// The loader's `num_workers`.
         workers: usize,
         /// Number of CPUs.
         cpus: usize,
+        /// Number of the launcher's processes on this machine; 1 without a launcher.
+        processes: usize,
     },
     /// `build()`: a launcher has started several processes, but the loader loads the whole dataset in each.
     /// Set `launcher` to say which is intended.
@@ -42,6 +44,18 @@ pub enum Warning {
     RankIgnored {
         /// What the launcher's variables say.
         launched: LaunchedRank,
+    },
+    /// `build()`: a launcher tells only one of local rank and local size, so the loader cannot tell which part of the
+    /// machine's CPUs the process may count on. `num_workers = "auto"` or `worker_affinity` needs it.
+    #[error(
+        "the environment says {launched}, but not which part of this machine is that of this process, so its workers \
+         count on all CPUs; {}", complete(.variable)
+    )]
+    LocalRanksUnknown {
+        /// What the launcher's variables say.
+        launched: LaunchedRank,
+        /// The variable that is missing; empty if the launcher has none.
+        variable: &'static str,
     },
     /// `build()`: a launcher has bound this process, and so its workers, to a small part of the CPUs.
     #[error(
@@ -206,6 +220,21 @@ impl Warning {
             Self::LongWait { waiting_for, .. } => Some(waiting_for.worker),
             _ => None,
         }
+    }
+}
+
+fn part_of(processes: usize) -> String {
+    match processes {
+        0 | 1 => String::new(),
+        _ => format!(", the part of one of {processes} processes on this machine"),
+    }
+}
+
+/// Returns how the user tells which part of the machine a process has.
+fn complete(variable: &str) -> String {
+    match variable {
+        "" => "set num_workers to a number, and leave out worker_affinity".to_owned(),
+        _ => format!("set {variable} too"),
     }
 }
 

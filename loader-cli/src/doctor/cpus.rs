@@ -96,7 +96,7 @@ fn launcher(plan: &Plan) -> Vec<Check> {
             let is_divided = rank.world_size == 1 || rank.local_rank.zip(rank.local_size).is_some();
             let meaning = match is_divided {
                 true => "`loader run` loads the share of this rank",
-                false => "`loader run` loads the share of this rank; the launcher does not set a local rank, so worker_affinity does not divide the CPUs",
+                false => "`loader run` loads the share of this rank; the launcher does not set a local rank, so neither worker_affinity nor `--num-workers auto` divides the CPUs",
             };
             Check::new(NAME, Status::Ok, rank.to_string(), meaning)
         }

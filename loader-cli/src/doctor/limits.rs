@@ -155,9 +155,11 @@ fn memory(plan: &Plan) -> Check {
         group.unwrap_or_default(),
         size(available())
     );
-    let limit = plan.options.memory_limit.unwrap_or_else(default_limit);
-    let meaning = format!("batches and what datasets keep may use {} (memory_limit)", bytes(limit));
-    match available() {
+    let processes = plan.options.count_local_processes();
+    let limit = plan.options.memory_limit.unwrap_or_else(|| default_limit(processes));
+    let each = if processes > 1 { format!(" in each of {processes} processes") } else { String::new() };
+    let meaning = format!("batches and what datasets keep may use {}{each} (memory_limit)", bytes(limit));
+    match available().map(|available| available / processes as u64) {
         Some(available) if available < limit => Check::new(NAME, Status::Warning, found, meaning)
             .advice(format!("end other programs, or set memory_limit to less than {}", bytes(available))),
         _ => Check::new(NAME, Status::Ok, found, meaning),

@@ -39,7 +39,10 @@ fn every_setting_is_printed_with_its_origin() {
         ("timeout = 300.0", "run.toml, line 5"),
         ("prefetch_factor = 2", "default"),
         ("# rank", "not set"),
-        ("# memory_limit", "default: half of the memory that this process may use"),
+        (
+            "# memory_limit",
+            "default: half of the memory that this process may use, divided by the launcher's processes on the machine",
+        ),
     ] {
         assert!(lines.contains(&line), "{line:?}\n{printed}");
     }

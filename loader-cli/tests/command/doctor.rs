@@ -150,6 +150,32 @@ fn every_candidate_for_the_launcher_is_listed() {
     assert_eq!(check(&wrong, "workers").0, "ok");
 }
 
+/// `torchrun` starts several ranks on a machine, and binds none of them.
+#[test]
+fn ranks_that_are_not_bound_count_on_their_part_of_the_machine() {
+    let allowed = CpuSet::allowed().unwrap().len();
+    let with = |workers: &str, local: &[(&str, &str)]| {
+        let mut doctor = command(&["doctor", "--json", workers]);
+        doctor.envs([("RANK", "1"), ("WORLD_SIZE", "999")]).envs(local.iter().copied());
+        report(&Running::start(doctor).finish())
+    };
+    let size = allowed.to_string();
+    let divided = with("--num-workers=auto", &[("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", &size)]);
+    assert!(check(&divided, "workers").1.contains("they may use 1 CPU"), "{divided}");
+    assert!(named(&divided, "options").is_empty(), "{divided}");
+    let each = format!(" in each of {size} processes (memory_limit)");
+    assert!(allowed == 1 || check(&divided, "memory").1.contains(&each), "{divided}");
+
+    let warnings = |report: &Value| report.to_string();
+    let many = with("--num-workers=2", &[("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "999")]);
+    let expected =
+        "num_workers is 2, but the workers may use 1 CPUs, the part of one of 999 processes on this machine";
+    assert!(warnings(&many).contains(expected), "{many}");
+    let unknown = with("--num-workers=auto", &[("LOCAL_RANK", "0")]);
+    let expected = "its workers count on all CPUs; set LOCAL_WORLD_SIZE too";
+    assert!(warnings(&unknown).contains(expected), "{unknown}");
+}
+
 #[test]
 fn a_process_that_a_launcher_has_bound_is_warned_of() {
     let allowed = CpuSet::allowed().unwrap();

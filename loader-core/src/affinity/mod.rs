@@ -14,6 +14,7 @@ pub use topology::Topology;
 use crate::{
     error::Error,
     options::{WorkerAffinity, cpus},
+    ranks::LocalRanks,
 };
 
 /// The CPUs of a loader's workers.
@@ -25,31 +26,38 @@ pub(crate) struct WorkerCpus {
 }
 
 impl WorkerCpus {
-    /// The mask of the thread that starts the workers.
-    pub(crate) fn inherited() -> Self {
-        Self { sets: Vec::new(), count: cpus() }
+    /// The mask of the thread that starts the workers. If the launcher has not bound its processes, all of them
+    /// have the same mask, so each counts on an equal part of the CPUs only.
+    pub(crate) fn inherited(local: LocalRanks) -> Self {
+        let count = match local.processes() {
+            1 => cpus(),
+            processes => {
+                let all = CpuSet::allowed().and_then(|allowed| allowed.run(cpus)).unwrap_or_else(|_| cpus());
+                cpus().min((all / processes).max(1))
+            }
+        };
+        Self { sets: Vec::new(), count }
     }
 
-    /// Finds the CPUs of workers with `affinity`. `local` is the number of this process among those of its
-    /// launcher on this machine, and their number.
+    /// Finds the CPUs of workers with `affinity`, in a process that is one of `local`.
     ///
     /// # Errors
     /// [`Error::CpuNotAllowed`] and [`Error::InvalidOption`] if the listed sets cannot be used;
     /// [`Error::System`] if the system does not tell which CPUs the process may use.
-    pub(crate) fn find(affinity: &WorkerAffinity, local: Option<(usize, usize)>) -> Result<Self, Error> {
+    pub(crate) fn find(affinity: &WorkerAffinity, local: LocalRanks) -> Result<Self, Error> {
         const READING: &str = "finding the CPUs that workers may use (worker_affinity)";
         if *affinity == WorkerAffinity::Inherit {
-            return Ok(Self::inherited());
+            return Ok(Self::inherited(local));
         }
         let system = |source: io::Error| Error::System { what: READING, source };
         let allowed = CpuSet::allowed().map_err(system)?;
         let own = || CpuSet::of_this_thread().map_err(system);
-        let share = || match local {
+        let share = || match local.rank_and_size() {
             Some((rank, ranks)) => Topology::of(&allowed).part(rank, ranks),
             None => allowed.clone(),
         };
         let single = |order: fn(&Topology) -> Vec<usize>| -> Result<Vec<CpuSet>, Error> {
-            let cpus = if local.is_some() { share() } else { own()? };
+            let cpus = if local.rank_and_size().is_some() { share() } else { own()? };
             Ok(order(&Topology::of(&cpus)).into_iter().map(|cpu| CpuSet::from_iter([cpu])).collect())
         };
         let sets = match affinity {
@@ -78,7 +86,7 @@ impl WorkerCpus {
         self.sets.is_empty()
     }
 
-    /// Number of CPUs that the workers together may use, at most the control group's quota.
+    /// Number of CPUs that the workers together can count on, at most the control group's quota.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
@@ -102,7 +110,10 @@ mod tests {
     #[test]
     fn the_affinity_determines_the_set_of_each_worker() {
         let (own, allowed) = (CpuSet::of_this_thread().unwrap(), CpuSet::allowed().unwrap());
-        let find = |affinity, local| WorkerCpus::find(&affinity, local).unwrap();
+        let find = |affinity, local: Option<(usize, usize)>| {
+            let (rank, size) = local.unzip();
+            WorkerCpus::find(&affinity, LocalRanks::new(rank, size)).unwrap()
+        };
         let inherited = find(WorkerAffinity::Inherit, None);
         assert_eq!((inherited.of(3), inherited.count()), (None, cpus()));
         assert_eq!(find(WorkerAffinity::Share, None).of(3), Some(&allowed));
@@ -118,6 +129,22 @@ mod tests {
             assert_eq!(sets.iter().flat_map(|set| set.iter()).collect::<CpuSet>(), own);
             assert_eq!(cpus.of(own.len()), cpus.of(0));
         }
+    }
+
+    /// `torchrun` starts as many ranks as a machine has GPUs, and binds none of them.
+    #[test]
+    fn ranks_that_inherit_one_mask_count_on_equal_parts() {
+        let all = CpuSet::allowed().unwrap().run(cpus).unwrap();
+        let count = |rank, size| WorkerCpus::inherited(LocalRanks::new(rank, size)).count();
+        for processes in [1, 2, 3, all, 2 * all] {
+            let part = cpus().min((all / processes).max(1));
+            assert_eq!(count(Some(0), Some(processes)), part, "{processes} processes");
+            assert_eq!(count(None, Some(processes)), part, "{processes} processes");
+        }
+        assert_eq!((count(Some(0), Some(all)), count(Some(0), None)), (1, cpus()));
+        // A launcher that has bound its processes has divided the CPUs.
+        let first: CpuSet = CpuSet::allowed().unwrap().iter().take(1).collect();
+        assert_eq!(first.run(|| count(Some(0), Some(1))).unwrap(), 1);
     }
 
     #[test]

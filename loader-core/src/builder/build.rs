@@ -137,6 +137,7 @@ where
             return Err(Error::LoaderInWorker);
         }
         let variables = ranks::environment();
+        self.settings.local = self.settings.options.local_ranks(&variables);
         let cpus = self.settings.worker_cpus(&variables);
         let epochs = self.settings.check_options(cpus.as_ref().map_or(1, WorkerCpus::count))?;
         let cpus = cpus?;
@@ -155,8 +156,11 @@ where
         } else if epochs.workers > cpus.count() && epochs.workers == epochs.max_workers {
             // A loader that finds the number of workers only tries more of them than CPUs if it predicts a
             // gain.
-            let (workers, cpus) = (epochs.workers, cpus.count());
-            self.settings.warn.warn(&Warning::MoreWorkersThanCpus { workers, cpus });
+            let (workers, cpus, processes) = (epochs.workers, cpus.count(), epochs.processes);
+            self.settings.warn.warn(&Warning::MoreWorkersThanCpus { workers, cpus, processes });
+        }
+        if let Some(undivided) = self.settings.undivided() {
+            self.settings.warn.warn(&undivided);
         }
         Ok((epochs, cpus))
     }

@@ -12,9 +12,12 @@ use crate::{
     fetch::FetchOptions,
     iter::StartInterrupt,
     memory,
-    options::{AutoWorkers, LauncherMode, LoaderOptions, NumWorkers, OnWorkerDeath, PrefetchFactor, default},
+    options::{
+        AutoWorkers, LauncherMode, LoaderOptions, NumWorkers, OnWorkerDeath, PrefetchFactor, WorkerAffinity,
+        default,
+    },
     pool::WorkerProgram,
-    ranks::{LaunchedRank, Variables},
+    ranks::{LaunchedRank, LocalRanks, Variables},
     sampler::{BatchSampler, Sampler, Sharing},
     state::{Origin, Pipeline, Share, SharePolicy},
     tuner::{AUTO_PREFETCH, Setting, Tuner, TunerOptions},
@@ -42,6 +45,8 @@ pub(super) struct Settings {
     pub(super) is_launched: bool,
     /// What the launcher's variables say, unless `launcher` is off.
     pub(super) launched: Option<LaunchedRank>,
+    /// The launcher's processes on this machine, unless `launcher` is off.
+    pub(super) local: LocalRanks,
     pub(super) sampler: Option<Box<dyn Sampler>>,
     pub(super) batch_sampler: Option<Box<dyn BatchSampler>>,
     pub(super) worker_program: Option<WorkerProgram>,
@@ -69,6 +74,7 @@ impl Default for Settings {
             is_distributed: false,
             is_launched: false,
             launched: None,
+            local: LocalRanks::default(),
             sampler: None,
             batch_sampler: None,
             worker_program: None,
@@ -98,7 +104,7 @@ impl Settings {
         };
         check("memory_limit", memory_limit, 2 * MIN)?;
         check("shared_memory_limit", shared_memory_limit, MIN)?;
-        let limit = memory_limit.unwrap_or_else(memory::default_limit);
+        let limit = memory_limit.unwrap_or_else(|| memory::default_limit(self.local.processes()));
         match (memory_limit, shared_memory_limit) {
             (Some(limit), Some(slots)) if slots >= limit => {
                 let problem = format!(
@@ -210,6 +216,7 @@ impl Settings {
             memory_limit: options.worker_memory_limit,
             move_tasks: options.move_tasks.unwrap_or_else(default::move_tasks),
             hedge: options.hedge.unwrap_or_else(default::hedge),
+            processes: self.local.processes(),
         })
     }
 
@@ -265,10 +272,27 @@ impl Settings {
         self.sampler.is_none() && self.batch_sampler.is_none() && self.options.rank.is_none()
     }
 
+    /// Returns a warning if the launcher does not tell what the division of the machine needs.
+    pub(super) fn undivided(&self) -> Option<Warning> {
+        let launched = self.launched.as_ref()?;
+        let variable = launched.missing_local_variable()?;
+        let options = &self.options;
+        let needs_part = matches!(
+            options.worker_affinity,
+            Some(WorkerAffinity::Share | WorkerAffinity::Spread | WorkerAffinity::Pack)
+        );
+        let is_needed = match options.num_workers.unwrap_or_else(default::num_workers) {
+            NumWorkers::Fixed(0) => false,
+            NumWorkers::Auto(_) if launched.local_size.is_none() => true,
+            _ => needs_part,
+        };
+        is_needed.then(|| Warning::LocalRanksUnknown { launched: launched.clone(), variable })
+    }
+
     /// Finds the CPUs of the workers.
     pub(super) fn worker_cpus(&self, variables: &Variables) -> Result<WorkerCpus, Error> {
         match self.options.num_workers.unwrap_or_else(default::num_workers) {
-            NumWorkers::Fixed(0) => Ok(WorkerCpus::inherited()),
+            NumWorkers::Fixed(0) => Ok(WorkerCpus::inherited(self.local)),
             _ => self.options.worker_cpus(variables),
         }
     }
@@ -471,7 +495,7 @@ mod tests {
             let options = LoaderOptions { memory_limit, shared_memory_limit, ..LoaderOptions::default() };
             Settings { options, ..Settings::default() }.memory().map_err(|error| error.to_string())
         };
-        let quarter = memory::default_limit() / 2; // a quarter of the memory that the process may use
+        let quarter = memory::default_limit(1) / 2; // a quarter of the memory that the process may use
         let memory = |slots, datasets| Ok(Memory { slots, datasets });
         assert_eq!(divided(None, None), memory(quarter, quarter));
         assert_eq!(divided(None, Some(1 << 50)), memory(1 << 50, quarter));
@@ -485,6 +509,48 @@ mod tests {
             let message = divided(limit, slots).unwrap_err();
             assert!(message.starts_with(refused), "{message}");
         }
+        // The default limits of all processes of a machine together are that of one.
+        let local = LocalRanks::new(Some(1), Some(8));
+        let eighth = memory::default_limit(8) / 2;
+        let divided = Settings { local, ..Settings::default() }.memory().map_err(|error| error.to_string());
+        assert_eq!((divided, eighth), (memory(eighth, eighth), quarter / 8));
+    }
+
+    #[test]
+    fn a_launcher_that_tells_half_of_the_local_rank_is_warned_of() {
+        let warning = |launched: &str, options: LoaderOptions| {
+            let pairs = launched.split(' ').map(|pair| pair.split_once('=').unwrap());
+            let variables = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+            let mut settings = Settings { options, ..Settings::default() };
+            settings.launched = settings.take_rank(&variables).unwrap();
+            settings.undivided().map(|warning| warning.to_string())
+        };
+        let fixed = || LoaderOptions::default().num_workers(4).launcher(LauncherMode::Auto);
+        let auto = || fixed().num_workers(NumWorkers::auto());
+        let share = || fixed().worker_affinity(WorkerAffinity::Share);
+        let both = "RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2";
+        let rank = "RANK=1 WORLD_SIZE=4 LOCAL_RANK=1";
+        let size = "RANK=1 WORLD_SIZE=4 LOCAL_WORLD_SIZE=2";
+        for (launched, options) in [
+            (both, auto()),
+            (rank, fixed()),
+            (rank, share().num_workers(0)),
+            (rank, auto().launcher(LauncherMode::Off)),
+            (size, auto()),
+            ("RANK=1 WORLD_SIZE=4", auto()),
+        ] {
+            assert_eq!(warning(launched, options), None, "{launched}");
+        }
+        let says = "the environment says rank 1 of 4 (torchrun: RANK, WORLD_SIZE), but not which part of this machine is \
+                    that of this process, so its workers count on all CPUs";
+        let set_size = format!("{says}; set LOCAL_WORLD_SIZE too");
+        assert_eq!(warning(rank, auto()).as_deref(), Some(&*set_size));
+        assert_eq!(warning(rank, share()).as_deref(), Some(&*set_size));
+        assert_eq!(warning(size, share()), Some(format!("{says}; set LOCAL_RANK too")));
+        let jsrun = warning("JSM_NAMESPACE_RANK=1 JSM_NAMESPACE_SIZE=4 JSM_NAMESPACE_LOCAL_RANK=1", auto());
+        let advice =
+            "so its workers count on all CPUs; set num_workers to a number, and leave out worker_affinity";
+        assert!(jsrun.as_ref().is_some_and(|text| text.ends_with(advice)), "{jsrun:?}");
     }
 
     #[test]

@@ -93,6 +93,8 @@ pub(crate) struct WorkerOptions {
     pub(crate) move_tasks: bool,
     /// Late batches are given to a second worker.
     pub(crate) hedge: bool,
+    /// Number of the launcher's processes on this machine, which share its memory.
+    pub(crate) processes: usize,
 }
 
 /// The state of an epoch and of the workers that load it.

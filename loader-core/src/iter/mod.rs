@@ -92,7 +92,7 @@ pub(crate) struct IterOptions {
     pub(crate) steps: Option<u64>,
     /// True if batches come with the hashes of their samples.
     pub(crate) digest: bool,
-    /// Number of CPUs that the workers, or main without workers, may use.
+    /// Number of CPUs that the workers, or main without workers, can count on.
     pub(crate) cpus: usize,
 }
 
@@ -317,7 +317,8 @@ impl<B: Batch> Iter<B> {
     }
 
     /// Estimates how many workers the memory has room for: the present ones, and others as large as the largest
-    /// of them in half of the memory that is available. Returns `None` without workers, and after the end of the
+    /// of them in half of the memory that is available, divided by the number of the launcher's processes on this
+    /// machine. Returns `None` without workers, and after the end of the
     /// epoch.
     pub fn affordable_workers(&self) -> Option<usize> {
         match &self.inner {

@@ -41,6 +41,8 @@ const DECODE_INTERVAL: u32 = 16;
 pub(crate) struct Team {
     pub(super) pool: Pool,
     pub(super) coordinator: Coordinator,
+    /// Number of the launcher's processes on this machine, which share its memory.
+    processes: u64,
     /// When the number of workers changed last, or the epoch began.
     changed: Instant,
     /// Time for which there were workers in this epoch before that, all of them together.
@@ -114,6 +116,7 @@ impl Team {
         persistent: bool,
         trace: Option<PassTracer>,
     ) -> Self {
+        let processes = options.processes.max(1) as u64;
         let coordinator = Coordinator::new(options, supply, slots, persistent, Instant::now(), &pool);
         let (changed, worker_time) = (Instant::now(), Duration::ZERO);
         let (profiles_before, decoding) = (Vec::new(), Decoding::default());
@@ -121,6 +124,7 @@ impl Team {
         Self {
             pool,
             coordinator,
+            processes,
             changed,
             worker_time,
             profiles_before,
@@ -219,10 +223,11 @@ impl Team {
         self.pool.running_pids().filter_map(process::private_memory).max()
     }
 
-    /// Returns how many workers of `worker_memory` bytes fit: the present ones, and others in half of the memory
-    /// that is available.
+    /// Returns how many workers of `worker_memory` bytes fit: the present ones, and others in this process's part of
+    /// half of the memory that is available.
     pub(super) fn affordable_workers(&self, worker_memory: u64) -> usize {
-        let added = memory::available().unwrap_or(u64::MAX) / 2 / worker_memory.max(1);
+        let part = memory::available().unwrap_or(u64::MAX) / 2 / self.processes;
+        let added = part / worker_memory.max(1);
         self.workers().saturating_add(usize::try_from(added).unwrap_or(usize::MAX))
     }
 

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     affinity::WorkerCpus,
     error::Error,
-    ranks::{self, LaunchedRank, Variables},
+    ranks::{self, LocalRanks, Variables},
 };
 use info::WithoutWorkers::{Ignored, Invalid, Used};
 use values::OptionValue;
@@ -229,14 +229,15 @@ options! {
             help: "Load batches into page-locked memory, for a GPU; needs the feature `cuda`",
         },
         /// Maximum bytes of batches in shared memory and of what datasets keep, in all processes of the
-        /// loader together, at least 131,072; by default half of the memory that the process may use.
+        /// loader together, at least 131,072; by default half of the memory that the process may use, divided by
+        /// the number of the launcher's processes on this machine.
         #[serde(with = "units::Size")]
         memory_limit: u64 => {
             section: "limits",
             kind: OptionKind::Bytes,
             bounds: "at least 131,072",
             help: "Maximum bytes of batches in shared memory and of what datasets keep, in all processes together",
-            default_note: "half of the memory that this process may use",
+            default_note: "half of the memory that this process may use, divided by the launcher's processes on the machine",
         },
         /// Maximum bytes of shared memory for batches, at least 65,536 and below `memory_limit`; by default
         /// half of `memory_limit`.
@@ -397,17 +398,30 @@ impl LoaderOptions {
         }
     }
 
-    /// Returns the number of CPUs that workers of a loader with these options may use. `build()` reports an
-    /// affinity that cannot be used.
+    /// Returns the number of CPUs that workers of a loader with these options can count on. Several processes of
+    /// a launcher that inherit the CPUs of the machine count on equal parts of them. `build()` reports an affinity
+    /// that cannot be used.
     pub fn count_cpus(&self) -> usize {
-        let found = self.worker_cpus(&ranks::environment());
-        found.unwrap_or_else(|_| WorkerCpus::inherited()).count()
+        let variables = ranks::environment();
+        let found = self.worker_cpus(&variables);
+        found.unwrap_or_else(|_| WorkerCpus::inherited(self.local_ranks(&variables))).count()
+    }
+
+    /// Returns the number of the launcher's processes on this machine, which share its memory; 1 if it is not
+    /// known.
+    #[doc(hidden)]
+    pub fn count_local_processes(&self) -> usize {
+        self.local_ranks(&ranks::environment()).processes()
+    }
+
+    pub(crate) fn local_ranks(&self, variables: &Variables) -> LocalRanks {
+        LocalRanks::find(self.launcher, variables)
     }
 
     /// Finds the CPUs of workers with these options.
     pub(crate) fn worker_cpus(&self, variables: &Variables) -> Result<WorkerCpus, Error> {
         let affinity = self.worker_affinity.clone().unwrap_or_else(default::worker_affinity);
-        WorkerCpus::find(&affinity, LaunchedRank::local(self.launcher, variables))
+        WorkerCpus::find(&affinity, self.local_ranks(variables))
     }
 }
 

@@ -345,6 +345,7 @@ mod tests {
     use loader_ipc::cpu_set::CpuSet;
 
     use super::*;
+    use crate::ranks::LocalRanks;
 
     /// Starts the first workers, and no other.
     #[derive(Debug)]
@@ -376,7 +377,7 @@ mod tests {
     fn a_process_that_does_not_start_ends_the_start() {
         let launch = Launch {
             program: Box::new(Limited(2)),
-            cpus: WorkerCpus::inherited(),
+            cpus: WorkerCpus::inherited(LocalRanks::default()),
             max_workers: 3,
             seed: 0,
             code: DatasetCode::Registered { name: "none".into(), types: String::new() },

@@ -29,6 +29,41 @@ pub(crate) use variables::belongs_to_launcher;
 /// Environment variables by name.
 pub(crate) type Variables = BTreeMap<String, String>;
 
+/// What a launcher tells of its processes on this machine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct LocalRanks {
+    rank: Option<usize>,
+    size: Option<usize>,
+}
+
+impl LocalRanks {
+    /// Returns what the launcher of this process tells; nothing if `mode` says to ignore it.
+    pub(crate) fn find(mode: Option<LauncherMode>, variables: &Variables) -> Self {
+        if mode == Some(LauncherMode::Off) {
+            return Self::default();
+        }
+        // An invalid rank is an error of `launcher`, if that is on.
+        let launched = LaunchedRank::find(variables, None).ok().flatten();
+        launched.map_or_else(Self::default, |launched| launched.local())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn new(rank: Option<usize>, size: Option<usize>) -> Self {
+        Self { rank, size }
+    }
+
+    /// Returns the number of this process among those of the launcher on this machine, and their number, if the
+    /// launcher tells both.
+    pub(crate) fn rank_and_size(self) -> Option<(usize, usize)> {
+        self.rank.zip(self.size)
+    }
+
+    /// Number of processes that share the machine, as far as the launcher tells it.
+    pub(crate) fn processes(self) -> usize {
+        self.size.unwrap_or(1).max(1)
+    }
+}
+
 /// Rank and world size that a launcher gave this process in environment variables. `Display` describes them
 /// in one line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -84,15 +119,19 @@ impl LaunchedRank {
         sources.filter_map(read).collect()
     }
 
-    /// Returns the number of this process among those that the launcher started on this machine, and their
-    /// number. Returns `None` if the launcher does not tell both, or `mode` says to ignore it.
-    pub(crate) fn local(mode: Option<LauncherMode>, variables: &Variables) -> Option<(usize, usize)> {
-        if mode == Some(LauncherMode::Off) {
-            return None;
+    fn local(&self) -> LocalRanks {
+        LocalRanks { rank: self.local_rank, size: self.local_size }
+    }
+
+    /// Returns the variable that the launcher should have set too, if it tells only one of local rank and local
+    /// size; empty if it has no such variable.
+    pub(crate) fn missing_local_variable(&self) -> Option<&'static str> {
+        let [rank, size] = self.launcher.local_variables();
+        match (self.local_rank, self.local_size) {
+            (Some(_), None) => Some(size),
+            (None, Some(_)) => Some(rank),
+            _ => None,
         }
-        // An invalid rank is an error of `launcher`, if that is on.
-        let launched = Self::find(variables, None).ok().flatten()?;
-        launched.local_rank.zip(launched.local_size)
     }
 
     /// Finds rank and world size in `variables`. If the user gave a world size, takes only the rank.

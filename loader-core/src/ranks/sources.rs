@@ -164,6 +164,11 @@ impl Source {
 }
 
 impl Launcher {
+    /// Returns the variables of local rank and local size; empty if there is no such variable.
+    pub(super) fn local_variables(self) -> [&'static str; 2] {
+        self.source().local
+    }
+
     fn source(self) -> &'static Source {
         let mut sources = GROUPS.iter().copied().flatten();
         sources.find(|source| source.launcher == self).expect("each launcher is in the list")

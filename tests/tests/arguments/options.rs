@@ -201,7 +201,7 @@ fn more_workers_than_processors_are_warned_of() {
     assert!(warnings.lock().unwrap().is_empty());
     drop(build(1000));
     let warnings = warnings.lock().unwrap();
-    assert_eq!(*warnings, [Warning::MoreWorkersThanCpus { workers: 1000, cpus }]);
+    assert_eq!(*warnings, [Warning::MoreWorkersThanCpus { workers: 1000, cpus, processes: 1 }]);
     let text = warnings[0].to_string();
     assert!(text.contains("num_workers is 1000") && text.contains(&format!("use {cpus} CPUs")), "{text}");
 }

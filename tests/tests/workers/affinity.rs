@@ -126,7 +126,10 @@ fn the_number_of_workers_counts_the_cpus_that_they_may_use() {
     let collected = Arc::clone(&warnings);
     let builder = DataLoader::builder(Masks).num_workers(2).worker_affinity(affinity.clone());
     drop(builder.on_warning(move |warning| collected.lock().unwrap().push(warning.clone())).build().unwrap());
-    assert_eq!(*warnings.lock().unwrap(), [Warning::MoreWorkersThanCpus { workers: 2, cpus: 1 }]);
+    assert_eq!(
+        *warnings.lock().unwrap(),
+        [Warning::MoreWorkersThanCpus { workers: 2, cpus: 1, processes: 1 }]
+    );
     let auto = LoaderOptions::default().num_workers(NumWorkers::auto()).worker_affinity(affinity).resolved();
     assert_eq!(auto.num_workers, Some(AutoWorkers::default().max(16).into()));
 }

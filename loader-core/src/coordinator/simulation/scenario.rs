@@ -301,6 +301,7 @@ impl Setup {
             memory_limit: self.has_memory_limit.then_some(1 << 30),
             move_tasks: rng.random_bool(0.9),
             hedge: hedges,
+            processes: 1,
         }
     }
 
