@@ -4,8 +4,8 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, builder::PossibleValu
 use loader_core::{LoaderOptions, OptionInfo, OptionKind};
 
 /// The options that determine the indices of each batch. `loader plan` has only these.
-const ORDER: [&str; 8] =
-    ["batch_size", "shuffle", "seed", "order", "rank", "world_size", "launcher", "drop_last"];
+const ORDER: [&str; 9] =
+    ["batch_size", "shuffle", "seed", "order", "rank", "world_size", "group_size", "launcher", "drop_last"];
 
 /// The loader's options on the command line: all of them, or only those in [`ORDER`].
 #[derive(Debug, Default)]

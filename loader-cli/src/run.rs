@@ -42,7 +42,8 @@ pub(crate) fn run(
     if let Some(save) = arguments.save_state.as_deref().filter(|_| are_shared) {
         state_file::check_names(save, &files, world_size)?;
     }
-    let resumed = state_file::read_all(&files, world_size)?;
+    let (_, groups) = loader.group()?.unwrap_or((0, 1));
+    let resumed = state_file::read_all(&files, groups)?;
     let saver = arguments.save_state.as_deref().map(|path| Saver::new(state_file::of_rank(path, rank)));
     let saver = saver.transpose()?;
     let report = arguments.report.as_deref().map(|path| state_file::of_rank(path, rank));
@@ -314,7 +315,7 @@ impl Run<'_> {
 
 /// Returns the number of samples that this process loads in an epoch over `samples` samples.
 fn share(samples: usize, options: &LoaderOptions) -> usize {
-    let (Some(rank), Some(world_size)) = (options.rank, options.world_size) else { return samples };
+    let Ok(Some((rank, world_size))) = options.group() else { return samples };
     let sampler = DistributedSampler::new(samples, world_size, rank);
     sampler.map_or(samples, |sampler| sampler.drop_last(options.drop_last.unwrap_or(false)).len())
 }

@@ -19,11 +19,11 @@ use crate::{
 /// the run.
 static UNSAVED: Mutex<Option<(PathBuf, State)>> = Mutex::new(None);
 
-/// Reads the state that a run of `world_size` ranks resumes. The states of several files, or that of the only
-/// process of a run, are merged if the number of ranks has changed. Returns `None` if there are no files.
-pub(crate) fn read_all(paths: &[PathBuf], world_size: usize) -> Result<Option<State>, Stop> {
+/// Reads the state that a run of `groups` groups of ranks resumes. The states of several files, or that of the only
+/// process of a run, are merged if the number of groups has changed. Returns `None` if there are no files.
+pub(crate) fn read_all(paths: &[PathBuf], groups: usize) -> Result<Option<State>, Stop> {
     let mut states = paths.iter().map(|path| read(path)).collect::<Result<Vec<_>, _>>()?;
-    let is_single_process = |state: &State| state.world_size() == 1 && world_size > 1 && !state.is_merged();
+    let is_single_process = |state: &State| state.world_size() == 1 && groups > 1 && !state.is_merged();
     if states.len() > 1 || states.first().is_some_and(is_single_process) {
         return State::merge(states).map(Some).map_err(Stop::StatesNotMerged);
     }

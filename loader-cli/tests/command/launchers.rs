@@ -85,6 +85,49 @@ fn the_user_overrides_the_launcher() {
     );
 }
 
+/// With tensor parallelism, two ranks read the same data, and write files of their own.
+#[test]
+fn the_ranks_of_a_group_load_the_same_share_and_write_files_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let files = [
+        format!("--save-state={}", path("state-{rank}")),
+        format!("--trace={}", path("trace-{rank}")),
+        format!("--report={}", path("report-{rank}")),
+    ];
+    let rank = |rank: usize, options: &[&str]| {
+        let rank = rank.to_string();
+        let launched = [("RANK", &*rank), ("WORLD_SIZE", "4"), ("LOADER_GROUP_SIZE", "2")];
+        run_with(&[&OPTIONS[..], options].concat(), &launched)
+    };
+    let stopped = [0, 1, 2, 3].map(|number| {
+        let options = ["--stop-after=1", &files[0], &files[1], &files[2]];
+        let finished = rank(number, &options);
+        let start = finished.assert_status(0).named("start").remove(0);
+        // Of nine photographs, two groups load five each.
+        assert_eq!((&start["launched"]["rank"], &start["samples"]), (&json!(number), &json!(5)));
+        for file in ["trace", "report"] {
+            assert!(folder.path().join(format!("{file}-{number}")).is_file());
+        }
+        fs::read(folder.path().join(format!("state-{number}"))).unwrap()
+    });
+    assert!(stopped[0] == stopped[1] && stopped[1] != stopped[2] && stopped[2] == stopped[3]);
+
+    // One state of each group is enough for a single process.
+    let both = ["--resume", &path("state-0"), &path("state-2")];
+    let rest = run(&[&OPTIONS[..], &both].concat()).assert_status(0).events();
+    let whole = run(&OPTIONS).assert_status(0).events();
+    assert_eq!(digests(&rest), digests(&whole));
+    let own = rank(3, &["--resume", &path("state-{rank}")]);
+    assert_eq!(own.assert_status(0).named("epoch").len(), 1);
+
+    let uneven = rank(0, &["--group-size=3", "--num-workers=1"]);
+    let events = uneven.assert_status(2).events();
+    let message = events[0]["message"].as_str().unwrap();
+    let expected = "group_size: 4 ranks cannot be divided into groups of 3";
+    assert!(events.len() == 1 && message.contains(expected), "{message}");
+}
+
 #[test]
 fn a_rank_that_is_not_clear_ends_the_run_before_a_worker_starts() {
     let refused = |arguments: &[&str], variables: &[(&str, &str)], kind: &str, expected: &str| {

@@ -249,6 +249,34 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
+    /// Gives the same share to `group_size` consecutive ranks; 1 by default. With tensor or pipeline parallelism, the
+    /// ranks of a group train one copy of the model, and read the same data. Process `rank` of `world_size` then
+    /// loads share `rank / group_size` of `world_size / group_size`, whether [`distributed`](Self::distributed) or a
+    /// [launcher](Self::launcher) gives these numbers. `{rank}` in the name of a file still stands for `rank`, so each
+    /// process writes files of its own. Without a rank the option has no effect.
+    ///
+    /// The ranks of a group have equal states. To resume with another number of groups,
+    /// [merge](crate::State::merge) one state of each group.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::prelude::*;
+    ///
+    /// let share = |rank| {
+    ///     let numbers = TensorDataset::new(Tensor::from_slice(&[0i64, 1, 2, 3], [4])?)?;
+    ///     let builder = DataLoader::builder(numbers).batch_size(2).distributed(rank, 4).group_size(2);
+    ///     anyhow::Ok(builder.build()?.iter()?.next().unwrap()?.as_slice().to_vec())
+    /// };
+    /// assert_eq!((share(0)?, share(1)?), (vec![0, 2], vec![0, 2]));
+    /// assert_eq!((share(2)?, share(3)?), (vec![1, 3], vec![1, 3]));
+    /// # anyhow::Ok(())
+    /// ```
+    #[must_use]
+    pub fn group_size(mut self, group_size: usize) -> Self {
+        self.settings.options.group_size = Some(group_size);
+        self
+    }
+
     /// Sets whether the rank and the world size, if [`distributed`](Self::distributed) does not give them,
     /// are those that the launcher of this process, such as torchrun or mpirun, has put into the environment.
     /// If this method is not called, `build()` warns if the loader loads the whole dataset in each of several

@@ -12,12 +12,12 @@ use crate::{
 
 impl LoaderOptions {
     /// Returns the batch sampler of a loader with these options, without a sampler of the user's, for a
-    /// dataset of `samples` samples. It depends on `batch_size`, `shuffle`, `drop_last`, `order`, `rank` and
-    /// `world_size`.
+    /// dataset of `samples` samples. It depends on `batch_size`, `shuffle`, `drop_last`, `order`, `rank`,
+    /// `world_size` and `group_size`.
     ///
     /// # Errors
     /// - [`Error::InvalidOption`]: the batch size is 0, `rank` is not below `world_size`, only one of these
-    ///   two is set, or the machine's memory cannot hold the order or a batch of indices.
+    ///   two is set, `group_size` does not divide `world_size`, or the machine's memory cannot hold the order or a batch of indices.
     /// - [`Error::EmptyDataset`]: `shuffle` is set and there are no samples, as in PyTorch.
     ///
     /// # Examples
@@ -96,7 +96,7 @@ impl LoaderOptions {
                 EpochOrder::Distributed(own.unwrap_or_else(|| share(samples, 1, 0, false)).shuffle(shuffle))
             }
         };
-        let (rank, world_size) = self.rank_and_world_size()?.unwrap_or((0, 1));
+        let (rank, world_size) = self.group()?.unwrap_or((0, 1));
         let batch_size = self.batch_size.unwrap_or_else(default::batch_size);
         let drop_last = self.drop_last.unwrap_or_else(default::drop_last);
         Ok(Sharing { order, rank, world_size, batch_size, drop_last })
@@ -104,11 +104,35 @@ impl LoaderOptions {
 
     /// The sampler of this process's share, if `rank` and `world_size` are set.
     fn share(&self, samples: usize) -> Result<Option<DistributedSampler>, Error> {
-        let Some((rank, world_size)) = self.rank_and_world_size()? else { return Ok(None) };
+        let Some((rank, world_size)) = self.group()? else { return Ok(None) };
         let option = if world_size == 0 { "world_size" } else { "rank" };
         DistributedSampler::new(samples, world_size, rank)
             .map(Some)
             .or_else(|error| invalid(option, format!("{error} (see `distributed`)")))
+    }
+
+    /// Returns the number of this process's group, and the number of groups: each group loads a share of the
+    /// samples. Without `group_size`, each process is a group. Returns `None` without a rank.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`]: only one of `rank` and `world_size` is set, `rank` is not below `world_size`, or
+    /// `group_size` does not divide `world_size`.
+    pub fn group(&self) -> Result<Option<(usize, usize)>, Error> {
+        let size = self.group_size.unwrap_or_else(default::group_size);
+        if size == 0 {
+            return invalid("group_size", "a group has at least one rank; use 1 or more");
+        }
+        let Some((rank, world_size)) = self.rank_and_world_size()? else { return Ok(None) };
+        if !world_size.is_multiple_of(size) {
+            let problem = format!(
+                "{world_size} ranks cannot be divided into groups of {size}; use a divisor of the number of ranks"
+            );
+            return invalid("group_size", problem);
+        }
+        if size > 1 && rank >= world_size {
+            return invalid("rank", format!("{rank} is not below world_size, which is {world_size}"));
+        }
+        Ok(Some((rank / size, world_size / size)))
     }
 
     fn rank_and_world_size(&self) -> Result<Option<(usize, usize)>, Error> {
@@ -125,7 +149,7 @@ impl LoaderOptions {
     pub(super) fn first_and_all_shards(&self, shards: usize) -> Result<(usize, usize), Error> {
         // Only to check the rank.
         self.share(0)?;
-        let (rank, world_size) = self.rank_and_world_size()?.unwrap_or((0, 1));
+        let (rank, world_size) = self.group()?.unwrap_or((0, 1));
         match shards.checked_mul(world_size) {
             Some(all) => Ok((rank * shards, all)),
             None => {
@@ -152,6 +176,30 @@ mod tests {
 
     fn batches(options: &LoaderOptions, samples: usize) -> Vec<Vec<usize>> {
         options.batch_sampler(samples).unwrap().batches(Epoch::new(0, 0)).collect()
+    }
+
+    #[test]
+    fn the_ranks_of_a_group_load_the_same_batches() {
+        let options = |rank, world_size| LoaderOptions { group_size: Some(2), ..options(rank, world_size) };
+        let batches = |options: LoaderOptions| {
+            let batches = options.shuffle(true).batch_sampler(12).unwrap();
+            batches.batches(Epoch::new(3, 0)).collect::<Vec<_>>()
+        };
+        for rank in 0..6 {
+            let group = LoaderOptions { rank: Some(rank / 2), world_size: Some(3), ..options(None, None) };
+            let group = LoaderOptions { group_size: None, ..group };
+            assert_eq!(batches(options(Some(rank), Some(6))), batches(group));
+            assert_eq!(options(Some(rank), Some(6)).first_and_all_shards(4).unwrap(), (rank / 2 * 4, 12));
+        }
+        // Without a rank, the process loads the whole dataset.
+        assert_eq!(batches(options(None, None)).concat().len(), 12);
+        let message = |options: LoaderOptions| options.batch_sampler(10).unwrap_err().to_string();
+        let uneven =
+            "group_size: 5 ranks cannot be divided into groups of 2; use a divisor of the number of ranks";
+        assert_eq!(message(options(Some(0), Some(5))), uneven);
+        assert_eq!(message(options(Some(6), Some(6))), "rank: 6 is not below world_size, which is 6");
+        let none = message(options(Some(0), Some(4)).group_size(0));
+        assert_eq!(none, "group_size: a group has at least one rank; use 1 or more");
     }
 
     #[test]

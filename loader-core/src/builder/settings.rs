@@ -123,7 +123,8 @@ impl Settings {
             true => SharePolicy::DropLast,
             false => SharePolicy::Repeat,
         };
-        let (rank, world_size) = (self.options.rank.unwrap_or(0), self.options.world_size.unwrap_or(1));
+        // The options were checked when the order was made.
+        let (rank, world_size) = self.options.group().ok().flatten().unwrap_or((0, 1));
         let share = Share { rank, world_size, policy };
         Origin { seed: self.seed(), order, samples, share, pipeline: Arc::new(pipeline) }
     }
@@ -328,7 +329,7 @@ impl Settings {
             (Some(_), Some(_)) if self.is_distributed => Some("distributed"),
             (Some(_), _) => Some("rank"),
             (None, Some(_)) => Some("world_size"),
-            (None, None) => None,
+            (None, None) => self.options.group_size.filter(|&size| size > 1).map(|_| "group_size"),
         }
     }
 

@@ -239,6 +239,7 @@ mod tests {
             order: Some(Order::Torch),
             rank: Some(1),
             world_size: Some(4),
+            group_size: Some(2),
             launcher: Some(LauncherMode::Off),
             drop_last: Some(true),
             num_workers: Some(NumWorkers::auto()),

@@ -162,6 +162,13 @@ options! {
             bounds: "at least 1; needs `rank`",
             help: "Number of processes that train together; needs --rank",
         },
+        /// Number of consecutive ranks that load the same samples, at least 1; 1 by default. See
+        /// [`Builder::group_size`](crate::Builder::group_size).
+        group_size: usize = 1 => {
+            section: "distributed",
+            bounds: "at least 1; divides `world_size`",
+            help: "Number of consecutive ranks that load the same samples, as with tensor or pipeline parallelism",
+        },
         /// Whether the rank and the world size, if they are not set, are those that a launcher such as
         /// torchrun gave this process in environment variables. Not by default.
         launcher: LauncherMode => {
@@ -309,14 +316,14 @@ options! {
             without_workers: Invalid,
         },
         /// File for a trace of main and the workers, which the loader replaces at the end of each epoch; none by
-        /// default. In its name, `{rank}` stands for the rank.
+        /// default. In its name, `{rank}` stands for the rank, also in a group of ranks.
         trace: PathBuf => {
             section: "report",
             help: "File for a trace of main and the workers, for Perfetto or Chrome",
             default_note: "none",
         },
         /// File for a trace of the last events, which the loader writes if an error ends the epoch, and when it has
-        /// replaced a worker; none by default. In its name, `{rank}` stands for the rank.
+        /// replaced a worker; none by default. In its name, `{rank}` stands for the rank, also in a group of ranks.
         trace_on_failure: PathBuf => {
             section: "report",
             help: "File for a trace of the last events, written if an error ends the epoch or a worker is replaced",
