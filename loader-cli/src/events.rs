@@ -88,6 +88,8 @@ pub(crate) struct EpochFigures<'a> {
     epoch: u64,
     batches: u64,
     samples: u64,
+    /// How many of `samples` the rank repeats, so that all ranks have equally many.
+    repeated: u64,
     seconds: f64,
     samples_per_second: f64,
     first_batch_seconds: Option<f64>,
@@ -184,6 +186,7 @@ impl<'a> Event<'a> {
             epoch: report.epoch,
             batches: report.batches,
             samples: report.samples,
+            repeated: report.repeated,
             seconds: report.elapsed.as_secs_f64(),
             samples_per_second: report.samples_per_second(),
             first_batch_seconds: report.first_batch.map(|after| after.as_secs_f64()),

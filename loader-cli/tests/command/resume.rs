@@ -79,7 +79,12 @@ fn ranks_together_have_the_digest_of_one_process() {
         let finished = run(&[&shared[..], &options, &["--num-workers", "2"]].concat());
         let epoch = finished.assert_status(0).named("epoch").remove(0);
         let digest = u128::from_str_radix(epoch["sample_digest"].as_str().unwrap(), 16).unwrap();
-        (digest, epoch["digest_samples"].as_u64().unwrap())
+        let [samples, repeated, counted] =
+            ["samples", "repeated", "digest_samples"].map(|name| epoch[name].as_u64().unwrap());
+        // Of two ranks, the second loads a sample that the first has too.
+        assert_eq!(repeated, u64::from((rank.as_str(), world_size.as_str()) == ("1", "2")), "{epoch}");
+        assert_eq!(samples - repeated, counted, "{epoch}");
+        (digest, counted)
     };
     let union = |world_size, batch_size| {
         let shares = (0..world_size).map(|rank| share(rank, world_size, batch_size));
@@ -87,7 +92,6 @@ fn ranks_together_have_the_digest_of_one_process() {
     };
     let whole = union(1, "4");
     assert_eq!(whole.1, 9);
-    // Of two ranks, the second loads a sample that the first has too.
     assert_eq!(union(2, "2"), whole);
     assert_eq!(union(3, "1"), whole);
 }
