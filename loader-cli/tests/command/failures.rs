@@ -1,6 +1,6 @@
 //! Invalid arguments and configs, and runs that fail.
 
-use std::fs;
+use std::{fs, net::TcpListener};
 
 use nix::sys::signal::{Signal, kill};
 use serde_json::json;
@@ -41,6 +41,28 @@ fn invalid_arguments_are_refused() {
     assert!(refusal(&["plan", "--length", "many"]).contains("invalid value 'many'"));
     run(&[]).assert_status(2);
     run(&["--help"]).assert_status(0);
+}
+
+/// What cannot be written or served ends the run before it starts a worker, and so before the event `start`.
+#[test]
+fn a_port_in_use_and_a_trace_that_cannot_be_written_end_the_run_before_a_worker_starts() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let message = refusal(&["run", PHOTOS, "--num-workers=1", "--metrics", &address]);
+    let expected = format!("metrics: the loader cannot listen at {address}: ");
+    assert!(message.starts_with(&expected) && message.contains("choose a free port"), "{message}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing/trace.json").to_str().unwrap().to_owned();
+    let existing = folder.path().to_str().unwrap().to_owned();
+    for option in ["trace", "trace-on-failure"] {
+        for path in [&missing, &existing] {
+            let message = refusal(&["run", PHOTOS, "--num-workers=1", &format!("--{option}={path}")]);
+            let expected = format!("{}: `{path}` cannot be written: ", option.replace('-', "_"));
+            assert!(message.starts_with(&expected), "{message}");
+        }
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
 #[test]
