@@ -132,6 +132,17 @@ mod with_the_stub {
         }
     }
 
+    /// A device may read page-locked memory after the deleter of a DLPack tensor has freed it. So the safe export
+    /// copies, and the other one holds the slot: the program checks both.
+    #[test]
+    fn a_dlpack_tensor_of_a_page_locked_batch_is_a_copy_unless_the_caller_keeps_the_slot() {
+        let _watchdog = Watchdog::start();
+        for workers in [2, 0] {
+            let (seen, _) = run("dlpack", workers, &[]);
+            assert_pinned(&seen, 2);
+        }
+    }
+
     #[test]
     fn the_loader_uses_the_device_of_the_program() {
         let _watchdog = Watchdog::start();

@@ -1,5 +1,5 @@
 //! A main process with `pin_memory`: `test-pinning WAY WORKERS`. It prints what it saw as one JSON line.
-#![allow(unsafe_code)] // for `fork`
+#![allow(unsafe_code)] // for `fork`, and for a DLPack tensor over page-locked memory
 
 use std::{
     process,
@@ -98,6 +98,11 @@ fn main() -> anyhow::Result<()> {
         "fork" => {
             let loader = prepare(DataLoader::builder(Noise { count: 40 }), workers, &warnings).build()?;
             in_a_fork(&loader, &warnings)?
+        }
+        #[cfg(feature = "cuda")]
+        "dlpack" => {
+            let loader = prepare(DataLoader::builder(Noise { count: 400 }), workers, &warnings).build()?;
+            dlpack::exports(&loader)?
         }
         _ => anyhow::bail!("unknown way: {way}"),
     };
@@ -199,6 +204,75 @@ fn in_a_fork(
         }
     }
     Ok(seen)
+}
+
+/// DLPack tensors of page-locked batches.
+#[cfg(feature = "cuda")]
+mod dlpack {
+    use std::slice;
+
+    use anyhow::ensure;
+    use loader_core::Iter;
+    use loader_dlpack::{Dlpack, IntoDlpack};
+
+    use super::*;
+
+    type Batch = (Tensor<u64>, Tensor<f32>, Vec<String>);
+
+    /// Exports two batches, one with each method. While the DLPack tensor lives, it must keep its elements, whatever
+    /// happens to the slot.
+    pub(super) fn exports(loader: &DataLoader<Batch>) -> anyhow::Result<Seen> {
+        let mut seen = Seen::default();
+        let mut batches = loader.iter()?;
+
+        let (numbers, slot, elements) = next(&mut batches, &mut seen)?;
+        let copy = numbers.into_dlpack()?;
+        ensure!(address(&copy)? != slot, "page-locked memory is exported without a copy");
+        ensure!(reaches(&mut batches, slot, 40)?, "a copy holds the slot");
+        ensure!(bytes(&copy)? == elements, "the copy has changed");
+
+        let (numbers, slot, elements) = next(&mut batches, &mut seen)?;
+        // SAFETY: no device copies from the memory.
+        let lent = unsafe { numbers.into_dlpack_pinned() }?;
+        ensure!(address(&lent)? == slot, "`into_dlpack_pinned` has copied");
+        ensure!(!reaches(&mut batches, slot, 20)?, "the slot is reused before the DLPack tensor is dropped");
+        ensure!(bytes(&lent)? == elements, "the slot has changed");
+        drop(lent);
+        ensure!(
+            reaches(&mut batches, slot, 40)?,
+            "the slot is not reused after the DLPack tensor was dropped"
+        );
+        Ok(seen)
+    }
+
+    /// Returns the first tensor of the next batch, its address and its bytes.
+    fn next(batches: &mut Iter<Batch>, seen: &mut Seen) -> anyhow::Result<(Tensor<u64>, usize, Vec<u8>)> {
+        let (numbers, noise, _) = batches.next().expect("a batch")?;
+        seen.add(&[looked_at(&numbers), looked_at(&noise)]);
+        let (address, bytes) = (numbers.as_bytes().as_ptr() as usize, numbers.as_bytes().to_vec());
+        Ok((numbers, address, bytes))
+    }
+
+    /// True if the first tensor of one of the next `count` batches has this address.
+    fn reaches(batches: &mut Iter<Batch>, address: usize, count: usize) -> anyhow::Result<bool> {
+        for _ in 0..count {
+            let (numbers, ..) = batches.next().expect("a batch")?;
+            if numbers.as_bytes().as_ptr() as usize == address {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn address(managed: &Dlpack) -> anyhow::Result<usize> {
+        Ok(managed.validate()?.data_ptr() as usize)
+    }
+
+    fn bytes(managed: &Dlpack) -> anyhow::Result<&[u8]> {
+        let tensor = managed.validate()?;
+        // SAFETY: the managed tensor owns that many bytes at this address.
+        Ok(unsafe { slice::from_raw_parts(tensor.data_ptr().cast(), tensor.num_bytes()) })
+    }
 }
 
 /// A struct in a struct.
