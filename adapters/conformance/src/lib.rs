@@ -1,4 +1,4 @@
-//! The tests that the adapters to burn, candle, DLPack and ndarray share.
+//! The tests that the adapters to burn, candle, DLPack, ndarray and safetensors share.
 //!
 //! An adapter describes itself with the trait [`Adapter`], and its tests call [`suite!`]. The suite checks
 //! dtypes, shapes, values bit for bit, the number of copies, and, with real workers, that a slot is reused
@@ -25,8 +25,9 @@ pub use layout::{a_copied_tensor_is_allocated_once, every_shape_arrives, shapes_
 #[doc(hidden)]
 pub use loader::init_before_main;
 pub use slots::{
-    a_slot_is_reused_after_the_last_tensor_only, held_tensors_hold_slots_unless_copied,
-    tensors_are_dropped_on_other_threads, writing_leaves_other_tensors_of_the_slot_alone,
+    a_slot_is_reused_after_the_last_tensor_only, batches_are_exported_ahead,
+    held_tensors_hold_slots_unless_copied, tensors_are_dropped_on_other_threads,
+    writing_leaves_other_tensors_of_the_slot_alone,
 };
 pub use values::{every_dtype_arrives_bit_for_bit_or_is_refused, invalid_truth_values_arrive_as_true};
 
@@ -53,7 +54,7 @@ pub struct Inspected {
 }
 
 /// An adapter, as the suite sees it.
-pub trait Adapter {
+pub trait Adapter: 'static {
     /// A tensor of the framework. An adapter whose tensors borrow from an [`AnyTensor`] names `AnyTensor`
     /// here, and makes the borrowing tensor in each method.
     type Tensor: Send + 'static;
@@ -127,6 +128,7 @@ macro_rules! suite {
             shapes_that_overflow_are_refused
             a_copied_tensor_is_allocated_once
             a_slot_is_reused_after_the_last_tensor_only
+            batches_are_exported_ahead
             held_tensors_hold_slots_unless_copied
             tensors_are_dropped_on_other_threads
             writing_leaves_other_tensors_of_the_slot_alone

@@ -1,6 +1,6 @@
 //! How long a tensor of a framework holds the slot of its batch, with real workers.
 
-use std::{thread, time::Duration};
+use std::{collections::HashSet, thread, time::Duration};
 
 use loader::{DType, DataLoader, Error, Iter, SlotError, prelude::*};
 use serde::{Deserialize, Serialize};
@@ -117,6 +117,32 @@ pub fn tensors_are_dropped_on_other_threads<A: Adapter>() {
         let bytes = thread::spawn(move || A::inspect(&exported).bytes).join().unwrap();
         assert!(bytes.iter().all(|&byte| usize::from(byte) == number));
     }
+}
+
+/// With `convert_ahead`, a thread exports the batches: they arrive in order, and their slots are reused. After the
+/// iterator was dropped in the middle of an epoch, a tensor that it has returned stays the same.
+pub fn batches_are_exported_ahead<A: Adapter>() {
+    let _watchdog = Watchdog::start();
+    let ahead = || epoch().convert_ahead(2, |batch| Ok(export::<A>(batch))).unwrap();
+    let is_batch = |tensor: &A::Tensor, number: usize| A::inspect(tensor).bytes == vec![number as u8; BATCH];
+    let mut addresses = HashSet::new();
+    let mut count = 0;
+    for (number, exported) in ahead().enumerate() {
+        let exported = exported.unwrap();
+        assert!(is_batch(&exported, number), "batch {number}");
+        addresses.insert(A::inspect(&exported).address);
+        count += 1;
+    }
+    assert_eq!(count, BATCHES);
+    if A::COPIES == Copies::Zero {
+        let most = LIMIT as usize / BATCH;
+        assert!(addresses.len() <= most, "{} slots, but there is room for {most}", addresses.len());
+    }
+    let mut exported = ahead();
+    drop(exported.next());
+    let kept = exported.next().unwrap().unwrap();
+    drop(exported);
+    assert!(is_batch(&kept, 1));
 }
 
 /// A batch has several tensors in one slot. Writing to a tensor of the framework changes none of the others.

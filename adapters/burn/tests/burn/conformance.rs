@@ -1,4 +1,4 @@
-//! The tests that the adapters to burn, candle, DLPack and ndarray share.
+//! The tests that the adapters to burn, candle, DLPack, ndarray and safetensors share.
 
 use std::sync::Mutex;
 
