@@ -13,11 +13,11 @@ use burn_core::{
     },
     tensor::Device,
 };
-use loader_core::{DataLoader, Iter, collate::Batch};
+use loader_core::{DataLoader, EpochReport, collate::Batch};
 
 use crate::{
     Error,
-    epoch::{BoxError, Convert, Epoch},
+    epoch::{Batches, BoxError, Convert, Epoch, LastReport},
 };
 
 type Build<B> = dyn Fn(Range<usize>) -> Result<DataLoader<B>, BoxError> + Send + Sync;
@@ -27,7 +27,11 @@ type Build<B> = dyn Fn(Range<usize>) -> Result<DataLoader<B>, BoxError> + Send +
 ///
 /// Each call of `iter`, on this loader or on one that `to_device` has made of it, starts the next epoch; see
 /// [`first_epoch`](Self::first_epoch). A function converts each `B` to an `O`, on the thread that asks for the
-/// batch. The device is burn's default until [`device`](Self::device) or `to_device` sets it.
+/// batch, or [ahead](Self::ahead) of it on another one. The device is burn's default until [`device`](Self::device) or
+/// `to_device` sets it.
+///
+/// A program keeps a clone of the `Arc` that it gives to burn's learner, to ask for the [report](Self::last_report) of
+/// the last epoch and for the [loader](Self::loader) with its statistics.
 ///
 /// A batch that fails is a `DatasetError` with the loader's [`Error`](loader_core::Error) as its source. The
 /// iterator continues after it as [`Iter`] does. Burn's learner ends the training.
@@ -60,8 +64,11 @@ pub struct BurnLoader<B, O> {
     source: Source<B>,
     convert: Arc<Convert<B, O>>,
     device: Option<Device>,
+    /// Number of batches that a thread keeps converted; 0 if there is no thread.
+    ahead: usize,
     /// The epoch that `iter` starts next.
     epoch: Arc<Mutex<u64>>,
+    last_report: Arc<LastReport>,
 }
 
 /// What a [`BurnLoader`] loads.
@@ -83,12 +90,12 @@ struct Part<B> {
     build: Arc<Build<B>>,
 }
 
-impl<B: Batch, O: 'static> BurnLoader<B, O> {
+impl<B: Batch, O: Send + 'static> BurnLoader<B, O> {
     /// Adapts `loader`. `convert` turns each batch of the loader into the batch that burn gets, for example with
     /// [`to_burn`](crate::ToBurn::to_burn). It returns a `Result` with any error.
     ///
-    /// The number of items for burn's progress is [`DataLoader::samples`], also if the loader loads only the
-    /// share of a rank, and 0 if it is not known. The progress is completed by the last batch if the number of
+    /// The number of items for burn's progress is the share of the rank in [`DataLoader::samples`], rounded up, and 0
+    /// if it is not known. The progress is completed by the last batch if the number of
     /// batches is known: for a map-style dataset, and with
     /// [`steps_per_epoch`](loader_core::Builder::steps_per_epoch). For other streams it is never completed, nor
     /// if all samples after the last batch are left out because they are bad. Burn's gradient accumulation then
@@ -145,13 +152,25 @@ impl<B: Batch, O: 'static> BurnLoader<B, O> {
         convert: impl Fn(B, &Device) -> Result<O, E> + Send + Sync + 'static,
     ) -> Self {
         let convert = Arc::new(move |batch, device: &Device| convert(batch, device).map_err(Into::into));
-        Self { source, convert, device: None, epoch: Arc::default() }
+        Self { source, convert, device: None, ahead: 0, epoch: Arc::default(), last_report: Arc::default() }
     }
 
     /// Sets the device of the batches.
     #[must_use]
     pub fn device(mut self, device: &Device) -> Self {
         self.device = Some(device.clone());
+        self
+    }
+
+    /// Lets a thread convert the batches before burn asks for them, and keep at most `batches` of them ready, as
+    /// [`Iter::convert_ahead`](loader_core::Iter::convert_ahead) does: copies to a device and the work of a `Batcher`
+    /// then go on during the training step. 0, the default, starts no thread.
+    ///
+    /// Batches, their order, errors and progress are the same, but a panic of the conversion is an error,
+    /// [`ConversionFailed`](loader_core::Error::ConversionFailed). Converted batches that wait hold their slots.
+    #[must_use]
+    pub fn ahead(mut self, batches: usize) -> Self {
+        self.ahead = batches;
         self
     }
 
@@ -164,10 +183,49 @@ impl<B: Batch, O: 'static> BurnLoader<B, O> {
         self
     }
 
+    /// Returns the report of the epoch that was over last: its iterator, on this loader or on one that `to_device` has
+    /// made of it, has returned `None`. It is `None` before that. The parts that `slice` has made have reports of
+    /// their own.
+    ///
+    /// # Examples
+    /// ```
+    /// # use burn_core::data::dataloader::DataLoader as _;
+    /// # use loader_burn::{BurnLoader, ToBurn};
+    /// # use loader_core::{DataLoader, TensorDataset};
+    /// # let numbers = TensorDataset::new(loader_core::Tensor::from_slice(&[1_i64, 2, 3], [3])?)?;
+    /// # let loader = DataLoader::builder(numbers).batch_size(2).build()?;
+    /// let loader = BurnLoader::new(loader, |batch, device| batch.to_burn::<1>(device));
+    /// assert_eq!(loader.iter().count(), 2);
+    /// let report = loader.last_report().expect("an epoch is over");
+    /// assert_eq!((report.epoch, report.samples), (0, 3));
+    /// # anyhow::Ok(())
+    /// ```
+    pub fn last_report(&self) -> Option<EpochReport> {
+        self.last_report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns the loader of the batches, for example for its [statistics](DataLoader::stats); `None` for a part
+    /// without items, and for one that could not be made.
+    pub fn loader(&self) -> Option<&DataLoader<B>> {
+        self.source.loader().ok().flatten().map(|loader| &**loader)
+    }
+
     /// Returns the same loader with another source, which begins with the epoch that this one starts next.
     fn part(&self, source: Source<B>) -> Self {
         let epoch = Arc::new(Mutex::new(self.next_epoch()));
-        Self { source, convert: Arc::clone(&self.convert), device: self.device.clone(), epoch }
+        Self { source, epoch, last_report: Arc::default(), ..self.shared() }
+    }
+
+    /// Returns the same loader, which counts epochs and leaves its reports together with this one.
+    fn shared(&self) -> Self {
+        Self {
+            source: self.source.clone(),
+            convert: Arc::clone(&self.convert),
+            device: self.device.clone(),
+            ahead: self.ahead,
+            epoch: Arc::clone(&self.epoch),
+            last_report: Arc::clone(&self.last_report),
+        }
     }
 
     fn next_epoch(&self) -> u64 {
@@ -175,18 +233,20 @@ impl<B: Batch, O: 'static> BurnLoader<B, O> {
     }
 
     /// Starts the next epoch, and counts it if it could be started. Returns `None` if there are no items.
-    fn start(&self) -> Result<Option<Iter<B>>, DatasetError> {
+    fn start(&self) -> Result<Option<Batches<B, O>>, DatasetError> {
         let Some(loader) = self.source.loader().map_err(DatasetError::new)? else {
             return Ok(None);
         };
         let mut epoch = self.epoch.lock().unwrap_or_else(PoisonError::into_inner);
         let iter = loader.epoch(*epoch).map_err(DatasetError::new)?;
+        let (convert, device) = (Arc::clone(&self.convert), self.device.clone().unwrap_or_default());
+        let batches = Batches::new(iter, self.ahead, convert, device).map_err(DatasetError::new)?;
         *epoch = epoch.saturating_add(1);
-        Ok(Some(iter))
+        Ok(Some(batches))
     }
 }
 
-impl<I: Send + 'static, O: 'static> BurnLoader<Vec<I>, O>
+impl<I: Send + 'static, O: Send + 'static> BurnLoader<Vec<I>, O>
 where
     Vec<I>: Batch,
 {
@@ -273,28 +333,23 @@ impl<B: Batch> Part<B> {
     }
 }
 
-impl<B: Batch, O: 'static> BurnDataLoader<O> for BurnLoader<B, O> {
+impl<B: Batch, O: Send + 'static> BurnDataLoader<O> for BurnLoader<B, O> {
     fn iter<'a>(&'a self) -> Box<dyn DataLoaderIterator<O> + 'a> {
-        let device = self.device.clone().unwrap_or_default();
-        let started = self.start();
-        Box::new(Epoch::new(started, Arc::clone(&self.convert), device, self.num_items()))
+        Box::new(Epoch::new(self.start(), self.num_items(), Arc::clone(&self.last_report)))
     }
 
     fn num_items(&self) -> usize {
         match &self.source {
-            Source::Whole(loader) => loader.samples().unwrap_or(0),
+            Source::Whole(loader) => {
+                loader.samples().map_or(0, |samples| samples.div_ceil(loader.state().world_size()))
+            }
             Source::Part(part) => part.items.len(),
             Source::Failed(_) => 0,
         }
     }
 
     fn to_device(&self, device: &Device) -> Arc<dyn BurnDataLoader<O>> {
-        Arc::new(Self {
-            source: self.source.clone(),
-            convert: Arc::clone(&self.convert),
-            device: Some(device.clone()),
-            epoch: Arc::clone(&self.epoch),
-        })
+        Arc::new(Self { device: Some(device.clone()), ..self.shared() })
     }
 
     fn slice(&self, start: usize, end: usize) -> Arc<dyn BurnDataLoader<O>> {

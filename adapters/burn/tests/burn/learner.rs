@@ -87,7 +87,7 @@ impl InferenceStep for Linear {
 /// The points of each batch that the training has got, in its order.
 type Log = Arc<Mutex<Vec<f32>>>;
 
-fn train_loader(line: Line) -> (Arc<dyn BurnDataLoader<Points>>, Log) {
+fn train_loader(line: Line) -> (Arc<BurnLoader<Batch, Points>>, Log) {
     let log = Log::default();
     let build = move |items: Range<usize>| {
         let part = Subset::new(line.clone(), items)?;
@@ -98,7 +98,7 @@ fn train_loader(line: Line) -> (Arc<dyn BurnDataLoader<Points>>, Log) {
         seen.lock().unwrap().extend_from_slice(x.as_slice());
         anyhow::Ok(Points { x: x.to_burn(device)?, y: y.to_burn(device)? })
     };
-    (Arc::new(BurnLoader::splittable(ITEMS, build, convert).unwrap()), log)
+    (Arc::new(BurnLoader::splittable(ITEMS, build, convert).unwrap().ahead(2)), log)
 }
 
 fn valid_loader() -> Arc<dyn BurnDataLoader<Points>> {
@@ -141,8 +141,11 @@ fn check(result: &LearningResult<Linear>, log: &Log) {
 fn the_learner_trains_on_one_device() {
     let _watchdog = Watchdog::start();
     let (loader, log) = train_loader(Line { bad: None });
-    let result = train(loader, ExecutionStrategy::SingleDevice(Device::flex().autodiff()));
+    let device = ExecutionStrategy::SingleDevice(Device::flex().autodiff());
+    let result = train(Arc::clone(&loader) as Arc<_>, device);
     check(&result, &log);
+    let report = loader.last_report().expect("the learner has loaded each epoch to its end");
+    assert_eq!((report.epoch, report.samples), (EPOCHS as u64 - 1, ITEMS as u64));
 }
 
 #[test]
@@ -158,8 +161,10 @@ fn the_learner_splits_the_loader_among_devices() {
 fn an_error_of_the_dataset_ends_the_training_and_is_reported() {
     let _watchdog = Watchdog::start();
     let (loader, log) = train_loader(Line { bad: Some(5) });
-    let result = train(loader, ExecutionStrategy::SingleDevice(Device::flex().autodiff()));
+    let result =
+        train(Arc::clone(&loader) as Arc<_>, ExecutionStrategy::SingleDevice(Device::flex().autodiff()));
     let error = result.error.expect("the training has ended").to_string();
     assert!(error.contains("point 5 is damaged"), "{error}");
     assert!(log.lock().unwrap().len() < ITEMS);
+    assert!(loader.last_report().is_none(), "no epoch is over");
 }

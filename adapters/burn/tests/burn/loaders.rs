@@ -18,9 +18,9 @@ type Labels = BurnTensor<1, Int>;
 
 /// Sample `n` is `n`; sample `bad` fails.
 #[derive(Clone, Serialize, Deserialize)]
-struct Numbers {
-    len: usize,
-    bad: Option<usize>,
+pub(crate) struct Numbers {
+    pub(crate) len: usize,
+    pub(crate) bad: Option<usize>,
 }
 
 impl Dataset for Numbers {
@@ -36,7 +36,7 @@ impl Dataset for Numbers {
     }
 }
 
-fn numbers(len: usize) -> Numbers {
+pub(crate) fn numbers(len: usize) -> Numbers {
     Numbers { len, bad: None }
 }
 
@@ -57,7 +57,7 @@ fn splittable(len: usize) -> BurnLoader<Tensor<i64>, Labels> {
 }
 
 /// Loads an epoch.
-fn epoch(loader: &dyn BurnDataLoader<Labels>) -> Vec<i64> {
+pub(crate) fn epoch(loader: &dyn BurnDataLoader<Labels>) -> Vec<i64> {
     loader.iter().flat_map(|batch| batch.unwrap().into_data().try_into_vec::<i64>().unwrap()).collect()
 }
 
@@ -80,7 +80,7 @@ fn each_iter_is_the_next_epoch_also_on_another_device() {
 }
 
 /// Items processed, and whether the epoch is completed, before the first batch and after each batch or error.
-fn progress<B: Batch>(loader: &BurnLoader<B, Labels>) -> Vec<(usize, bool)> {
+pub(crate) fn progress<B: Batch>(loader: &BurnLoader<B, Labels>) -> Vec<(usize, bool)> {
     let mut batches = loader.iter();
     let mut seen = vec![(batches.progress().items_processed, batches.progress().is_completed())];
     while batches.next().is_some() {
@@ -237,7 +237,7 @@ fn error_of(loader: &dyn BurnDataLoader<Labels>) -> DatasetError {
 }
 
 /// Returns the loader's or the adapter's error at the bottom of burn's.
-fn source<E: StdError + 'static>(error: &DatasetError) -> &E {
+pub(crate) fn source<E: StdError + 'static>(error: &DatasetError) -> &E {
     let mut source = error.source();
     while let Some(error) = source {
         if let Some(found) = error.downcast_ref() {
