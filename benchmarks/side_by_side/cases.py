@@ -349,13 +349,12 @@ def trace() -> Iterator[Case]:
 
 
 def burn() -> Iterator[Case]:
-    """This loader beside burn's, both behind burn's trait for loaders: with the same dataset and `Batcher`, and as each
-    comes."""
+    """This loader beside burn's, both behind burn's trait for loaders: with the same dataset and `Batcher`, with the same
+    decoder and each in its usual way, and as each comes."""
     kinds = (("images", "photographs", ["--folder", ".data/images"], "images"), ("rows", "rows of 64 floats", [], None))
-    for as_it_comes in (False, True):
-        how = ", as each comes" if as_it_comes else ""
-        flag = ["--as-it-comes"] if as_it_comes else []
-        for command, what, further, needs in kinds:
+    ways = (("", [], kinds), (", same decoder", ["--same-decoder"], kinds[:1]), (", as each comes", ["--as-it-comes"], kinds))
+    for how, flag, kinds_of_way in ways:
+        for command, what, further, needs in kinds_of_way:
             for workers in (1, 2):
                 rows = [
                     Row(f"{what} per second{how}, {count(workers)}", "", median_of("samples_per_second"), True),
@@ -383,7 +382,8 @@ def candle() -> Iterator[Case]:
                 Row(f"memory of all processes, {what}, {count(workers)}", "MB", lambda line: line["pss_mb"]),
             ]
             options = ["--workers", str(workers), *further]
-            yield Case("candle", options, rows, command, sides=CANDLE_SIDES, needs=needs, program="candle")
+            sides = CANDLE_SIDES if workers == 0 else (*CANDLE_SIDES, "threads")
+            yield Case("candle", options, rows, command, sides=sides, needs=needs, program="candle")
 
 
 def python() -> Iterator[Case]:

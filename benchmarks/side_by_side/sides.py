@@ -96,11 +96,11 @@ PYTHON_PEERS = [
     PythonPeer("spdl", "SPDL", "peers/spdl_loader.py", ["spdl.pipeline"], ["spdl"]),
 ]
 # In the order of the tables.
-TITLES = {OURS: "this loader", RUST: "this loader in Rust"} | {peer.name: peer.title for peer in PYTHON_PEERS} | {"dataloader-rs": "dataloader-rs", "burn": "burn", "loop": "a loop", "thread": "a thread and a channel"}
+TITLES = {OURS: "this loader", RUST: "this loader in Rust"} | {peer.name: peer.title for peer in PYTHON_PEERS} | {"dataloader-rs": "dataloader-rs", "burn": "burn", "loop": "a loop", "thread": "a thread and a channel", "threads": "as many threads as workers"}
 # A program of each framework, in which this loader runs beside its peers: the package, the peers, options of the build.
 FRAMEWORKS = {
     "burn": ("burn-core", ["burn"], ["--features", "vision"]),
-    "candle": ("candle-core", ["loop", "thread"], []),
+    "candle": ("candle-core", ["loop", "thread", "threads"], []),
 }
 # Each list is installed by a separate call, so that a peer without a build for this machine does not stop the others.
 INSTALLED = [["torch==2.15.0", "torchvision", "torchdata", "pillow", "numpy"], ["pyarrow", "datasets", "webdataset"], ["grain"], ["tensorflow-cpu"], ["spdl"]]

@@ -1,8 +1,8 @@
 //! Burn's data loader beside this loader, both in a program of burn and behind burn's trait `DataLoader`.
 //!
 //! Both sides have the same dataset (of burn, with the decoder of loader-data) and the same `Batcher`. With
-//! `--as-it-comes`, each has what its users would take: this loader makes the tensors in its workers, and burn has its
-//! own datasets.
+//! `--same-decoder`, they still decode in the same way, but this loader makes the tensors in its workers. With
+//! `--as-it-comes`, each has what its users would take: burn has its own datasets, too.
 
 mod loaders;
 mod options;

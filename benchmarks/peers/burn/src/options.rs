@@ -16,6 +16,10 @@ pub(crate) struct Options {
     /// Take what a user of the loader would take, in place of the same dataset and `Batcher` on both sides.
     #[arg(long)]
     pub(crate) as_it_comes: bool,
+    /// Load the same dataset on both sides, each in its usual way: the workers of this loader make the tensors, and
+    /// burn's threads call a `Batcher`.
+    #[arg(long, conflicts_with = "as_it_comes")]
+    pub(crate) same_decoder: bool,
     /// Number of worker processes, or of threads.
     #[arg(long, default_value_t = 1)]
     pub(crate) workers: usize,
@@ -52,6 +56,11 @@ pub(crate) enum Side {
 }
 
 impl Options {
+    /// True if this loader makes the tensors in its workers, and not with burn's `Batcher` in main.
+    pub(crate) fn stacks_in_workers(&self) -> bool {
+        self.loader == Side::Ours && (self.as_it_comes || self.same_decoder)
+    }
+
     /// Returns the number of samples per batch.
     pub(crate) fn batch_size(&self) -> usize {
         self.batch_size.unwrap_or(if self.workload == Workload::Rows { 64 } else { 32 })

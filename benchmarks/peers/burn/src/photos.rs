@@ -24,22 +24,19 @@ use loader::{
 use loader_burn::BurnLoader;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    Batch, Loader, loaders,
-    options::{Options, Side},
-};
+use crate::{Batch, Loader, loaders, options::Options};
 
 const SIDE: usize = 224;
 
 pub(crate) fn loader(options: &Options) -> anyhow::Result<Loader<4>> {
     let folder = options.folder.as_deref().context("--folder is missing")?;
-    match (options.as_it_comes, options.loader) {
-        (false, _) => {
-            loaders::of(options, Photos { folder: open(folder)?, loaded: AtomicU64::new(0) }, Stack)
-        }
-        (true, Side::Ours) => ours(options, folder),
-        (true, Side::Burn) => as_it_comes::loader(options, folder),
+    if options.stacks_in_workers() {
+        return ours(options, folder);
     }
+    if options.as_it_comes {
+        return as_it_comes::loader(options, folder);
+    }
+    loaders::of(options, Photos { folder: open(folder)?, loaded: AtomicU64::new(0) }, Stack)
 }
 
 fn open(folder: &Path) -> anyhow::Result<ImageFolder> {

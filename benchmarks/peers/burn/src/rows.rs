@@ -13,10 +13,7 @@ use loader::{DataLoader, TensorDataset};
 use loader_burn::{BurnLoader, ToBurn};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    Batch, Loader, loaders,
-    options::{Options, Side},
-};
+use crate::{Batch, Loader, loaders, options::Options};
 
 const ROWS: usize = 65_536;
 const COLUMNS: usize = 64;
@@ -64,11 +61,13 @@ impl Batcher<Row, Batch<2>> for Stack {
 
 pub(crate) fn loader(options: &Options) -> anyhow::Result<Loader<2>> {
     let rows: Vec<Row> = (0..ROWS).map(Row::new).collect();
-    match (options.as_it_comes, options.loader) {
-        (false, _) => loaders::of(options, Rows(rows), Stack),
-        (true, Side::Burn) => Ok(loaders::burn(options, InMemDataset::new(rows), Stack)),
-        (true, Side::Ours) => ours(options, &rows),
+    if options.stacks_in_workers() {
+        return ours(options, &rows);
     }
+    if options.as_it_comes {
+        return Ok(loaders::burn(options, InMemDataset::new(rows), Stack));
+    }
+    loaders::of(options, Rows(rows), Stack)
 }
 
 /// Tensors whose rows workers stack. The workers share their memory.

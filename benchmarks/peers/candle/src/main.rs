@@ -18,7 +18,7 @@ struct Options {
     workload: Workload,
     #[arg(long, value_enum)]
     loader: Side,
-    /// Number of workers of this loader. The usual loops have none.
+    /// Number of workers of this loader, and of threads of `threads`. The other loops have none.
     #[arg(long, default_value_t = 0)]
     workers: usize,
     /// Folder with one sub-folder of photographs per class.
@@ -45,6 +45,9 @@ enum Side {
     Loop,
     /// A thread loads batches, and sends them over a channel with room for two.
     Thread,
+    /// As many threads as workers load batches in turn. Each sends its batches over a channel with room for two, and the
+    /// loop takes them in turn, so they arrive in order.
+    Threads,
 }
 
 fn main() -> anyhow::Result<()> {

@@ -84,16 +84,10 @@ where
                     watch(load(&self.dataset, self.stack, self.batch_size, batch)?, &[])
                 })?;
             }
-            Side::Thread => {
-                let (sender, receiver) = mpsc::sync_channel(2);
-                let Self { dataset, stack, batch_size, .. } = self;
-                let thread = thread::spawn(move || {
-                    let mut all = (0..batches).map(|batch| load(&dataset, stack, batch_size, batch));
-                    // The receiver is gone if the loop has ended with an error.
-                    all.try_for_each(|batch| sender.send(batch))
-                });
-                receiver.iter().try_for_each(|batch| watch(batch?, &[]))?;
-                ensure!(matches!(thread.join(), Ok(Ok(()))), "the thread has failed");
+            Side::Thread => self.on_threads(1, batches, |pair| watch(pair, &[]))?,
+            Side::Threads => {
+                ensure!(options.workers > 0, "--loader threads needs --workers");
+                self.on_threads(options.workers, batches, |pair| watch(pair, &[]))?;
             }
             Side::Ours => {
                 let builder = DataLoader::builder(self.dataset).batch_size(self.batch_size);
@@ -104,6 +98,34 @@ where
             }
         }
         seen.figures(count)
+    }
+
+    /// Loads the batches on `count` threads, in turn, and calls `watch` with each in order.
+    fn on_threads(
+        self,
+        count: usize,
+        batches: usize,
+        mut watch: impl FnMut(Pair) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let Self { dataset, stack, batch_size, .. } = self;
+        let dataset = &dataset;
+        thread::scope(|scope| {
+            let start = |first: usize| {
+                let (sender, receiver) = mpsc::sync_channel(2);
+                scope.spawn(move || {
+                    let numbers = (first..batches).step_by(count);
+                    let mut loaded = numbers.map(|batch| load(dataset, stack, batch_size, batch));
+                    // The receiver is gone if the loop has ended with an error.
+                    loaded.try_for_each(|batch| sender.send(batch)).ok();
+                });
+                receiver
+            };
+            let receivers: Vec<_> = (0..count).map(start).collect();
+            (0..batches).try_for_each(|batch| {
+                let loaded = receivers[batch % count].recv().context("a thread has panicked")?;
+                watch(loaded?)
+            })
+        })
     }
 }
 
