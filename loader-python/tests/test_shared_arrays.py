@@ -156,6 +156,35 @@ def test_a_mapped_array_without_its_file_is_sent(tmp_path):
     assert list(rows) == expected
 
 
+def replace_tokens(tmp_path):
+    new = tmp_path / "new.bin"
+    np.full(8 * MIB, 7, dtype=np.uint16).tofile(new)
+    os.replace(new, tmp_path / "tokens.bin")
+
+
+def test_a_mapped_array_whose_file_was_replaced_is_sent(tmp_path):
+    tokens = mapped_tokens(tmp_path)
+    replace_tokens(tmp_path)
+    # A view of the same file finds that too.
+    for view in (tokens, tokens[:100]):
+        rows = DataLoader(Table(view), num_workers=2, collate_fn=lambda rows: rows[0][:2])
+        assert list(rows) == [(i, i + 8) for i in range(8)]
+
+
+@pytest.mark.filterwarnings("ignore:worker:RuntimeWarning")
+def test_a_new_worker_refuses_a_file_that_was_replaced(tmp_path):
+    tokens = mapped_tokens(tmp_path)
+    loader = DataLoader(Mapped(tokens), num_workers=1, prefetch_factor=1, collate_fn=lambda samples: samples[0][0])
+    batches = iter(loader)
+    assert next(batches) == 0
+    replace_tokens(tmp_path)
+    os.kill(batches._workers[0].pid, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match="tokens.bin was replaced after main had sent the dataset"):
+        list(batches)
+    # The next epoch sends the values of main's mapping.
+    assert list(loader) == list(range(8))
+
+
 def test_a_worker_writes_into_a_file_that_main_has_mapped_for_writing(tmp_path):
     tokens = mapped_tokens(tmp_path, mode="r+")
     list(DataLoader(Counts(tokens), num_workers=2))

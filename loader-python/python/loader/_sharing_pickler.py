@@ -13,7 +13,7 @@ import sys
 from collections import ChainMap
 from collections.abc import Callable, Iterator
 from multiprocessing import context, reduction
-from typing import Any
+from typing import Any, NamedTuple
 
 #: Modules whose objects `multiprocessing` pickles with functions of its own while it starts a process.
 _SHARED = ("multiprocessing.connection", "multiprocessing.heap", "multiprocessing.sharedctypes")
@@ -40,13 +40,14 @@ def _pickler(base: type) -> type:
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             self.storages: dict[tuple[int, int], _Storage] = {}
+            self.files: dict[int, tuple[mmap.mmap, _FileNumber | None]] = {}
 
         def reducer_override(self, value: Any) -> Any:
             reduced = NotImplemented
             if sys.modules.get("torch") is not None:
                 reduced = _reduce(value, self.storages)
             if reduced is NotImplemented and sys.modules.get("numpy") is not None:
-                reduced = _reduce_mapped(value)
+                reduced = _reduce_mapped(value, self.files)
             if reduced is not NotImplemented:
                 return reduced
             return super().reducer_override(value) if hasattr(base, "reducer_override") else NotImplemented
@@ -108,9 +109,21 @@ def _view(storage: Any, offset: int, dtype: Any, shape: tuple[int, ...], stride:
     return torch.empty(0, dtype=dtype).set_(storage, offset, shape, stride)
 
 
-def _reduce_mapped(value: Any) -> Any:
+class _FileNumber(NamedTuple):
+    """Identifies a file, whatever its name is. A file that replaces it has another number."""
+
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, descriptor: int) -> "_FileNumber":
+        status = os.fstat(descriptor)
+        return cls(status.st_dev, status.st_ino)
+
+
+def _reduce_mapped(value: Any, files: dict[int, tuple[mmap.mmap, _FileNumber | None]]) -> Any:
     """Makes a worker map the file that an array of NumPy is a view of. Without this, the pickle would contain the
-    content of the file."""
+    content of the file. ``files`` are the results of :func:`_mapped_file`, by the ``id`` of the mapping."""
     import numpy
 
     if type(value) not in (numpy.ndarray, numpy.memmap):
@@ -121,20 +134,52 @@ def _reduce_mapped(value: Any) -> Any:
     # Changes in a mapping with mode `c` are not in the file.
     if not isinstance(mapped, numpy.memmap) or mapped.filename is None or mapped.mode == "c":
         return NotImplemented
-    try:
-        is_there = os.path.getsize(mapped.filename) >= mapped.offset + mapped.nbytes
-    except OSError:
-        is_there = False
-    if not is_there:
+    mapping = mapped.base
+    if id(mapping) not in files:
+        # The mapping itself is kept, because the `id` of an object that is gone may be used again.
+        files[id(mapping)] = mapping, _mapped_file(mapped)
+    _, file = files[id(mapping)]
+    if file is None:
         return NotImplemented
     mode = "r" if mapped.mode == "r" else "r+"
     layout = (value.ctypes.data - mapped.ctypes.data, value.dtype, value.shape, value.strides)
-    return _map, (type(value), os.path.abspath(mapped.filename), mode, mapped.offset, mapped.nbytes, *layout)
+    return _map, (type(value), os.path.abspath(mapped.filename), file, mode, mapped.offset, mapped.nbytes, *layout)
+
+
+def _mapped_file(mapped: Any) -> _FileNumber | None:
+    """Returns the number of the file of an array. Returns ``None`` if the file that has its name now is another one or
+    is shorter, because the program has replaced, removed or truncated the file of the array."""
+    import numpy
+
+    try:
+        with open(mapped.filename, "rb") as file:
+            if os.path.getsize(file.fileno()) < mapped.offset + mapped.nbytes:
+                return None
+            # Alternative considered: the device and the inode of `fstat`. For a file of an overlay, as containers have
+            # them, the kernel lists a mapping with other numbers.
+            again = numpy.memmap(file, numpy.uint8, "r", shape=(1,))
+            kinds = _files_at(mapped.ctypes.data, again.ctypes.data)
+            return _FileNumber.of(file.fileno()) if len(kinds) == 1 else None
+    except (OSError, ValueError):
+        return None
+
+
+def _files_at(*addresses: int) -> set[tuple[str, str]]:
+    """Returns the devices and inodes of the files that are mapped at the addresses, as the kernel lists them."""
+    found = set()
+    with open("/proc/self/maps") as lines:
+        for line in lines:
+            part, _, _, device, inode, *_ = line.split(maxsplit=5)
+            start, end = (int(address, 16) for address in part.split("-"))
+            if any(start <= address < end for address in addresses):
+                found.add((device, inode))
+    return found
 
 
 def _map(
     kind: type,
     path: str,
+    number: _FileNumber,
     mode: str,
     offset: int,
     size: int,
@@ -145,7 +190,13 @@ def _map(
 ) -> Any:
     import numpy
 
-    content = numpy.memmap(path, numpy.uint8, mode, offset, (size,))
+    with open(path, "rb" if mode == "r" else "r+b") as file:
+        if _FileNumber.of(file.fileno()) != number:
+            raise RuntimeError(
+                f"the file {path} was replaced after main had sent the dataset to the workers, so a worker cannot map"
+                " it: write a new version to another name, and make the dataset again"
+            )
+        content = numpy.memmap(file, numpy.uint8, mode, offset, (size,))
     return numpy.ndarray(shape, dtype, content, start, strides).view(kind)
 
 
