@@ -67,6 +67,14 @@ def test_a_script_with_cloudpickle_needs_no_guard(tmp_path):
         assert processes.run(path).splitlines()[-1] == RESULT
 
 
+def test_a_guarded_script_may_use_a_global_that_cloudpickle_cannot_send(tmp_path):
+    pytest.importorskip("cloudpickle", reason="SKIPPED: cloudpickle is not installed")
+    path = tmp_path / "train.py"
+    locked = SCRIPT.replace("        return index", "        with LOCK:\n            return index")
+    path.write_text("import threading\nLOCK = threading.Lock()\n" + locked + GUARDED)
+    assert processes.run(path).splitlines()[-1] == RESULT
+
+
 def test_a_guarded_script_without_cloudpickle(tmp_path, without_cloudpickle):
     path = tmp_path / "train.py"
     path.write_text(SCRIPT + GUARDED)

@@ -53,7 +53,9 @@ def _dumps(value: Any, arrays: ArrayFile) -> tuple[bytes, bool]:
     """Returns the pickle, and whether a worker must import the user's script to read it.
 
     What the script itself defines is pickled by value with cloudpickle if that is installed. Then no worker runs the
-    script again, so the script needs no ``if __name__ == "__main__":``.
+    script again, so the script needs no ``if __name__ == "__main__":``. By value, a method takes along the script's
+    globals that it uses, and some of them cannot be pickled, such as a lock. If cloudpickle fails for that reason,
+    workers import the script.
     """
     problem = None
     try:
@@ -71,7 +73,8 @@ def _dumps(value: Any, arrays: ArrayFile) -> tuple[bytes, bool]:
         try:
             return _sharing_pickler.dumps(value, arrays.add, cloudpickle.Pickler), False
         except Exception as error:
-            problem = problem or error
+            if not _has_importable_main():
+                problem = problem or error
     if problem is not None:
         advice = "" if cloudpickle else " or install cloudpickle, which can pickle local functions and classes,"
         raise pickle.PicklingError(
