@@ -120,9 +120,10 @@ pub use builder::Builder;
 pub use context::{SampleContext, Shard, WorkerInfo};
 pub use dataset::{CacheError, CachePart, Cached};
 pub use dataset::{
-    ChainDataset, ComposeError, Concat, ConcatDataset, Dataset, DatasetStream, Filter, InterleaveDataset,
-    IterableDataset, LengthBatch, LengthBatchesDataset, Map, MixDataset, PackedDataset, ShuffleBuffer,
-    SnapshotDataset, SnapshotIterator, StackDataset, Subset, SubsetError, Take, TensorDataset, Tensors,
+    ChainDataset, ComposeError, Concat, ConcatDataset, Dataset, DatasetStream, EndsShard, Filter,
+    InterleaveDataset, IterableDataset, LengthBatch, LengthBatchesDataset, Map, MixDataset, PackedDataset,
+    ShuffleBuffer, SnapshotDataset, SnapshotIterator, StackDataset, Subset, SubsetError, Take, TensorDataset,
+    Tensors,
 };
 pub use dataset_memory::{DatasetMemory, MemoryLimitReached, MemoryReservation};
 pub use digest::BatchDigest;

@@ -100,6 +100,8 @@ mod part_cache;
 mod record;
 #[cfg(feature = "schema")]
 mod schema;
+#[cfg(any(feature = "arrow", feature = "csv", feature = "json-lines", feature = "parquet", feature = "tar"))]
+mod shard_items;
 #[cfg(feature = "records")]
 mod source;
 #[cfg(feature = "tar")]

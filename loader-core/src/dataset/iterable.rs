@@ -69,10 +69,11 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     /// # Errors
     /// The loader reports an error in place of the shard's next batch, and ends the shard for this epoch. A
     /// run that is resumed after the error opens the shard again. The same holds if [`chain`](Self::chain) or
-    /// [`InterleaveDataset`] fails to open a stream in the middle of a shard.
+    /// [`InterleaveDataset`] fails to open a stream in the middle of a shard, and if an item is an error with
+    /// the context [`EndsShard`](crate::EndsShard).
     ///
-    /// An item that is an error fails the batch that it would be in, and the stream continues after it. A
-    /// panic ends the shard.
+    /// Any other item that is an error fails the batch that it would be in, and the stream continues after
+    /// it. A panic ends the shard.
     fn iter(
         &self,
         shard: Shard,

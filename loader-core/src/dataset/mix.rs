@@ -5,8 +5,8 @@ use loader_ipc::codec;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    IterableDataset, Shard, SnapshotDataset, SnapshotIterator,
-    nested::{Nested, NotOpened, open_later},
+    EndsShard, IterableDataset, Shard, SnapshotDataset, SnapshotIterator,
+    nested::{Nested, open_later},
     with_len,
 };
 use crate::{
@@ -208,7 +208,7 @@ impl<S, L: Iterator<Item = anyhow::Result<S>>, F: Fn(usize, usize) -> L> Iterato
                     "dataset {stream} of the mix has no samples in this shard to repeat; use fewer shards"
                 );
                 self.blend.end();
-                return Some(Err(error.context(NotOpened)));
+                return Some(Err(error.context(EndsShard)));
             }
             *lane = Lane { pass: lane.pass + 1, ..Lane::default() };
             if next == Next::End {
@@ -287,7 +287,7 @@ mod tests {
         let items = samples(&mixed, Shard::new(1, 2)).into_iter().take(2).collect::<Vec<_>>();
         let error = items[1].as_ref().unwrap_err();
         assert!(
-            error.is::<NotOpened>() && format!("{error:#}").contains("dataset 1 of the mix"),
+            error.is::<EndsShard>() && format!("{error:#}").contains("dataset 1 of the mix"),
             "{error:#}"
         );
         let error = MixDataset::new([stream(9), stream(0)], Mix::new([1.0, 1.0]).unwrap()).unwrap_err();

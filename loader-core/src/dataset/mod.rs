@@ -17,6 +17,7 @@ macro_rules! pass_on_to_inner {
 mod cached;
 mod chain;
 mod concat;
+mod ends_shard;
 mod error;
 mod filter;
 pub(crate) mod generator;
@@ -56,6 +57,7 @@ use crate::{
 pub use cached::{CacheError, CachePart, Cached};
 pub use chain::ChainDataset;
 pub use concat::{Concat, ConcatDataset};
+pub use ends_shard::EndsShard;
 pub use error::ComposeError;
 pub use filter::Filter;
 pub use interleave::InterleaveDataset;
@@ -64,7 +66,6 @@ pub use length_batches::{LengthBatch, LengthBatchesDataset};
 pub use many::decline as get_one_by_one;
 pub use map::Map;
 pub use mix::MixDataset;
-pub(crate) use nested::NotOpened;
 pub use pack::PackedDataset;
 pub use shuffle_buffer::ShuffleBuffer;
 pub use snapshot::{SnapshotDataset, SnapshotIterator};

@@ -11,28 +11,23 @@ use std::{
 
 use anyhow::anyhow;
 
-use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator, generator::Generator};
+use super::{EndsShard, IterableDataset, Shard, SnapshotDataset, SnapshotIterator, generator::Generator};
 use crate::context::SampleContext;
 
-/// Error context that marks a nested stream that could not be opened.
+/// Returns the error of a nested stream that could not be opened. It ends the shard, as if the shard itself
+/// could not be opened.
 ///
-/// The loader then ends the shard and keeps its position, as if the shard itself could not be opened.
 /// Alternative considered: treat the error like that of any item, and continue with the other streams.
 /// Rejected because opening the stream may succeed later, in a resumed run or in the worker that replaces a
 /// dead one. The items after it would then have different positions, and samples would be repeated or
 /// missing.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct NotOpened;
-
-impl fmt::Display for NotOpened {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("opening a stream that is part of the dataset")
-    }
+fn not_opened(error: anyhow::Error) -> anyhow::Error {
+    error.context("opening a stream that is part of the dataset").context(EndsShard)
 }
 
 /// Returns the samples of `shard` of `dataset`. The shard is opened when its first sample is needed, because
 /// an open stream may hold files open. If opening fails, the only item is an error with the context
-/// [`NotOpened`].
+/// [`EndsShard`].
 pub(super) fn open_later<D: IterableDataset>(
     dataset: &D,
     shard: Shard,
@@ -45,7 +40,7 @@ pub(super) fn open_later<D: IterableDataset>(
                     giver.give(item).await;
                 }
             }
-            Err(error) => giver.give(Err(error.context(NotOpened))).await,
+            Err(error) => giver.give(Err(not_opened(error))).await,
         }
     })
 }
@@ -118,7 +113,7 @@ impl<S: Send + 'static, P: Send> Iterator for Nested<'_, S, P> {
         if !self.is_open
             && let Err(error) = self.open()
         {
-            return Some(Err(error.context(NotOpened)));
+            return Some(Err(not_opened(error)));
         }
         match self.answers.get_mut().next()? {
             Answer::Item(item) => Some(item),

@@ -14,7 +14,7 @@ use loader_ipc::codec;
 use rand::rngs::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator, nested::NotOpened};
+use super::{EndsShard, IterableDataset, Shard, SnapshotDataset, SnapshotIterator};
 use crate::{context::SampleContext, random::below};
 
 /// An iterable dataset whose samples are shuffled within a buffer. Created by
@@ -237,7 +237,7 @@ where
                 )
             })?;
             match item.with_context(|| format!("reading item {position} of the stream again")) {
-                Err(error) if error.is::<NotOpened>() => return Err(error),
+                Err(error) if error.is::<EndsShard>() => return Err(error),
                 item => visit(position, item.map(|(_, sample)| sample))?,
             }
         }

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
     use crate::{
         dataset::{
-            Dataset, InterleaveDataset, MixDataset, NotOpened,
+            Dataset, EndsShard, InterleaveDataset, MixDataset,
             testing::{Plain, Stream},
         },
         mix::{Exhausted, Mix, MixRule},
@@ -154,7 +154,7 @@ mod tests {
         let mut taken = 0;
         while let Some(item) = items.next() {
             // After this error the loader reads no further and takes no snapshot.
-            let is_last = item.as_ref().is_err_and(|error| error.is::<NotOpened>());
+            let is_last = item.as_ref().is_err_and(|error| error.is::<EndsShard>());
             prop_assert_eq!(Some(&text(item)), expected.get(taken));
             if is_last {
                 return Ok(());

@@ -28,7 +28,7 @@ use super::{
 use crate::{
     collate::Collate,
     context::{SampleContext, Shard, WorkerInfo},
-    dataset::{IterableDataset, NotOpened, SnapshotDataset, SnapshotIterator, generator::Generator},
+    dataset::{EndsShard, IterableDataset, SnapshotDataset, SnapshotIterator, generator::Generator},
     dataset_memory::DatasetMemory,
     foreign_error::concerns_process,
     options::OnBadSample,
@@ -322,8 +322,8 @@ impl<S> Cursor<S> {
         self.wants_snapshot.store(is_due, Ordering::Relaxed);
     }
 
-    /// Ends the shard because a stream inside of the dataset could not be opened. Its position stays at
-    /// `start`, the beginning of this batch, so that a resumed run opens the stream again.
+    /// Ends the shard because it cannot be read on. Its position stays at `start`, the beginning of this
+    /// batch, so that a resumed run tries again.
     fn end_at(&mut self, start: u64) {
         (self.items, self.position, self.skip) = (None, start, 0);
     }
@@ -478,7 +478,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
             let Some((item, written)) = cursor.next_item(timer) else { break };
             snapshot = written;
             if let Err(error) = &item
-                && error.is::<NotOpened>()
+                && error.is::<EndsShard>()
             {
                 cursor.end_at(start);
                 return Err(failed(error));

@@ -10,6 +10,7 @@ use crate::{
     arrow_rows::{Batch, Samples, remaining},
     error::Result,
     record::Record,
+    shard_items::ShardItems,
 };
 
 /// Max number of rows that are read at once.
@@ -32,7 +33,8 @@ const MAX_BYTES: u64 = 16 << 20;
 ///
 /// # Errors
 /// A row that is damaged, or does not fit the type of the sample, is an error of this sample. A record batch
-/// that cannot be read or decompressed is an error for each of its rows.
+/// that cannot be decompressed is an error for each of its rows. If a file cannot be read, the shard ends, see
+/// [`EndsShard`](loader_core::EndsShard).
 ///
 /// # Examples
 /// ```
@@ -67,14 +69,15 @@ impl<R> ArrowStream<R> {
     }
 
     /// Returns the rows of `shard` after the first `position` rows.
-    fn at(&self, shard: Shard, position: u64, cx: &SampleContext) -> Rows<'_, R>
+    fn at(&self, shard: Shard, position: u64, cx: &SampleContext) -> ShardItems<Rows<'_, R>>
     where
         R: 'static,
     {
         let index = &self.table.index;
         let later = remaining(shard.of(0..index.len()), position, |batch| index.entry(batch).rows);
         let samples = self.table.samples(cx.is_collated::<Self>());
-        Rows { table: &self.table, samples, position, later, current: None, sample: PhantomData }
+        let table = &self.table;
+        ShardItems::new(Rows { table, samples, position, later, current: None, sample: PhantomData })
     }
 }
 
@@ -133,16 +136,16 @@ struct Rows<'a, R> {
 }
 
 impl<R: DeserializeOwned + 'static> Iterator for Rows<'_, R> {
-    type Item = anyhow::Result<R>;
+    type Item = Result<R>;
 
-    fn next(&mut self) -> Option<anyhow::Result<R>> {
+    fn next(&mut self) -> Option<Result<R>> {
         if self.current.as_ref().is_none_or(|current| current.row == current.entry.rows as u64) {
             let (index, row) = self.later.pop_front()?;
             self.current = Some(Current::new(self.table, self.table.index.entry(index), row as u64));
         }
         self.position += 1;
         let current = self.current.as_mut().expect("it was just set");
-        Some(current.next(self.table, &self.samples).map_err(Into::into))
+        Some(current.next(self.table, &self.samples))
     }
 }
 
@@ -193,7 +196,7 @@ impl Current {
             };
             let rows = row..(row + self.step).min(self.entry.rows as u64);
             let mut read = table.read(&self.entry, body, &[rows]);
-            if read.is_err() && self.step > 1 {
+            if read.as_ref().is_err_and(|error| !error.problem.is_of_access()) && self.step > 1 {
                 // Rows are read one by one, so that only the damaged ones fail.
                 self.step = 1;
                 read = table.read(&self.entry, body, from_ref(&(row..row + 1)));

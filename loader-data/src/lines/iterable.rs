@@ -27,8 +27,7 @@ macro_rules! line_stream {
                 position: u64,
                 _cx: &mut loader_core::SampleContext,
             ) -> anyhow::Result<Option<impl Iterator<Item = anyhow::Result<$sample>> + Send>> {
-                let samples = self.stream.samples(shard, None, |line| self.parse(line))?;
-                Ok(Some(samples.skip_lines(position)))
+                self.stream.samples_after(shard, position, |line| self.parse(line)).map(Some)
             }
 
             /// Returns the number of samples if the stream was made from a dataset with random access.

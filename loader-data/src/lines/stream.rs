@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     error::{DataError, DataProblem, Position, Result},
+    shard_items::ShardItems,
     source::{Blob, Compression, Files, problem},
 };
 
@@ -96,8 +97,30 @@ impl LineStream {
         shard: Shard,
         snapshot: Option<LineSnapshot>,
         parse: F,
-    ) -> anyhow::Result<Samples<'_, T, F>> {
-        Ok(Samples { lines: self.lines(shard, snapshot)?, parse, sample: PhantomData })
+    ) -> anyhow::Result<ShardItems<Samples<'_, T, F>>> {
+        Ok(ShardItems::new(Samples { lines: self.lines(shard, snapshot)?, parse, sample: PhantomData }))
+    }
+
+    /// Returns what `parse` makes of the lines of `shard` after the first `count` lines, which are not parsed.
+    /// Of these, lines that are damaged count.
+    ///
+    /// # Errors
+    /// Returns an error if the file of one of these lines cannot be read.
+    pub(crate) fn samples_after<T, F: Fn(&[u8]) -> Result<T, DataProblem>>(
+        &self,
+        shard: Shard,
+        count: u64,
+        parse: F,
+    ) -> anyhow::Result<ShardItems<Samples<'_, T, F>>> {
+        let mut lines = self.lines(shard, None)?;
+        for _ in 0..count {
+            match lines.next_with(|_| Ok(())) {
+                None => break,
+                Some(Err(error)) if error.problem.is_of_access() => return Err(error.into()),
+                Some(_) => {}
+            }
+        }
+        Ok(ShardItems::new(Samples { lines, parse, sample: PhantomData }))
     }
 
     fn lines(&self, shard: Shard, snapshot: Option<LineSnapshot>) -> anyhow::Result<LineIter<'_>> {
@@ -168,23 +191,11 @@ pub(crate) struct Samples<'a, T, F> {
     sample: PhantomData<fn() -> T>,
 }
 
-impl<T, F> Samples<'_, T, F> {
-    /// Skips `count` lines without parsing them. Lines that cannot be read count.
-    pub(crate) fn skip_lines(mut self, count: u64) -> Self {
-        for _ in 0..count {
-            if self.lines.next_with(|_| Ok(())).is_none() {
-                break;
-            }
-        }
-        self
-    }
-}
-
 impl<T, F: Fn(&[u8]) -> Result<T, DataProblem>> Iterator for Samples<'_, T, F> {
-    type Item = anyhow::Result<T>;
+    type Item = Result<T>;
 
-    fn next(&mut self) -> Option<anyhow::Result<T>> {
-        Some(self.lines.next_with(&self.parse)?.map_err(Into::into))
+    fn next(&mut self) -> Option<Result<T>> {
+        self.lines.next_with(&self.parse)
     }
 }
 
@@ -211,8 +222,8 @@ struct LineIter<'a> {
 impl LineIter<'_> {
     /// Reads the next line, with its line break, and returns what `parse` makes of it.
     ///
-    /// A line that is too long or cannot be parsed is an error, and the line after it follows. After an error
-    /// of reading, the next block follows.
+    /// A line that is too long or cannot be parsed is an error, and the line after it follows. After damage that
+    /// keeps the rest of the block from being read, the next block follows.
     fn next_with<T>(&mut self, parse: impl FnOnce(&[u8]) -> Result<T, DataProblem>) -> Option<Result<T>> {
         let found = self.read_line().transpose()?;
         Some(found.and_then(|line| {

@@ -86,6 +86,10 @@ impl Source {
         Some(part.slice((start - at) as usize..))
     }
 
+    fn fail_io(&self, error: io::Error) -> io::Error {
+        io::Error::other(self.fail(self.blob.read_error(0, error)))
+    }
+
     fn fail(&self, error: DataError) -> ParquetError {
         let text = error.to_string();
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
@@ -117,7 +121,10 @@ impl ChunkReader for Source {
     fn get_read(&self, start: u64) -> ParquetResult<PartReader> {
         Ok(match self.part(start) {
             Some(part) => PartReader::Memory(part.reader()),
-            None => PartReader::File(self.blob.reader(start.min(self.blob.len())..self.blob.len())),
+            None => {
+                let reader = self.blob.reader(start.min(self.blob.len())..self.blob.len());
+                PartReader::File(reader, self.clone())
+            }
         })
     }
 
@@ -136,15 +143,15 @@ impl ChunkReader for Source {
 #[derive(Debug)]
 pub(super) enum PartReader {
     Memory(buf::Reader<Bytes>),
-    File(BlobReader),
+    File(BlobReader, Source),
 }
 
 impl Read for PartReader {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Memory(reader) => reader.read(bytes),
-            Self::File(reader) => {
-                let chunk = reader.fill_buf()?;
+            Self::File(reader, source) => {
+                let chunk = reader.fill_buf().map_err(|error| source.fail_io(error))?;
                 let len = chunk.len().min(bytes.len());
                 bytes[..len].copy_from_slice(&chunk[..len]);
                 reader.consume(len);

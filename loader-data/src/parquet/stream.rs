@@ -18,6 +18,7 @@ use crate::{
     arrow_rows::{Batch, Samples, remaining},
     error::{DataError, DataProblem, Result},
     record::Record,
+    shard_items::ShardItems,
 };
 
 /// Max number of bytes of decoded row groups that a shuffled shard keeps, if nothing else is said.
@@ -40,7 +41,8 @@ pub(super) const BLOCK_BYTES: u64 = 1 << 30;
 ///
 /// # Errors
 /// A row that does not fit the type of the sample is an error of this sample. If a row group is damaged, the
-/// rows from the damage to the end of the group are errors, each of which names its row.
+/// rows from the damage to the end of the group are errors, each of which names its row. If a file cannot be
+/// read, the shard ends, see [`EndsShard`](loader_core::EndsShard).
 ///
 /// # Examples
 /// ```
@@ -135,7 +137,7 @@ impl<R> ParquetStream<R> {
     ///
     /// # Errors
     /// Returns an error if the open row groups exceed the shard's part of `memory_limit`.
-    fn at(&self, shard: Shard, position: u64, cx: &mut SampleContext) -> Result<Stream<'_, R>>
+    fn at(&self, shard: Shard, position: u64, cx: &mut SampleContext) -> Result<ShardItems<Stream<'_, R>>>
     where
         R: 'static,
     {
@@ -159,7 +161,7 @@ impl<R> ParquetStream<R> {
             }
         };
         let samples = self.table.samples(cx.is_collated::<Self>());
-        Ok(Stream { table: &self.table, samples, position, order, row: PhantomData })
+        Ok(ShardItems::new(Stream { table: &self.table, samples, position, order, row: PhantomData }))
     }
 }
 
@@ -242,9 +244,9 @@ struct Current {
 }
 
 impl<R: DeserializeOwned + 'static> Iterator for Stream<'_, R> {
-    type Item = anyhow::Result<R>;
+    type Item = Result<R>;
 
-    fn next(&mut self) -> Option<anyhow::Result<R>> {
+    fn next(&mut self) -> Option<Result<R>> {
         let Self { table, samples, .. } = self;
         let sample = match &mut self.order {
             Order::Groups { later, current } => loop {
@@ -260,7 +262,7 @@ impl<R: DeserializeOwned + 'static> Iterator for Stream<'_, R> {
             Order::Blocks(groups) => groups.next(table, samples)?,
         };
         self.position += 1;
-        Some(sample.map_err(anyhow::Error::from))
+        Some(sample)
     }
 }
 

@@ -18,7 +18,7 @@ const STEP: usize = 128 << 10;
 /// Reads what Zstandard has compressed into `source`. A frame may need a window of at most 128 MiB;
 /// `zstd --ultra --long=31` writes larger ones.
 pub(crate) struct Zstd<R> {
-    source: R,
+    source: Source<R>,
     decoder: FrameDecoder,
     /// True if `source` has a frame.
     has_frame: bool,
@@ -26,7 +26,11 @@ pub(crate) struct Zstd<R> {
 
 impl<R: BufRead> Zstd<R> {
     pub(super) fn new(source: R) -> Self {
-        Self { source, decoder: FrameDecoder::new(), has_frame: false }
+        Self {
+            source: Source { inner: source, failed: None },
+            decoder: FrameDecoder::new(),
+            has_frame: false,
+        }
     }
 
     /// Begins the next frame. Returns false if there is none, which is an error for the first one.
@@ -37,7 +41,7 @@ impl<R: BufRead> Zstd<R> {
             return Err(io::Error::other("the checksum of a frame does not match its content"));
         }
         loop {
-            if self.source.fill_buf()?.is_empty() {
+            if self.source.inner.fill_buf()?.is_empty() {
                 return if self.has_frame { Ok(false) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
             }
             self.has_frame = true;
@@ -46,8 +50,8 @@ impl<R: BufRead> Zstd<R> {
                 Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
                     length,
                     ..
-                })) => discard(&mut self.source, length.into())?,
-                Err(error) => return Err(io_error(error)),
+                })) => discard(&mut self.source.inner, length.into())?,
+                Err(error) => return Err(self.source.error(error)),
             }
         }
     }
@@ -58,7 +62,8 @@ impl<R: BufRead> Read for Zstd<R> {
         while !bytes.is_empty() && self.decoder.can_collect() == 0 {
             if !self.decoder.is_finished() {
                 let step = BlockDecodingStrategy::UptoBytes(STEP);
-                self.decoder.decode_blocks(&mut self.source, step).map_err(io_error)?;
+                let decoded = self.decoder.decode_blocks(&mut self.source, step);
+                decoded.map_err(|error| self.source.error(error))?;
             } else if !self.next_frame()? {
                 return Ok(0);
             }
@@ -67,12 +72,34 @@ impl<R: BufRead> Read for Zstd<R> {
     }
 }
 
-/// Keeps the kind of an I/O error below, such as the unexpected end of the file.
-fn io_error(error: FrameDecoderError) -> io::Error {
-    let first: &(dyn Error + 'static) = &error;
-    let cause = iter::successors(Some(first), |error| (*error).source())
-        .find_map(|error| error.downcast_ref::<io::Error>());
-    io::Error::new(cause.map_or(io::ErrorKind::Other, io::Error::kind), error)
+/// Keeps the error of the compressed file, which the decoder would make a part of its own error.
+struct Source<R> {
+    inner: R,
+    failed: Option<io::Error>,
+}
+
+impl<R> Source<R> {
+    /// Returns the error of the file if there is one. If not, keeps the kind of an I/O error below, such as the
+    /// unexpected end of the file.
+    fn error(&mut self, error: FrameDecoderError) -> io::Error {
+        if let Some(failed) = self.failed.take() {
+            return failed;
+        }
+        let first: &(dyn Error + 'static) = &error;
+        let cause = iter::successors(Some(first), |error| (*error).source())
+            .find_map(|error| error.downcast_ref::<io::Error>());
+        io::Error::new(cause.map_or(io::ErrorKind::Other, io::Error::kind), error)
+    }
+}
+
+impl<R: Read> Read for Source<R> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.inner.read(bytes).map_err(|error| {
+            let kind = error.kind();
+            self.failed = Some(error);
+            kind.into()
+        })
+    }
 }
 
 /// Skips `count` bytes of `reader`.

@@ -18,6 +18,7 @@ use crate::{
     error::DataError,
     index::IndexPlace,
     record::{FieldOptions, Record},
+    shard_items::ShardItems,
     source::Files,
 };
 
@@ -294,6 +295,7 @@ impl<R: DeserializeOwned + Send + 'static> SnapshotDataset for TarShards<R> {
     ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<R>, Snapshot = TarPosition> + Send> {
         let mut seed = [0; 32];
         cx.rng().fill_bytes(&mut seed);
-        Ok(Stream::new(self, self.files_of(shard, cx), seed, snapshot.unwrap_or_default()))
+        let samples = Stream::new(self, self.files_of(shard, cx), seed, snapshot.unwrap_or_default());
+        Ok(ShardItems::new(samples))
     }
 }

@@ -88,14 +88,14 @@ impl<'a, R: DeserializeOwned + 'static> Stream<'a, R> {
 }
 
 impl<R: DeserializeOwned + 'static> Iterator for Stream<'_, R> {
-    type Item = anyhow::Result<R>;
+    type Item = Result<R>;
 
-    fn next(&mut self) -> Option<Self::Item> {
+    fn next(&mut self) -> Option<Result<R>> {
         loop {
             let file = *self.files.get(usize::try_from(self.next.files).ok()?)?;
             if let Some(sample) = self.next_of(file) {
                 self.next.items += 1;
-                return Some(sample.map_err(Into::into));
+                return Some(sample);
             }
         }
     }

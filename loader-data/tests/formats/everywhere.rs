@@ -30,13 +30,7 @@ use nix::{
 /// # Panics
 /// Panics if one of them differs or a batch fails.
 pub(crate) fn same_everywhere<B: Batch>(build: impl Fn(usize) -> DataLoader<B>) -> Vec<B> {
-    let (done, is_done) = mpsc::channel::<()>();
-    thread::spawn(move || {
-        if is_done.recv_timeout(Duration::from_secs(60)) == Err(mpsc::RecvTimeoutError::Timeout) {
-            eprintln!("the check hangs");
-            process::abort();
-        }
-    });
+    let watched = watched();
     let epoch =
         |workers: usize, epoch: u64| rest(&mut build(workers).epoch(epoch).unwrap(), &mut BatchDigest::new());
     let expected = [0, 1].map(|number| epoch(0, number));
@@ -53,8 +47,20 @@ pub(crate) fn same_everywhere<B: Batch>(build: impl Fn(usize) -> DataLoader<B>) 
         );
     }
     let batches = build(3).epoch(0).unwrap().map(Result::unwrap).collect();
-    drop(done);
+    drop(watched);
     batches
+}
+
+/// Ends the test program with an error if the result is not dropped within a minute.
+pub(crate) fn watched() -> mpsc::Sender<()> {
+    let (done, is_done) = mpsc::channel::<()>();
+    thread::spawn(move || {
+        if is_done.recv_timeout(Duration::from_secs(60)) == Err(mpsc::RecvTimeoutError::Timeout) {
+            eprintln!("the check hangs");
+            process::abort();
+        }
+    });
+    done
 }
 
 /// Writes a file that looks old. Opening a file that was written just now waits for the next step of the

@@ -419,7 +419,7 @@ fn a_vanished_file_of_a_stream_is_an_error() {
     let stream: JsonLinesStream = serde_json::from_str(&serde_json::to_string(&stream).unwrap()).unwrap();
     fs::remove_file(&plain).unwrap();
     let rows = stream_all(&stream, 2);
-    assert_eq!(rows.len(), 3, "an error for each block of 16 KiB");
+    assert_eq!(rows.len(), 2, "an error ends each shard");
     assert!(rows.iter().all(Result::is_err));
 }
 

@@ -12,6 +12,8 @@ mod everywhere;
 mod images;
 mod json_lines;
 mod mix;
+#[cfg(feature = "cloud")]
+mod outage;
 mod parquet;
 #[cfg(feature = "cloud")]
 #[allow(dead_code, reason = "the unit tests use all of it")]

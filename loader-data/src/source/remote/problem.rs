@@ -28,7 +28,7 @@ pub(super) fn of_request(error: &Error, last: &Last, waited: Duration) -> DataPr
         (_, Some(status @ 300..)) => return DataProblem::Server { status },
         (Error::NotSupported { .. } | Error::NotImplemented { .. }, _) => {
             let text = "the server does not send parts of files; download the file, or use another server";
-            return DataProblem::Unsupported(text.to_owned());
+            return DataProblem::Store(text.to_owned());
         }
         _ => {}
     }

@@ -101,7 +101,7 @@ fn files_of_an_http_server_are_named_and_their_urls_are_taken_as_they_are() {
     assert!(matches!(problem(&server.url("refs/"), &options()), DataProblem::Unsupported(_)));
     assert!(matches!(problem(&server.url("none"), &options()), DataProblem::NotFound));
     server.fail([Fault::NoRanges]);
-    assert!(matches!(problem(&server.url("refs/x/part-8.txt"), &options()), DataProblem::Unsupported(_)));
+    assert!(matches!(problem(&server.url("refs/x/part-8.txt"), &options()), DataProblem::Store(_)));
     let encrypted = StoreOptions { allow_http: false, ..options() };
     assert!(matches!(problem(&server.url("refs/x/part-8.txt"), &encrypted), DataProblem::Store(_)));
 }
