@@ -3,7 +3,10 @@
 use std::{fs, path::Path, time::Duration};
 
 use loader_core::{DataLoader, Dataset, IterableDataset, SampleContext, Shard};
-use loader_data::{Columns, DataError, DataProblem, RecordConfig, Records, StoreOptions};
+use loader_data::{
+    Columns, DataError, DataProblem, FieldOptions, IndexPlace, IndexedTar, RecordConfig, Records,
+    StoreOptions, TarShards,
+};
 
 use crate::server::{Fault, Server};
 
@@ -44,6 +47,24 @@ impl Case {
         Self::new(config, [0, 1, 2].map(|part| (format!("csv/part-{part}.csv"), format!("{part}.csv"))))
     }
 
+    fn json_lines(config: &'static str) -> Self {
+        let file = |part| (format!("json_lines/json-{part}.jsonl"), format!("{part}.jsonl"));
+        Self::new(config, [0, 1, 2].map(file))
+    }
+
+    fn parquet(config: &'static str) -> Self {
+        let file = |part| (format!("parquet/train-{part:05}-of-00002.parquet"), format!("{part}.parquet"));
+        Self::new(config, [0, 1].map(file))
+    }
+
+    fn tar() -> Self {
+        let file = |part| (format!("tar/shard-{part}.tar"), format!("{part}.tar"));
+        Self::new(
+            r#"{"kind": "tar", "path": "ROOT/{0..2}.tar", "fields": ["cls", "txt", "bin"]}"#,
+            [0, 1, 2].map(file),
+        )
+    }
+
     fn audio() -> Self {
         let config = r#"{"kind": "audio-folder", "path": "ROOT/", "sample_rate": 16000, "mono": true,
             "crop": {"random": 300}}"#;
@@ -63,15 +84,18 @@ impl Case {
 
     /// Opens the dataset at `root`: the local folder or a URL. A request has `timeout` seconds.
     fn open_at(&self, root: &str, timeout: u64) -> Result<Records, DataError> {
-        let options = StoreOptions {
+        let config: RecordConfig = serde_json::from_str(&self.config.replace("ROOT", root)).unwrap();
+        self.options(timeout).scope(|| config.open())
+    }
+
+    fn options(&self, timeout: u64) -> StoreOptions {
+        StoreOptions {
             endpoint: Some(self.server.url("")),
             skip_signature: true,
             allow_http: true,
             timeout: Duration::from_secs(timeout),
             ..StoreOptions::default()
-        };
-        let config: RecordConfig = serde_json::from_str(&self.config.replace("ROOT", root)).unwrap();
-        options.scope(|| config.open())
+        }
     }
 
     /// Returns the batches of an epoch. Calls `before` after the dataset was opened and before the first
@@ -167,6 +191,80 @@ fn csv_at_random() {
 fn csv_in_order() {
     Case::csv(r#"{"kind": "csv-stream", "path": "ROOT/{0..2}.csv", "fields": ["id", "text", "score"]}"#)
         .check("0.csv");
+}
+
+#[test]
+fn json_lines_at_random() {
+    let config = r#"{"kind": "json-lines", "path": "ROOT/*.jsonl", "index": "none", "fields": ["id", "text", "score"]}"#;
+    Case::json_lines(config).check("0.jsonl");
+}
+
+#[test]
+fn json_lines_in_order() {
+    let config =
+        r#"{"kind": "json-lines-stream", "path": "ROOT/{0..2}.jsonl", "fields": ["id", "text", "score"]}"#;
+    Case::json_lines(config).check("0.jsonl");
+}
+
+#[test]
+fn parquet_at_random() {
+    Case::parquet(r#"{"kind": "parquet", "path": "ROOT/*.parquet", "cache_bytes": 0}"#).check("0.parquet");
+}
+
+#[test]
+fn parquet_in_order() {
+    Case::parquet(r#"{"kind": "parquet-stream", "path": "ROOT/{0,1}.parquet"}"#).check("0.parquet");
+}
+
+#[test]
+fn parquet_in_blocks() {
+    // One file, so that the first row is in it, whatever the order of the row groups is.
+    let files = [("parquet/train-00000-of-00002.parquet".to_owned(), "0.parquet".to_owned())];
+    let config = r#"{"kind": "parquet-stream", "path": "ROOT/0.parquet", "shuffle_blocks": 2}"#;
+    Case::new(config, files).check("0.parquet");
+}
+
+#[test]
+fn tar_in_order() {
+    Case::tar().check("0.tar");
+}
+
+#[test]
+fn tar_at_random() {
+    let tar = Case::tar();
+    let open = |root: &str| {
+        let options = || TarShards::open(format!("{root}/{{0..2}}.tar"));
+        let fields = FieldOptions::new().select(["cls", "txt", "bin"]);
+        let shards = tar.options(20).scope(options)?.fields(fields).index(IndexPlace::None);
+        shards.indexed()
+    };
+    let local = open(tar.folder.path().to_str().unwrap()).unwrap();
+    let remote = open("s3://bucket").unwrap();
+    let get = |records: &IndexedTar, index| records.get(index, &mut SampleContext::new(0));
+    assert!(local.len() > 4);
+    for index in 0..local.len() {
+        if index % 5 == 0 {
+            tar.server.fail([Fault::Status(500), Fault::Cut(1)]);
+        }
+        assert_eq!(get(&remote, index).unwrap(), get(&local, index).unwrap(), "sample {index}");
+    }
+
+    let content = fs::read(tar.folder.path().join("0.tar")).unwrap();
+    let problem = || get(&remote, 0).unwrap_err().downcast::<DataError>().unwrap().problem;
+    let mut other = content.clone();
+    *other.last_mut().unwrap() ^= 1;
+    tar.server.put("bucket/0.tar", other);
+    assert!(matches!(problem(), DataProblem::Changed { .. }));
+    tar.server.remove("bucket/0.tar");
+    assert!(matches!(problem(), DataProblem::NotFound));
+    tar.server.put("bucket/0.tar", content);
+    get(&remote, 0).unwrap();
+}
+
+#[test]
+fn archives_of_arrays() {
+    let files = [("arrays/digits.npz".to_owned(), "digits.npz".to_owned())];
+    Case::new(r#"{"kind": "arrays", "path": "ROOT/digits.npz"}"#, files).check("digits.npz");
 }
 
 #[test]
