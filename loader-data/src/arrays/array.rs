@@ -10,6 +10,29 @@ use crate::error::DataProblem;
 /// Maximum number of bytes into which deflate unpacks one byte. A header that claims more is damaged.
 const MAX_DEFLATE_RATIO: u64 = 1032;
 
+/// The bytes that compressed arrays may have in memory, all of a dataset together.
+#[derive(Debug)]
+pub(super) struct Budget {
+    used: u64,
+    max: u64,
+}
+
+impl Budget {
+    pub(super) fn new(max: u64) -> Self {
+        Self { used: 0, max }
+    }
+
+    fn take(&mut self, len: u64) -> Result<(), DataProblem> {
+        self.used = self.used.saturating_add(len);
+        match self.used > self.max {
+            true => {
+                Err(DataProblem::TooLarge { len: self.used, max: self.max, option: "max_unpacked_bytes" })
+            }
+            false => Ok(()),
+        }
+    }
+}
+
 /// An array in a file.
 #[derive(Debug)]
 pub(super) struct Array {
@@ -54,11 +77,17 @@ impl Elements {
         Self::File { offset, stride: None }
     }
 
-    /// Reads `len` bytes from `reader`, which unpacks `packed` bytes.
-    pub(super) fn unpack(mut reader: impl Read, len: u64, packed: u64) -> Result<Self, DataProblem> {
+    /// Reads `len` bytes, which `budget` must have, from `reader`, which unpacks `packed` bytes.
+    pub(super) fn unpack(
+        mut reader: impl Read,
+        len: u64,
+        packed: u64,
+        budget: &mut Budget,
+    ) -> Result<Self, DataProblem> {
         if len > packed.saturating_mul(MAX_DEFLATE_RATIO) {
             return Err(DataProblem::Truncated);
         }
+        budget.take(len)?;
         let memory = |error: loader_core::TensorError| DataProblem::Memory(error.to_string());
         let mut bytes = Tensor::<u8>::zeros([len as usize]).map_err(memory)?;
         reader.read_exact(bytes.as_mut_slice().map_err(memory)?)?;

@@ -5,7 +5,7 @@ use std::{marker::PhantomData, path::Path, sync::Arc};
 use loader_core::{Dataset, SampleContext};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{ArrayFormat, ArraysOptions, field::Field, formats, options::Source};
+use super::{ArrayFormat, ArraysOptions, array::Budget, field::Field, formats, options::Source};
 use crate::{
     error::{DataError, DataProblem, Position, Result},
     record::{self, FieldOptions, Record, Value},
@@ -23,7 +23,7 @@ use crate::{
 /// # Reading
 /// Opening reads the headers. A field of a row is one read of the file (`pread`), so any order costs about
 /// the same. Compressed arrays (`savez_compressed`, `.gz`) are unpacked when they are opened, into memory
-/// that all workers share.
+/// that all workers share, of at most [`max_unpacked_bytes`](ArraysOptions::max_unpacked_bytes).
 ///
 /// # Errors
 /// A sample fails with a [`DataError`] if a file cannot be read or has changed since it was opened.
@@ -112,8 +112,9 @@ impl ArraysOptions {
     /// As for [`Arrays::open`].
     pub fn open(&self) -> Result<Arrays, DataError> {
         let mut sources = Vec::new();
+        let mut budget = Budget::new(self.unpacked_limit());
         for source in self.sources()? {
-            let fields = fields_of(&source, self.fields.selected())?;
+            let fields = fields_of(&source, self.fields.selected(), &mut budget)?;
             sources.push((source.files, fields));
         }
         let order = order_of(&sources, self.fields.selected())?;
@@ -200,12 +201,12 @@ impl<R: DeserializeOwned + Send + 'static> Dataset for Arrays<R> {
 
 /// Reads the headers of all files of `source`. Returns the selected fields, or all fields if none are
 /// selected.
-fn fields_of(source: &Source<'_>, selected: Option<&[String]>) -> Result<Vec<Field>> {
+fn fields_of(source: &Source<'_>, selected: Option<&[String]>, budget: &mut Budget) -> Result<Vec<Field>> {
     let mut fields: Vec<Field> = Vec::new();
     for number in 0..source.files.len() {
         let blob = source.files.open(number)?;
         let failed = |problem| DataError::new(&blob.file().location, problem);
-        let mut arrays = formats::arrays(&blob, source.format)?;
+        let mut arrays = formats::arrays(&blob, source.format, budget)?;
         if let Some(name) = source.field {
             let [array] = &mut arrays[..] else {
                 let reason =

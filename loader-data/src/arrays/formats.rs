@@ -10,7 +10,7 @@ use flate2::bufread::MultiGzDecoder;
 
 use super::{
     Array, ArrayFormat, Elements,
-    array::{ElementType, bytes_of},
+    array::{Budget, ElementType, bytes_of},
     cifar, idx, npy, npz, safetensors,
 };
 use crate::{
@@ -23,8 +23,13 @@ pub(super) const EXTENSIONS: [&str; 3] = [".npy", ".npz", ".safetensors"];
 
 const GZIP: &[u8] = b"\x1f\x8b";
 
-/// Reads which arrays a file contains. A format without magic bytes must be given.
-pub(super) fn arrays(blob: &Arc<Blob>, format: Option<ArrayFormat>) -> Result<Vec<Array>> {
+/// Reads which arrays a file contains, and unpacks those that are compressed. A format without magic bytes must
+/// be given.
+pub(super) fn arrays(
+    blob: &Arc<Blob>,
+    format: Option<ArrayFormat>,
+    budget: &mut Budget,
+) -> Result<Vec<Array>> {
     if let Some(format) = format {
         return cifar::arrays(blob.len(), format).map_err(|problem| blob.error(0, problem));
     }
@@ -36,14 +41,14 @@ pub(super) fn arrays(blob: &Arc<Blob>, format: Option<ArrayFormat>) -> Result<Ve
     if name.ends_with(".safetensors") {
         safetensors::arrays(blob)
     } else if npz::MAGIC.iter().any(|magic| start.starts_with(magic)) {
-        npz::arrays(blob)
+        npz::arrays(blob, budget)
     } else {
-        single(blob, &name, start).map(|array| vec![array])
+        single(blob, &name, start, budget).map(|array| vec![array])
     }
 }
 
 /// Reads a file with one array, which is named after the file.
-fn single(blob: &Arc<Blob>, file: &str, start: &[u8]) -> Result<Array> {
+fn single(blob: &Arc<Blob>, file: &str, start: &[u8], budget: &mut Budget) -> Result<Array> {
     let of_file = |problem| blob.problem(0, problem);
     let name = file.strip_suffix(".gz").unwrap_or(file);
     let name = Path::new(name).file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -52,7 +57,7 @@ fn single(blob: &Arc<Blob>, file: &str, start: &[u8]) -> Result<Array> {
         let mut reader = BufReader::new(MultiGzDecoder::new(reader));
         let (element, shape, _) = header(&mut reader).map_err(of_file)?;
         let bytes = bytes_of(&shape, element.dtype).map_err(of_file)?;
-        let elements = Elements::unpack(reader, bytes, blob.len()).map_err(of_file)?;
+        let elements = Elements::unpack(reader, bytes, blob.len(), budget).map_err(of_file)?;
         return Ok(Array { name, shape, element: Ok(element), elements });
     }
     let (element, shape, offset) = header(&mut reader).map_err(of_file)?;

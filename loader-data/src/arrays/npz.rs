@@ -6,7 +6,7 @@ use zip::{CompressionMethod, ZipArchive, result::ZipError};
 
 use super::{
     Array, Elements,
-    array::bytes_of,
+    array::{Budget, bytes_of},
     npy::{self, Header},
 };
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
 pub(super) const MAGIC: [&[u8]; 2] = [b"PK\x03\x04", b"PK\x05\x06"];
 
 /// Returns the arrays in a file, in the order of the archive. An array that is compressed is unpacked now.
-pub(super) fn arrays(blob: &Arc<Blob>) -> Result<Vec<Array>> {
+pub(super) fn arrays(blob: &Arc<Blob>, budget: &mut Budget) -> Result<Vec<Array>> {
     let mut archive =
         ZipArchive::new(BufReader::new(BlobCursor::new(blob))).map_err(|error| of_zip(blob, error))?;
     let mut arrays = Vec::new();
@@ -43,7 +43,7 @@ pub(super) fn arrays(blob: &Arc<Blob>) -> Result<Vec<Array>> {
                 None => return Err(at(DataProblem::Truncated)),
             },
             _ if element.is_err() => Elements::at(0),
-            _ => Elements::unpack(member, bytes, packed).map_err(at)?,
+            _ => Elements::unpack(member, bytes, packed, budget).map_err(at)?,
         };
         arrays.push(Array { name, shape, element, elements });
     }

@@ -16,6 +16,9 @@ use crate::{
     source::{Files, StoreOptions, one_or_many},
 };
 
+/// Max number of bytes of compressed arrays in memory, if nothing else is said.
+const MAX_UNPACKED_BYTES: u64 = 4 << 30;
+
 /// What to read from files of arrays, for example from a config file.
 ///
 /// # Examples
@@ -38,6 +41,11 @@ pub struct ArraysOptions {
     format: Option<ArrayFormat>,
     #[serde(flatten)]
     pub(super) fields: FieldOptions,
+    /// Sets the max number of bytes of all compressed arrays together after they are unpacked. The default is
+    /// 4 GiB.
+    #[serde(with = "loader_core::units::Size")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<loader_core::units::Size>"))]
+    max_unpacked_bytes: Option<u64>,
     #[serde(flatten, skip_serializing)]
     #[cfg_attr(feature = "schema", schemars(skip))]
     no_other_keys: NoOtherKeys<Self>,
@@ -45,7 +53,8 @@ pub struct ArraysOptions {
 
 impl Keys for ArraysOptions {
     fn keys() -> Vec<&'static str> {
-        [SourceOptions::KEYS, &["files", "format", "fields"], FieldOptions::OTHER_KEYS].concat()
+        [SourceOptions::KEYS, &["files", "format", "fields", "max_unpacked_bytes"], FieldOptions::OTHER_KEYS]
+            .concat()
     }
 }
 
@@ -106,6 +115,17 @@ impl ArraysOptions {
     #[must_use]
     pub fn fields(self, fields: FieldOptions) -> Self {
         Self { fields, ..self }
+    }
+
+    /// Sets the max number of bytes of all compressed arrays together after they are unpacked, also of those
+    /// that are not selected. The default is 4 GiB.
+    #[must_use]
+    pub fn max_unpacked_bytes(self, bytes: u64) -> Self {
+        Self { max_unpacked_bytes: Some(bytes), ..self }
+    }
+
+    pub(super) fn unpacked_limit(&self) -> u64 {
+        self.max_unpacked_bytes.unwrap_or(MAX_UNPACKED_BYTES)
     }
 
     /// Sets how files on servers are read.

@@ -230,6 +230,39 @@ fn a_header_that_claims_too_much_allocates_nothing() {
     assert!(matches!(Arrays::open(&path).unwrap_err().problem, DataProblem::Truncated));
 }
 
+#[test]
+fn compressed_arrays_have_a_limit_in_memory() {
+    let open = |name: &str, max| ArraysOptions::new(fixture(name)).max_unpacked_bytes(max).open();
+    let refused = |name: &str, max| open(name, max).unwrap_err().problem;
+    for (name, bytes) in [("compressed.npz", 10 * (64 + 8 + 12)), ("images-idx3-ubyte.gz", 640)] {
+        open(name, bytes).unwrap();
+        let problem = refused(name, bytes - 1);
+        assert!(
+            matches!(problem, DataProblem::TooLarge { len, max, option: "max_unpacked_bytes" } if len == bytes && max == bytes - 1),
+            "{name}: {problem}"
+        );
+    }
+    open("digits.npz", 0).unwrap();
+    // The limit is that of all files together.
+    let twice = ArraysOptions::new(fixture("compressed.npz")).path(fixture("compressed.npz"));
+    twice.clone().max_unpacked_bytes(1680).open().unwrap();
+    let problem = twice.max_unpacked_bytes(1679).open().unwrap_err().problem;
+    assert!(matches!(problem, DataProblem::TooLarge { len: 1680, .. }), "{problem}");
+    let options: ArraysOptions =
+        serde_json::from_str(r#"{"path": "x.npz", "max_unpacked_bytes": "2 GiB"}"#).unwrap();
+    assert_eq!(options, ArraysOptions::new("x.npz").max_unpacked_bytes(2 << 30));
+
+    // 16 GiB of numbers, as the header says. The file is large enough for them.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("large.gz");
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut packed, &[0, 0, 0x0c, 1, 0xff, 0xff, 0xff, 0xff]).unwrap();
+    fs::write(&path, packed.finish().unwrap()).unwrap();
+    fs::File::options().write(true).open(&path).unwrap().set_len(20 << 20).unwrap();
+    let problem = Arrays::open(&path).unwrap_err().problem;
+    assert!(matches!(problem, DataProblem::TooLarge { max, .. } if max == 4 << 30), "{problem}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

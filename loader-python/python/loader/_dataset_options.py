@@ -84,6 +84,7 @@ class TokensOptions(SourceOptions, total=False):
 class ArraysOptions(FieldOptions, total=False):
     files: Mapping[str, Path]
     format: str
+    max_unpacked_bytes: Size
 
 
 class AudioFolderOptions(TypedDict, total=False):
