@@ -134,7 +134,8 @@ impl<T: Token> Tokens<T> {
     }
 
     /// Skips the first `bytes` bytes of each file, such as the 1024 bytes of llm.c's and modded-nanogpt's
-    /// files. The default is 0.
+    /// files. The default is 0. If the first file begins as theirs do and this method is not called, each
+    /// sample is an error.
     ///
     /// # Errors
     /// Returns an error if `bytes` is not a multiple of the size of a token, or all files are then shorter

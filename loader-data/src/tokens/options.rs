@@ -35,7 +35,8 @@ format_options! {
         format: TokenFormat = TokenFormat::Raw,
         /// Sets the type of the tokens in raw files. Megatron's index has it.
         dtype: Option<DType> = None,
-        /// Sets the number of bytes before the tokens of each raw file. The default is 0.
+        /// Sets the number of bytes before the tokens of each raw file. The default is 0. Required for files
+        /// that begin as those of llm.c and modded-nanogpt do.
         #[serde(with = "loader_core::units::Size")]
         header_bytes: Option<u64> = None,
         /// Sets the number of tokens in a sample. Required, except for documents.

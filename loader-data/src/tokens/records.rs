@@ -59,6 +59,7 @@ impl TokenRecords {
         if let Some(bytes) = options.header_bytes {
             windows = windows.header_bytes(bytes)?;
         }
+        windows.check_header()?;
         if let Some(stride) = options.stride {
             windows = windows.stride(stride)?;
         }

@@ -21,6 +21,12 @@ pub(super) const EXTENSIONS: &[&str] = &[".bin"];
 /// Max number of bytes that are read and converted at once.
 const MAX_READ: usize = 1 << 20;
 
+/// First bytes of the files of llm.c and modded-nanogpt, which have a header.
+const LLM_C_MAGIC: [u8; 4] = 20_240_520_i32.to_le_bytes();
+
+/// Number of bytes of this header.
+const LLM_C_HEADER: u64 = 1024;
+
 thread_local! {
     /// The bytes of the last window that this thread has read, at most [`MAX_READ`].
     static BYTES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -34,6 +40,8 @@ pub(super) struct Windows {
     dtype: DType,
     /// Number of bytes before the first token of each file.
     header: u64,
+    /// True if the first file begins as those of llm.c do, and the size of the header was not given.
+    has_unknown_header: bool,
     /// Number of tokens in a window.
     window: usize,
     /// Number of tokens from the start of a window to the start of the next.
@@ -46,7 +54,13 @@ pub(super) struct Windows {
 impl Windows {
     /// Opens files without header.
     pub(super) fn open_raw(source: &SourceOptions, dtype: DType, window: usize) -> Result<Self> {
-        Self::new(source.files(EXTENSIONS)?, dtype, window)
+        let windows = Self::new(source.files(EXTENSIONS)?, dtype, window)?;
+        let blob = windows.files.open(0)?;
+        let mut start = LLM_C_MAGIC.map(|byte| !byte);
+        if blob.len() >= LLM_C_HEADER {
+            blob.read_exact_at(&mut start, 0)?;
+        }
+        Ok(Self { has_unknown_header: start == LLM_C_MAGIC, ..windows })
     }
 
     /// Opens the files of Megatron's pairs. The documents are not used.
@@ -72,7 +86,8 @@ impl Windows {
         }
         let stride = (window - 1).max(1);
         let ends = table(Vec::new())?;
-        Self { files, dtype, header: 0, window, stride, ends, vocabulary: None }.count()
+        let (header, has_unknown_header) = (0, false);
+        Self { files, dtype, header, has_unknown_header, window, stride, ends, vocabulary: None }.count()
     }
 
     /// Counts the windows of each file.
@@ -98,7 +113,19 @@ impl Windows {
             let reason = format!("{header} is not a multiple of the size of {}", self.dtype);
             return Err(self.invalid("header_bytes", reason));
         }
-        Self { header, ..self }.count()
+        Self { header, has_unknown_header: false, ..self }.count()
+    }
+
+    /// Returns an error if the header of llm.c's files would be read as tokens.
+    pub(super) fn check_header(&self) -> Result<()> {
+        if !self.has_unknown_header {
+            return Ok(());
+        }
+        let reason = format!(
+            "the file begins with the header of llm.c and modded-nanogpt; set it to {LLM_C_HEADER}, or to 0 if these \
+             bytes are tokens"
+        );
+        Err(self.invalid("header_bytes", reason))
     }
 
     pub(super) fn stride(self, stride: usize) -> Result<Self> {
@@ -152,6 +179,7 @@ impl Windows {
 
     /// Reads window `index`.
     pub(super) fn read<T: Token>(&self, index: usize) -> Result<Tensor<T>> {
+        self.check_header()?;
         let index = index as u64;
         let ends = self.ends.as_slice();
         let file = ends.partition_point(|&end| end <= index);

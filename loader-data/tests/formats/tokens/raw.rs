@@ -55,6 +55,18 @@ fn a_header_is_skipped() {
     let tokens = Tokens::<i64>::open(&path, DType::U16, 5).unwrap();
     let odd = tokens.clone().header_bytes(3).unwrap_err();
     assert!(matches!(odd.problem, DataProblem::InvalidOption { option: "header_bytes", .. }), "{odd}");
+    let unread = tokens.get(0, &mut SampleContext::new(0)).unwrap_err().downcast::<DataError>().unwrap();
+    assert!(matches!(unread.problem, DataProblem::InvalidOption { option: "header_bytes", .. }), "{unread}");
+    let options = |header: &str| {
+        let path = path.to_str().unwrap();
+        let json = format!(r#"{{"path": "{path}", "dtype": "uint16", "window": 5{header}}}"#);
+        serde_json::from_str::<loader_data::TokensOptions>(&json).unwrap()
+    };
+    let unread = options("").open().unwrap_err();
+    assert!(matches!(unread.problem, DataProblem::InvalidOption { option: "header_bytes", .. }), "{unread}");
+    assert_eq!(options(r#", "header_bytes": 1024"#).open().unwrap().len(), 4);
+    let with_header = tokens.clone().header_bytes(0).unwrap();
+    assert_eq!(with_header.get(0, &mut SampleContext::new(0)).unwrap().as_slice()[..3], [55_432, 308, 1]);
     let tokens = tokens.header_bytes(1024).unwrap();
     assert_eq!(tokens.total_tokens(), 20);
     assert!(all(&tokens).iter().map(|row| row.as_slice()).eq(windows(&(0..20).collect::<Vec<_>>(), 5, 4)));
