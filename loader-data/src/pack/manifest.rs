@@ -72,19 +72,24 @@ impl Manifest {
         Ok(Some(Self { path, header, entries }))
     }
 
-    /// Writes the whole manifest. Readers see the old file or the whole new one.
+    /// Writes the whole manifest. Readers see the old file or the whole new one, also after a power failure.
     pub(super) fn write(&self) -> Result<(), PackError> {
         let mut text = line(&self.header);
         self.entries.values().for_each(|entry| text.push_str(&line(entry)));
         let temporary = self.path.with_extension("tmp");
-        fs::write(&temporary, text)
+        let written = File::create(&temporary).and_then(|mut file| {
+            file.write_all(text.as_bytes())?;
+            // Without it, the new name may be on the disk before the content.
+            file.sync_all()
+        });
+        written
             .and_then(|()| fs::rename(&temporary, &self.path))
             .map_err(|error| PackError::Output { path: self.path.clone(), error })
     }
 
-    /// Adds a finished archive, at the end of the file.
+    /// Adds a finished archive, at the end of the file, and waits until the disk has it.
     pub(super) fn add(&mut self, entry: ShardEntry) -> Result<(), PackError> {
-        let append = |mut file: File| file.write_all(line(&entry).as_bytes());
+        let append = |mut file: File| file.write_all(line(&entry).as_bytes()).and_then(|()| file.sync_all());
         OpenOptions::new()
             .append(true)
             .open(&self.path)
