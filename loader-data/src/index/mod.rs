@@ -15,8 +15,8 @@ pub(crate) use stored::{Kind, check, load, store};
 /// of it.
 ///
 /// A stored index is used only if the size and the time of the last modification of the data file are those
-/// of the file that it was made from. A damaged or foreign file in its place is replaced. If an index cannot
-/// be written, nothing fails: it is made again next time.
+/// of the file that it was made from, and, for lines, if some of them follow a line break. A damaged or foreign
+/// file in its place is replaced. If an index cannot be written, nothing fails: it is made again next time.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]

@@ -6,18 +6,21 @@ use loader_core::{Element, Tensor, TensorError};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    LineRules,
+    BYTE_ORDER_MARK, LineRules,
     scan::{Part, first_byte, scan, scan_records},
 };
 use crate::{
     error::{DataError, DataProblem, Result},
     index::{self, IndexPlace, Kind, StoredIndex},
     parallel,
-    source::Files,
+    source::{Blob, Files},
 };
 
 /// Number of bytes that one thread reads at a time while the index is made.
 const PART_BYTES: u64 = 16 << 20;
+
+/// Number of lines of a file, beside the first, whose beginnings are compared with a stored index.
+const CHECKED_LINES: usize = 8;
 
 /// Number of words of a run of blank lines: rows before it, blank lines up to its end, offset of its
 /// beginning.
@@ -55,9 +58,12 @@ impl LineIndex {
         let kind = kind(rules);
         let mut words = parallel::map(files.len(), |number| {
             let file = files.get(number);
-            Ok::<_, DataError>(
-                index::load(place, kind, &file).filter(|words| FileIndex::parse(words, file.len).is_some()),
-            )
+            let Some(words) = index::load(place, kind, &file) else { return Ok(None) };
+            let is_of_file = match FileIndex::parse(&words, file.len) {
+                Some(parsed) => parsed.fits_content(&*files.open(number)?)?,
+                None => false,
+            };
+            Ok::<_, DataError>(is_of_file.then_some(words))
         })?;
         let mut parts = Vec::new();
         for (number, _) in words.iter().enumerate().filter(|(_, words)| words.is_none()) {
@@ -83,7 +89,11 @@ impl LineIndex {
     pub(super) fn check(files: &Files, rules: LineRules, place: &IndexPlace) -> Result<Vec<StoredIndex>> {
         parallel::map(files.len(), |number| {
             let file = files.get(number);
-            let fits = |words: &[u64]| FileIndex::parse(words, file.len).is_some();
+            let blob = files.open(number)?;
+            let fits = |words: &[u64]| {
+                let parsed = FileIndex::parse(words, file.len);
+                parsed.is_some_and(|parsed| parsed.fits_content(&blob).unwrap_or(false))
+            };
             Ok(index::check(place, kind(rules), &file, fits))
         })
     }
@@ -185,6 +195,25 @@ impl<'a> FileIndex<'a> {
         let are_runs =
             runs.is_sorted() && runs.iter().all(|&[row, _, start]| row <= starts.len() as u64 && start < len);
         (is_ascending && is_inside && are_runs).then_some(Self { gaps, starts })
+    }
+
+    /// Returns false if some of the lines do not follow a line break, because the content of the file is
+    /// another one with the same size and time. Only a file on the local file system can change so.
+    ///
+    /// Alternative considered: compare the inode and the time of the last change of the inode. Rejected because
+    /// machines that share an index may have copies of the data file.
+    fn fits_content(&self, blob: &Blob) -> Result<bool> {
+        let Some(last) = self.starts.len().checked_sub(1).filter(|_| !blob.is_remote()) else {
+            return Ok(true);
+        };
+        for sample in 0..=CHECKED_LINES {
+            let start = self.starts[last * sample / CHECKED_LINES];
+            // A line at the beginning may follow a byte order mark.
+            if start > BYTE_ORDER_MARK.len() as u64 && blob.read(start - 1..start)? != b"\n" {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 

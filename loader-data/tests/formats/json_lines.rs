@@ -218,14 +218,20 @@ fn a_stored_index_is_used_and_a_stale_one_is_not() {
     let time = fs::metadata(&path).unwrap().modified().unwrap();
     assert_eq!(ids(), [1, 2]);
 
-    // The same size and time, so the index is taken for a good one: it was not made again.
+    // The same size and time and a line break before each line, so the index is taken for a good one.
     fs::write(&path, "{\"a\": 1}\n\n{\"a\":2}\n").unwrap();
     fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
     let rows = options.open().unwrap();
     assert!(rows.get(1, &mut SampleContext::new(0)).is_ok(), "a blank line before an object is not read");
     assert_eq!(fs::read(&index).unwrap(), first);
+    // The same size and time, but no line break before the second line: the index is made again.
+    fs::write(&path, "{\"a\": 10}\n{\"a\":2}\n").unwrap();
+    fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+    assert_eq!(ids(), [10, 2]);
+    assert_ne!(fs::read(&index).unwrap(), first);
 
     // Another time: stale.
+    fs::write(&path, "{\"a\": 1}\n\n{\"a\":2}\n").unwrap();
     fs::File::options()
         .write(true)
         .open(&path)
