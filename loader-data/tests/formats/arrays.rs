@@ -8,7 +8,7 @@ use loader_data::{
 };
 use proptest::prelude::*;
 
-use crate::everywhere::same_everywhere;
+use crate::everywhere::{refuses_what_is_no_file, same_everywhere};
 
 fn fixture(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtures/arrays")).join(name)
@@ -139,6 +139,12 @@ fn typed_rows_and_mixed_files() {
     // Fields of an archive and of a file of its own.
     let both = ArraysOptions::new(fixture("digits.npz")).field("truth", fixture("truth.npy")).open().unwrap();
     assert_eq!((row(&both, 5).len(), row(&both, 5).get("truth")), (4, Some(&true.into())));
+}
+
+#[test]
+fn what_is_no_file_is_a_typed_error() {
+    refuses_what_is_no_file("npy", |path| Arrays::open(path).unwrap_err());
+    refuses_what_is_no_file("npz", |path| Arrays::open_fields([("x", path)]).unwrap_err());
 }
 
 #[test]

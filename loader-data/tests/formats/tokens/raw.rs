@@ -4,7 +4,7 @@ use loader_core::{DType, DataLoader, Dataset, SampleContext};
 use loader_data::{DataError, DataProblem, Position, Tokens};
 
 use super::{all, fixture, windows, written};
-use crate::everywhere::same_everywhere;
+use crate::everywhere::{refuses_what_is_no_file, same_everywhere};
 
 #[test]
 fn files_that_numpy_wrote_read_back_equal() {
@@ -81,6 +81,12 @@ fn workers_deaths_and_resumes_change_nothing() {
         DataLoader::builder(tokens).batch_size(4).shuffle(true).seed(3).num_workers(workers).build().unwrap()
     });
     assert_eq!(batches[0].shape(), [4, 33]);
+}
+
+#[test]
+fn what_is_no_file_is_a_typed_error() {
+    refuses_what_is_no_file("bin", |path| Tokens::<i64>::open(path, DType::U16, 2).unwrap_err());
+    refuses_what_is_no_file("idx", |path| Tokens::<i64>::open_megatron(path, 2).unwrap_err());
 }
 
 #[test]
