@@ -1,6 +1,9 @@
 //! The ready-made worker program. It serves the datasets that `loader run` loads, under the same names. To
 //! use it, set `LOADER_WORKER` to its path, or put it into the folder of a program that does not call
 //! `loader_worker::init()`.
+//!
+//! Without features it reads image folders. With `formats` it also reads every other format from local files,
+//! and with `cloud` from servers, such as `s3://bucket/train.parquet`.
 
 use std::process::ExitCode;
 
