@@ -23,7 +23,7 @@ use crate::{
     stats::{LoaderStats, SharedStats},
 };
 
-/// Maximum time for a client to send its request, and again to receive the answer.
+/// Maximum time for a client to send its request and to receive the answer.
 const CLIENT_DEADLINE: Duration = Duration::from_secs(1);
 /// Maximum time between two checks whether the server was stopped, in milliseconds. A stop ends the wait at once.
 const POLL_MILLISECONDS: u16 = 1000;
@@ -80,7 +80,7 @@ impl Drop for MetricsServer {
         // Not only dropped: a forked child of the program has a copy of it.
         drop(self.stop.shutdown(Shutdown::Both));
         if let Some(thread) = self.thread.take() {
-            // It ends after at most one client, whose deadlines are short.
+            // It ends after at most one client, whose deadline is short.
             drop(thread.join());
         }
     }
@@ -119,33 +119,51 @@ fn serve(listener: &TcpListener, stopped: &UnixStream, stats: &SharedStats) {
 }
 
 fn answer(mut client: TcpStream, stats: &SharedStats) -> io::Result<()> {
+    let deadline = Instant::now() + CLIENT_DEADLINE;
     client.set_nonblocking(false)?;
-    client.set_write_timeout(Some(CLIENT_DEADLINE))?;
-    let request = request(&mut client)?;
+    let request = request(&mut client, deadline)?;
     let (status, text) =
         match request.strip_prefix(b"GET ").map(|rest| rest.split(|&byte| byte == b' ').next()) {
             Some(Some(b"/metrics" | b"/")) => ("200 OK", metrics(&stats.read())),
             Some(_) => ("404 Not Found", "the metrics are at /metrics\n".to_owned()),
             None => ("405 Method Not Allowed", "use GET\n".to_owned()),
         };
-    write!(
-        client,
+    let answer = format!(
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {}\r\n\
          Connection: close\r\n\r\n{text}",
         text.len()
-    )
+    );
+    send(&mut client, answer.as_bytes(), deadline)
+}
+
+/// Sends an answer. A client that reads slowly gets a part of it.
+fn send(client: &mut TcpStream, mut answer: &[u8], deadline: Instant) -> io::Result<()> {
+    while !answer.is_empty() {
+        client.set_write_timeout(Some(left(deadline)?))?;
+        match client.write(answer) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(sent) => answer = &answer[sent..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Returns the time until `deadline`, which is not zero.
+fn left(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
 /// Reads the head of a request.
-fn request(client: &mut TcpStream) -> io::Result<Vec<u8>> {
-    let deadline = Instant::now() + CLIENT_DEADLINE;
+fn request(client: &mut TcpStream, deadline: Instant) -> io::Result<Vec<u8>> {
     let (mut request, mut part) = (Vec::new(), [0; 1024]);
     while !request.ends_with(b"\r\n\r\n") {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() || request.len() > MAX_REQUEST {
-            return Err(io::ErrorKind::TimedOut.into());
+        if request.len() > MAX_REQUEST {
+            return Err(io::ErrorKind::InvalidData.into());
         }
-        client.set_read_timeout(Some(left))?;
+        client.set_read_timeout(Some(left(deadline)?))?;
         match client.read(&mut part) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(read) => request.extend_from_slice(&part[..read]),
@@ -240,6 +258,31 @@ mod tests {
         drop(silent);
         drop(server);
         assert_eq!(Arc::strong_count(&stats), 1, "the thread has ended");
+    }
+
+    /// The server ends such a client too, because dropping the server waits for it.
+    #[test]
+    fn a_client_that_reads_slowly_does_not_get_more_time() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut slow = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        slow.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let (mut client, _) = listener.accept().unwrap();
+        let begun = Instant::now();
+        let reader = thread::spawn(move || {
+            // Each read makes room in the socket, so each write of the server succeeds.
+            let mut part = vec![0; 1 << 20];
+            while slow.read(&mut part).is_ok_and(|read| read > 0) {
+                thread::sleep(Duration::from_millis(100));
+            }
+        });
+        let answer = vec![b'x'; 256 << 20];
+        let error = send(&mut client, &answer, begun + CLIENT_DEADLINE).unwrap_err();
+        let took = begun.elapsed();
+        drop(client);
+        let is_timeout = matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
+        assert!(is_timeout && took >= CLIENT_DEADLINE, "{error} after {took:?}");
+        assert!(took < 5 * CLIENT_DEADLINE, "the client had {took:?}");
+        reader.join().unwrap();
     }
 
     #[test]
