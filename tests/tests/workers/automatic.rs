@@ -6,7 +6,8 @@ use std::{
 };
 
 use loader_core::{
-    AutoWorkers, Builder, Error, Iter, PrefetchFactor, TuningReason, kind::MapStyle, prelude::*,
+    AutoWorkers, Builder, CpuSet, Error, Iter, PrefetchFactor, TuningDecision, TuningReason, Warning,
+    WorkerAffinity, kind::MapStyle, prelude::*,
 };
 use loader_tests::{Watchdog, datasets::Slow, processes, ways::all};
 use nix::sys::signal::Signal;
@@ -136,6 +137,99 @@ fn the_workers_of_a_stream_change_between_epochs() {
         assert!(batches.report().tuning.iter().all(|decision| decision.batch == expected.len() as u64));
     }
     assert!(numbers[1] > numbers[0] || numbers[0] == 3, "{numbers:?}");
+}
+
+/// A stream with snapshots.
+#[derive(Debug, Serialize, Deserialize)]
+struct SlowSnapshots {
+    samples: u64,
+}
+
+struct Numbers {
+    next: u64,
+    end: u64,
+    step: u64,
+}
+
+impl Iterator for Numbers {
+    type Item = anyhow::Result<u64>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let number = self.next;
+        (number < self.end).then(|| {
+            thread::sleep(DELAY);
+            self.next += self.step;
+            Ok(number)
+        })
+    }
+}
+
+impl SnapshotIterator for Numbers {
+    type Snapshot = u64;
+
+    fn snapshot(&self) -> anyhow::Result<u64> {
+        Ok(self.next)
+    }
+}
+
+impl IterableDataset for SlowSnapshots {
+    type Sample = u64;
+
+    fn iter(
+        &self,
+        shard: Shard,
+        cx: &mut SampleContext,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>> + Send> {
+        self.iter_from(shard, cx, None)
+    }
+}
+
+impl SnapshotDataset for SlowSnapshots {
+    type Snapshot = u64;
+
+    fn iter_from(
+        &self,
+        shard: Shard,
+        _cx: &mut SampleContext,
+        snapshot: Option<u64>,
+    ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<u64>, Snapshot = u64> + Send> {
+        let next = snapshot.unwrap_or(shard.index() as u64);
+        Ok(Numbers { next, end: self.samples, step: shard.count() as u64 })
+    }
+}
+
+/// Workers are added within the epoch, so shards change their workers, and some of these die.
+#[test]
+fn the_digests_of_a_stream_with_snapshots_stay_the_same() {
+    let _watchdog = Watchdog::start();
+    let one: CpuSet = CpuSet::allowed().unwrap().iter().take(1).collect();
+    let digests = |workers: NumWorkers, kills: bool| {
+        let stream = DataLoader::stream(SlowSnapshots { samples: 8000 }).snapshots().shards(3).digest(true);
+        // With one CPU, the loader begins with one worker on any machine.
+        let stream = stream.worker_affinity(WorkerAffinity::Sets(vec![one.clone()]));
+        let loader = stream.batch_size(BATCH_SIZE).num_workers(workers).on_warning(|_| {}).build().unwrap();
+        let mut batches = loader.iter().unwrap();
+        let mut digest = BatchDigest::new();
+        for number in 0.. {
+            if kills && number % 50 == 7 {
+                let pids = batches.worker_pids();
+                processes::try_signal(pids[number % pids.len()], Signal::SIGKILL);
+            }
+            let Some(batch) = batches.next() else { break };
+            let batch: Tensor<u64> = batch.unwrap();
+            digest.add(&batches.last_batch().unwrap().indices, &batch);
+        }
+        let report = batches.report();
+        assert_eq!(kills, report.restarts > 0);
+        (report.digest.unwrap(), (digest.order(), digest.content()), report.tuning)
+    };
+    let (samples, batches, _) = digests(3.into(), false);
+    assert_eq!(samples.samples(), 8000);
+    let auto = digests(AutoWorkers::default().max(3).into(), true);
+    assert_eq!((auto.0, auto.1), (samples, batches));
+    let added = |decision: &TuningDecision| decision.num_workers.1 > decision.num_workers.0;
+    let within = auto.2.iter().any(|decision| added(decision) && decision.batch < 8000 / BATCH_SIZE as u64);
+    assert!(within, "{:#?}", auto.2);
 }
 
 #[test]
