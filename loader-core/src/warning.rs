@@ -57,6 +57,19 @@ pub enum Warning {
         /// The variable that is missing; empty if the launcher has none.
         variable: &'static str,
     },
+    /// `build()` of an iterable dataset: `num_workers` is `"auto"` without a maximum, and `shards` is not set, so the
+    /// number of shards, and with it the order of the batches, follows from the number of CPUs.
+    #[error(
+        "the stream is read in {shards} shards, a number that follows from the {cpus} CPUs that its workers may use: \
+         with other CPUs, the same seed gives another order; set shards to {shards}, or to another number, to fix the \
+         order"
+    )]
+    OrderDependsOnCpus {
+        /// Number of shards.
+        shards: usize,
+        /// Number of CPUs.
+        cpus: usize,
+    },
     /// `build()`: a launcher has bound this process, and so its workers, to a small part of the CPUs.
     #[error(
         "{launcher} has bound this process and its {workers} workers to {cpus} of {all_cpus} CPUs, though it \

@@ -95,10 +95,13 @@ impl<O: OpenShard, C, W> Builder<Iterable<O>, C, W> {
     {
         let (mut epochs, cpus) = self.check()?;
         let shards = self.settings.count_shards(epochs.max_workers)?;
-        if matches!(self.settings.options.num_workers, Some(NumWorkers::Auto(_))) {
+        if let Some(NumWorkers::Auto(auto)) = self.settings.options.num_workers {
             // More workers than shards have nothing to do.
             (epochs.workers, epochs.max_workers) =
                 (epochs.workers.min(shards), epochs.max_workers.min(shards));
+            if self.settings.options.shards.is_none() && auto.max.is_none() {
+                self.settings.warn.warn(&Warning::OrderDependsOnCpus { shards, cpus: cpus.count() });
+            }
         }
         if self.kind.snapshot_every == 0 {
             const PROBLEM: &str = "0 is too few; use 1 for a snapshot after every batch, or more";

@@ -41,7 +41,7 @@ pub struct AutoWorkers {
     /// Maximum number of workers, at most 4096. By default four workers per CPU, at least 16 and at most 62,
     /// for which one page of counters has room. For an iterable dataset it is also the default number of
     /// shards, which determines the order of the batches: set `max` or `shards` if the order must not depend
-    /// on the machine.
+    /// on the machine. If neither is set, `build()` warns.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<usize>,
     /// True to keep the number once it was found; false, the default, to search again when the load changes.

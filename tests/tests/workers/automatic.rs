@@ -1,6 +1,7 @@
 //! `num_workers` and `prefetch_factor` that the loader finds itself.
 
 use std::{
+    sync::{Arc, Mutex},
     thread,
     time::{Duration, Instant},
 };
@@ -137,6 +138,30 @@ fn the_workers_of_a_stream_change_between_epochs() {
         assert!(batches.report().tuning.iter().all(|decision| decision.batch == expected.len() as u64));
     }
     assert!(numbers[1] > numbers[0] || numbers[0] == 3, "{numbers:?}");
+}
+
+#[test]
+fn an_order_that_follows_from_the_number_of_cpus_is_warned_of() {
+    let warnings = |workers: NumWorkers, shards: Option<usize>| {
+        let warnings = Arc::new(Mutex::new(Vec::new()));
+        let collected = Arc::clone(&warnings);
+        let stream = DataLoader::stream(SlowStream { samples: 1200 }).num_workers(workers);
+        let stream = shards.into_iter().fold(stream, Builder::shards);
+        drop(
+            stream
+                .on_warning(move |warning| collected.lock().unwrap().push(warning.clone()))
+                .build()
+                .unwrap(),
+        );
+        let warnings = warnings.lock().unwrap();
+        warnings.clone()
+    };
+    let cpus = LoaderOptions::default().count_cpus();
+    let shards = (4 * cpus).clamp(16, 62);
+    assert_eq!(warnings(NumWorkers::auto(), None), [Warning::OrderDependsOnCpus { shards, cpus }]);
+    assert_eq!(warnings(NumWorkers::auto(), Some(5)), []);
+    assert_eq!(warnings(AutoWorkers::default().max(16).into(), None), []);
+    assert_eq!(warnings(1.into(), None), []);
 }
 
 /// A stream with snapshots.
