@@ -8,8 +8,8 @@ use crate::figures::{LoadFigures, MIN_BUSY_SHARE};
 
 /// The loader is the bottleneck if the program waits for more than this share of the time.
 const MAX_WAITING_SHARE: f64 = 0.05;
-/// Workers that use a CPU for less than this share of their busy time wait for disks or servers, if there are
-/// CPUs for more workers.
+/// Workers that use a CPU for less than this share of their busy time wait for something else, if there are CPUs
+/// for more workers.
 const MIN_ON_CPU_SHARE: f64 = 0.5;
 
 /// What would make loading faster, with the reason, from [`EpochReport::advice`](crate::EpochReport::advice).
@@ -38,12 +38,11 @@ pub enum Advice {
         on_cpu_share: f64,
     },
     /// The workers use a CPU for less than half of their busy time, and there are CPUs for more of them: they wait
-    /// for disks or servers.
+    /// for disks, for servers, or for CPUs that other programs use.
     IoBound {
         /// Number of workers now.
         num_workers: usize,
-        /// Number of workers to add; 0 if `num_workers = "auto"` has tried more workers in this epoch without a
-        /// gain.
+        /// Number of workers to add; 0 if `num_workers = "auto"` has tried more workers without a gain.
         more: usize,
         /// Predicted number of batches per second, divided by that of this epoch; 1 if `more` is 0. It knows of no
         /// limit of disks and servers.
@@ -69,9 +68,9 @@ pub enum Advice {
 }
 
 impl Advice {
-    /// Returns the advice for a loader with `num_workers` workers on `cpus` CPUs. `were_tried` says that more workers
-    /// were tried without a gain.
-    pub(crate) fn new(figures: &LoadFigures, num_workers: usize, cpus: usize, were_tried: bool) -> Self {
+    /// Returns the advice for a loader with `num_workers` workers on `cpus` CPUs. `has_tried_more` says that more
+    /// workers were tried without a gain.
+    pub(crate) fn new(figures: &LoadFigures, num_workers: usize, cpus: usize, has_tried_more: bool) -> Self {
         let LoadFigures { waiting_share, busy_share, on_cpu_share, cpu_seconds, .. } = *figures;
         if waiting_share <= MAX_WAITING_SHARE {
             return Self::KeepsUp { waiting_share };
@@ -86,7 +85,7 @@ impl Advice {
         if num_workers == 0 || on_cpu_share >= MIN_ON_CPU_SHARE {
             return Self::MoreWorkers { num_workers, more, gain, busy_share, on_cpu_share };
         }
-        let (more, gain) = if were_tried { (0, 1.0) } else { (more, gain) };
+        let (more, gain) = if has_tried_more { (0, 1.0) } else { (more, gain) };
         Self::IoBound { num_workers, more, gain, busy_share, on_cpu_share }
     }
 }
@@ -125,9 +124,9 @@ impl fmt::Display for Advice {
                 let (busy, off_cpu) = (percent(busy_share), percent(1.0 - on_cpu_share));
                 write!(
                     f,
-                    "disks or servers are the bottleneck: the workers were busy for {busy:.0} % of the time, "
+                    "the workers are the bottleneck: they were busy for {busy:.0} % of the time, and "
                 )?;
-                write!(f, "and waited for {off_cpu:.0} % of it; ")?;
+                write!(f, "waited for disks, servers or other programs for {off_cpu:.0} % of it; ")?;
                 if more == 0 {
                     return f.write_str("more workers did not raise the rate; larger reads or a cache would");
                 }
@@ -185,13 +184,13 @@ mod tests {
         assert_eq!(text(computing, 1, 1), text(computing, 1, 8));
         assert_eq!(
             text(FIGURES, 1, 8),
-            "disks or servers are the bottleneck: the workers were busy for 100 % of the time, and waited for 75 % of \
-             it; 2 workers instead of 1 would raise the rate by up to 100 %"
+            "the workers are the bottleneck: they were busy for 100 % of the time, and waited for disks, \
+             servers or other programs for 75 % of it; 2 workers instead of 1 would raise the rate by up to 100 %"
         );
         assert_eq!(
             Advice::new(&FIGURES, 1, 8, true).to_string(),
-            "disks or servers are the bottleneck: the workers were busy for 100 % of the time, and waited for 75 % of \
-             it; more workers did not raise the rate; larger reads or a cache would"
+            "the workers are the bottleneck: they were busy for 100 % of the time, and waited for disks, \
+             servers or other programs for 75 % of it; more workers did not raise the rate; larger reads or a cache would"
         );
         let decoding = LoadFigures { cpu_seconds: 0.02, ..FIGURES };
         assert_eq!(

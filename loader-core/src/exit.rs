@@ -81,6 +81,12 @@ impl fmt::Display for WorkerExit {
 }
 
 impl WorkerExit {
+    /// True if the loader replaces workers in this way without a failure: the worker had become too large, or another
+    /// worker had its batch.
+    pub(crate) fn is_routine(&self) -> bool {
+        matches!(self.cause, Some(ExitCause::MemoryLimitExceeded | ExitCause::LateAttempt))
+    }
+
     /// True if SIGKILL ended the process.
     pub(crate) fn is_sigkill(&self) -> bool {
         matches!(self.status, ExitStatus::Signal { signal, .. } if signal == Signal::SIGKILL as i32)

@@ -15,7 +15,7 @@ use crate::{
     load_times::{LoadTimes, PhaseTimes, as_seconds},
     ready_batches::ReadyBatches,
     sample_digest::SampleDigest,
-    tuner::{TuningDecision, TuningReason},
+    tuner::TuningDecision,
 };
 
 /// The display of a report names phases with at least this share of the loading time.
@@ -72,6 +72,8 @@ pub struct EpochReport {
     /// Decisions about the number of workers and the prefetch factor in this epoch, if the loader
     /// [finds](crate::AutoWorkers) them.
     pub tuning: Vec<TuningDecision>,
+    /// True if the tuner has tried more workers without a gain.
+    pub(crate) has_tried_more_workers: bool,
 }
 
 /// A sample that could not be loaded and was skipped or replaced; see [`OnBadSample`](crate::OnBadSample).
@@ -168,12 +170,7 @@ impl EpochReport {
 
     /// Returns what would make loading faster; `None` before the third batch.
     pub fn advice(&self) -> Option<Advice> {
-        // The last change of the number of workers decides: the load may be another one since an earlier change.
-        let last_change =
-            self.tuning.iter().rev().find(|decision| decision.num_workers.0 != decision.num_workers.1);
-        let were_tried =
-            last_change.is_some_and(|decision| matches!(decision.reason, TuningReason::NoGain { .. }));
-        Some(Advice::new(&self.figures?, self.num_workers, self.cpus, were_tried))
+        Some(Advice::new(&self.figures?, self.num_workers, self.cpus, self.has_tried_more_workers))
     }
 
     /// Tells which side is the bottleneck: the loader, if the program has waited for more than 5 % of the
@@ -395,6 +392,7 @@ impl Stopwatch {
             main_decode: None,
             figures: self.figures(ended, self.with_main(used, cpu)),
             tuning: Vec::new(),
+            has_tried_more_workers: false,
         }
     }
 }

@@ -377,6 +377,7 @@ impl<B: Batch> Iter<B> {
                 report.num_workers = iter.target_workers();
                 report.restarts = iter.restarts();
                 report.tuning = iter.tuning_decisions();
+                report.has_tried_more_workers = iter.has_tried_more_workers();
                 report.shared_memory_bytes = iter.shared_memory_bytes();
             }
         }
@@ -509,7 +510,7 @@ impl<B: Batch> Iter<B> {
         });
         trace.returned(asked, now, batch, ready);
         let fatal = error.filter(|error| error.ends_iteration());
-        let is_failure = trace.has_replaced_workers() || fatal.is_some();
+        let is_failure = trace.has_new_deaths() || fatal.is_some();
         if !is_failure && !trace.is_continuous() {
             return;
         }

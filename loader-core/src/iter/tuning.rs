@@ -90,6 +90,10 @@ impl Tuning {
         &self.decisions
     }
 
+    pub(super) fn has_tried_more_workers(&self) -> bool {
+        self.tuner.has_tried_more_workers()
+    }
+
     /// Keeps the number of workers that the program has set.
     pub(super) fn fix_workers(&mut self, workers: usize) {
         self.tuner.fix_workers(workers);

@@ -239,6 +239,11 @@ impl<B> WorkerIter<B> {
         self.tuning.as_ref().map_or_else(Vec::new, |tuning| tuning.decisions().to_vec())
     }
 
+    /// True if the tuner has tried more workers without a gain.
+    pub(super) fn has_tried_more_workers(&self) -> bool {
+        self.tuning.as_ref().is_some_and(Tuning::has_tried_more_workers)
+    }
+
     /// Returns what the workers have used in this epoch.
     pub(super) fn resource_use(&self) -> ResourceUse {
         self.team.as_ref().map_or(self.summary.used, Team::resource_use)

@@ -3,7 +3,7 @@
 //! Workers always write their last spans to shared memory ([`loader_ipc::profile`]). With the option `trace`, main
 //! collects the spans whenever it returns a batch, and writes the file at the end of each epoch. With
 //! `trace_on_failure` alone, main collects the spans that the workers' memory still holds when it has replaced a
-//! worker, or when an error ends the epoch. Main keeps the last [`MAX_EVENTS`] events, so the memory is bounded.
+//! worker that died, or when an error ends the epoch. Main keeps the last [`MAX_EVENTS`] events, so the memory is bounded.
 //!
 //! Alternative considered: each process writes a file of its own. Rejected because a killed worker would
 //! leave part of a line, and somebody would have to merge the files.
@@ -44,7 +44,7 @@ pub(crate) struct Tracer(Arc<Shared>);
 struct Shared {
     /// File that is replaced at the end of each epoch.
     file: Option<PathBuf>,
-    /// File that is replaced when an error ends an epoch, or when a worker was replaced.
+    /// File that is replaced when an error ends an epoch, or when a worker has died.
     failure_file: Option<PathBuf>,
     /// A moment on both clocks, to convert one to the other. Times in the file begin there.
     clock: (Instant, u64),
@@ -52,8 +52,8 @@ struct Shared {
     owner: u32,
     /// Number of passes begun.
     passes: AtomicU64,
-    /// Number of workers that were replaced.
-    replaced: AtomicU64,
+    /// Number of workers that have died and were replaced.
+    deaths: AtomicU64,
     events: Mutex<Events>,
 }
 
@@ -79,8 +79,8 @@ pub(crate) struct IterTrace {
     is_written: bool,
     /// Number of spans that were collected from main's own memory.
     seen: u64,
-    /// Number of replaced workers that this iterator has seen.
-    replaced_seen: u64,
+    /// Number of deaths of workers that this iterator has seen.
+    deaths_seen: u64,
 }
 
 #[derive(Debug, Default)]
@@ -146,7 +146,7 @@ impl Tracer {
             clock: (Instant::now(), profile::now()),
             owner: std::process::id(),
             passes: AtomicU64::new(0),
-            replaced: AtomicU64::new(0),
+            deaths: AtomicU64::new(0),
             events: Mutex::default(),
         }))))
     }
@@ -156,9 +156,11 @@ impl Tracer {
         let tracer = self.clone();
         Warn::with(move |warning| {
             tracer.add_instant(None, warning.worker(), warning_title(warning), warning.to_string());
-            if let Warning::WorkerReplaced { .. } = warning {
+            if let Warning::WorkerReplaced { exit, .. } = warning
+                && !exit.is_routine()
+            {
                 // Relaxed: the events have a lock of their own.
-                tracer.0.replaced.fetch_add(1, Ordering::Relaxed);
+                tracer.0.deaths.fetch_add(1, Ordering::Relaxed);
             }
             warn.warn(warning);
         })
@@ -171,8 +173,8 @@ impl Tracer {
         PassTracer { tracer: self.clone(), pass: Pass { number, epoch } }
     }
 
-    fn replaced(&self) -> u64 {
-        self.0.replaced.load(Ordering::Relaxed)
+    fn deaths(&self) -> u64 {
+        self.0.deaths.load(Ordering::Relaxed)
     }
 
     fn add_instant(&self, pass: Option<Pass>, worker: Option<usize>, title: &'static str, text: String) {
@@ -225,8 +227,8 @@ impl PassTracer {
 
     /// Returns the trace of the iterator.
     pub(crate) fn of_iterator(self, warn: Warn) -> IterTrace {
-        let replaced_seen = self.tracer.replaced();
-        IterTrace { pass: self, warn, is_written: false, seen: 0, replaced_seen }
+        let deaths_seen = self.tracer.deaths();
+        IterTrace { pass: self, warn, is_written: false, seen: 0, deaths_seen }
     }
 
     /// Notes that main has decoded `batch` since `started`.
@@ -290,10 +292,10 @@ impl IterTrace {
         }
     }
 
-    /// True if workers were replaced since the last call.
-    pub(crate) fn has_replaced_workers(&mut self) -> bool {
-        let replaced = self.pass.tracer.replaced();
-        std::mem::replace(&mut self.replaced_seen, replaced) != replaced
+    /// True if workers have died and were replaced since the last call.
+    pub(crate) fn has_new_deaths(&mut self) -> bool {
+        let deaths = self.pass.tracer.deaths();
+        std::mem::replace(&mut self.deaths_seen, deaths) != deaths
     }
 
     /// Collects the spans of batches that main loads itself.
@@ -301,7 +303,7 @@ impl IterTrace {
         self.pass.collect(None, area, &mut self.seen);
     }
 
-    /// Writes the file of the option `trace_on_failure`: `error` has ended the epoch, or workers were replaced (`None`).
+    /// Writes the file of the option `trace_on_failure`: `error` has ended the epoch, or workers have died (`None`).
     pub(crate) fn failed(&self, error: Option<&Error>) {
         if let Some(error) = error {
             self.pass.add_instant("epoch failed", error.to_string());
@@ -312,8 +314,12 @@ impl IterTrace {
         }
     }
 
-    /// Writes the file of the option `trace`, unless it was written.
+    /// Writes the file of the option `trace`, unless it was written, and that of `trace_on_failure` if workers have
+    /// died since the last call of `next`.
     pub(crate) fn finish(&mut self) {
+        if self.has_new_deaths() {
+            self.failed(None);
+        }
         let tracer = &self.pass.tracer;
         if !std::mem::replace(&mut self.is_written, true)
             && let Some(file) = &tracer.0.file

@@ -98,6 +98,8 @@ pub(crate) struct Tuner {
     interval: Interval,
     trial: Option<Trial>,
     search: SearchState,
+    /// True if more workers were tried without a gain since the search began.
+    has_tried_more_workers: bool,
 }
 
 /// What was measured since the last decision.
@@ -147,11 +149,17 @@ impl Tuner {
             interval: Interval::default(),
             trial: None,
             search: SearchState::START,
+            has_tried_more_workers: false,
         }
     }
 
     pub(crate) fn setting(&self) -> Setting {
         self.setting
+    }
+
+    /// True if more workers were tried without a gain, and the load has not changed since.
+    pub(crate) fn has_tried_more_workers(&self) -> bool {
+        self.has_tried_more_workers
     }
 
     /// Notes that an epoch begins: all of its batches are loaded with the setting.
@@ -261,6 +269,7 @@ impl Tuner {
         // A smaller increase would not pay either, so the search does not try one.
         if tried.workers > before.workers {
             self.bounds.max_workers = before.workers;
+            self.has_tried_more_workers = true;
         } else {
             self.bounds.max_prefetch = before.prefetch_factor;
         }
@@ -281,6 +290,7 @@ impl Tuner {
                     return None;
                 }
                 (self.bounds, self.search) = (self.options, SearchState::START);
+                self.has_tried_more_workers = false;
                 return Some(TuningReason::LoadChanged);
             }
         };

@@ -156,6 +156,17 @@ fn a_search_begins_again_when_the_load_changes() {
 }
 
 #[test]
+fn more_workers_without_a_gain_are_remembered_until_the_load_changes() {
+    let slow_storage = Load { cpu: 0.001, storage: 60.0, ..LOAD };
+    let mut run = Run::new(OPTIONS, 1, 5);
+    assert!(!run.tuner.has_tried_more_workers());
+    run.load(slow_storage, 60.0);
+    assert!(run.tuner.has_tried_more_workers(), "{:#?}", run.decisions);
+    run.load(Load { step: 0.1, ..slow_storage }, 10.0);
+    assert!(!run.tuner.has_tried_more_workers(), "{:#?}", run.decisions);
+}
+
+#[test]
 fn the_setting_stays_within_its_bounds_and_memory() {
     let mut rng = ChaCha8Rng::seed_from_u64(11);
     for seed in 0..200 {
