@@ -41,7 +41,7 @@ fn every_setting_is_printed_with_its_origin() {
         ("# rank", "not set"),
         (
             "# memory_limit",
-            "default: half of the memory that this process may use, divided by the launcher's processes on the machine",
+            "default: half of the memory that this process may use, divided by the number of the launcher's processes on the machine",
         ),
     ] {
         assert!(lines.contains(&line), "{line:?}\n{printed}");

@@ -57,7 +57,10 @@ fn a_port_in_use_and_a_trace_that_cannot_be_written_end_the_run_before_a_worker_
     let existing = folder.path().to_str().unwrap().to_owned();
     for option in ["trace", "trace-on-failure"] {
         for path in [&missing, &existing] {
-            let message = refusal(&["run", PHOTOS, "--num-workers=1", &format!("--{option}={path}")]);
+            let refused = run(&["run", PHOTOS, "--num-workers=1", "--json", &format!("--{option}={path}")]);
+            let events = refused.assert_status(2).events();
+            assert_eq!((events.len(), &events[0]["kind"]), (1, &json!("InvalidOption")), "{events:?}");
+            let message = events[0]["message"].as_str().unwrap();
             let expected = format!("{}: `{path}` cannot be written: ", option.replace('-', "_"));
             assert!(message.starts_with(&expected), "{message}");
         }

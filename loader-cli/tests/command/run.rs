@@ -60,7 +60,7 @@ fn json_prints_events() {
             "exif_orientation": false, "max_file_bytes": 268_435_456 },
         "loader": {
             "batch_size": 4, "shuffle": false, "seed": 0, "order": "native", "num_workers": 2, "prefetch_factor": 2,
-            "drop_last": false, "in_order": true, "timeout": 0.0, "warn_after": 30.0, "on_worker_death": "restart", "max_worker_deaths": 10,
+            "group_size": 1, "drop_last": false, "in_order": true, "timeout": 0.0, "warn_after": 30.0, "on_worker_death": "restart", "max_worker_deaths": 10,
             "on_bad_sample": "error", "max_bad_samples": 10, "digest": true, "sample_timeout": 0.0,
             "worker_affinity": "inherit", "move_tasks": true, "hedge": false,
             "persistent_workers": false, "pin_memory": false,
@@ -81,6 +81,7 @@ fn assert_epoch(epoch: &Value) {
         "epoch",
         "batches",
         "samples",
+        "repeated",
         "seconds",
         "samples_per_second",
         "first_batch_seconds",

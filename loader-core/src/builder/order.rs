@@ -17,7 +17,8 @@ impl LoaderOptions {
     ///
     /// # Errors
     /// - [`Error::InvalidOption`]: the batch size is 0, `rank` is not below `world_size`, only one of these
-    ///   two is set, `group_size` does not divide `world_size`, or the machine's memory cannot hold the order or a batch of indices.
+    ///   two is set, `group_size` does not divide `world_size`, or the machine's memory cannot hold the order or a
+    ///   batch of indices.
     /// - [`Error::EmptyDataset`]: `shuffle` is set and there are no samples, as in PyTorch.
     ///
     /// # Examples

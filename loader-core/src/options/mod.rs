@@ -244,7 +244,7 @@ options! {
             kind: OptionKind::Bytes,
             bounds: "at least 131,072",
             help: "Maximum bytes of batches in shared memory and of what datasets keep, in all processes together",
-            default_note: "half of the memory that this process may use, divided by the launcher's processes on the machine",
+            default_note: "half of the memory that this process may use, divided by the number of the launcher's processes on the machine",
         },
         /// Maximum bytes of shared memory for batches, at least 65,536 and below `memory_limit`; by default
         /// half of `memory_limit`.
