@@ -1,6 +1,11 @@
 //! The HTTP client that all stores of a process share.
 
-use std::{cell::RefCell, sync::Arc, time::Duration};
+use std::{
+    cell::RefCell,
+    mem,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use object_store::{
@@ -36,18 +41,22 @@ pub(super) struct Connector(HttpClient);
 
 impl Connector {
     pub(super) fn new(options: &StoreOptions) -> Result<Self, DataProblem> {
-        let client = reqwest::Client::builder()
-            .tls_backend_preconfigured(tls(options)?)
-            .https_only(!options.allow_http)
-            // Ranges that are read at the same time get connections of their own.
-            .http1_only()
-            .connect_timeout(silence(options).min(Duration::from_secs(10)))
-            .read_timeout(silence(options))
-            .user_agent(concat!("loader-data/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .map_err(|error| DataProblem::Store(format!("the HTTP client cannot be made: {error}")))?;
-        Ok(Self(HttpClient::new(Watched(client))))
+        let client = Mutex::new((std::process::id(), client(options)?));
+        Ok(Self(HttpClient::new(Watched { options: options.clone(), client })))
     }
+}
+
+fn client(options: &StoreOptions) -> Result<reqwest::Client, DataProblem> {
+    reqwest::Client::builder()
+        .tls_backend_preconfigured(tls(options)?)
+        .https_only(!options.allow_http)
+        // Ranges that are read at the same time get connections of their own.
+        .http1_only()
+        .connect_timeout(silence(options).min(Duration::from_secs(10)))
+        .read_timeout(silence(options))
+        .user_agent(concat!("loader-data/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .map_err(|error| DataProblem::Store(format!("the HTTP client cannot be made: {error}")))
 }
 
 /// Max time without a byte from the server, after which the request is sent again.
@@ -81,12 +90,32 @@ impl HttpConnector for Connector {
 
 /// A client that notes what comes of each try.
 #[derive(Debug)]
-struct Watched(reqwest::Client);
+struct Watched {
+    options: StoreOptions,
+    /// The client, and the process that has made it.
+    client: Mutex<(u32, reqwest::Client)>,
+}
+
+impl Watched {
+    /// Returns the client of this process. Makes one if the process is a fork of the one that made the last
+    /// one: the thread that served the open connections of that client is not in the fork.
+    fn client(&self) -> Result<reqwest::Client, HttpError> {
+        let mut made = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = std::process::id();
+        if made.0 != process {
+            let client = client(&self.options);
+            let client = client.map_err(|problem| HttpError::new(HttpErrorKind::Unknown, problem))?;
+            // Dropping it could wait for a lock that the other thread held.
+            mem::forget(mem::replace(&mut *made, (process, client)));
+        }
+        Ok(made.1.clone())
+    }
+}
 
 #[async_trait]
 impl HttpService for Watched {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let response = HttpService::call(&self.0, request).await;
+        let response = HttpService::call(&self.client()?, request).await;
         let noted = match &response {
             Ok(response) => Last::Status(response.status().as_u16()),
             Err(error) if error.kind() == HttpErrorKind::Connect => {
