@@ -30,7 +30,7 @@ use signal_hook::consts::SIGINT;
 use crate::{
     commands::{self, Session},
     inherited::close_inherited,
-    memory::limit_memory,
+    memory::MemoryLimit,
     registry::Registry,
     template,
     watchdog::Watchdog,
@@ -180,10 +180,7 @@ type Opened = Result<Box<dyn Fetch>, Failure>;
 fn open_dataset(open: OpenFn, functions: Vec<AnyFunction>, connected: Connected) -> (Opened, Session) {
     let Connected { bootstrap, control, dataset, attached, commands, results } = connected;
     let worker = bootstrap.worker as usize;
-    let (seed, memory_limit) = (bootstrap.seed, bootstrap.memory_limit);
-    if let Some(limit) = memory_limit {
-        limit_memory(limit);
-    }
+    let (seed, memory_limit) = (bootstrap.seed, bootstrap.memory_limit.map(MemoryLimit::set));
     let info = WorkerInfo::new(worker, bootstrap.workers as usize, bootstrap.base_seed);
     let attached = Attached { memories: attached, functions };
     let opening = OpenRequest { dataset, attached, seed, worker: info };

@@ -19,7 +19,6 @@ use loader_ipc::{
     fault::{self, Point},
     frame::{Event, Failure, Indices, Lease, Task},
     lifeline::Lifeline,
-    process,
     queue::{CommandReceiver, ReportSender},
 };
 use nix::sys::resource::{UsageWho, getrusage};
@@ -27,6 +26,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use crate::{
     encode::{EncodeFailure, WaitingBatch, encode},
     inbox::{Inbox, Next},
+    memory::MemoryLimit,
     progress::PageSink,
     slots::{Grant, Slots},
 };
@@ -43,8 +43,8 @@ pub(crate) struct Session {
     pub(crate) control: Arc<ControlPage>,
     pub(crate) commands: CommandReceiver,
     pub(crate) results: ReportSender,
-    /// Maximum private memory of this process in bytes.
-    pub(crate) memory_limit: Option<u64>,
+    /// Limit of the memory that this process allocates.
+    pub(crate) memory_limit: Option<MemoryLimit>,
 }
 
 /// Carries out commands until the sentinel arrives or main is gone.
@@ -62,7 +62,7 @@ pub(crate) fn run(
         slots: Slots::new(lifeline),
         batches: 0,
         is_failure_reported: false,
-        resident: 0,
+        allocated: 0,
     };
     // The state precedes the report: once main has received the report, main must not see `Starting`.
     worker.enter(WorkerState::Idle);
@@ -108,8 +108,8 @@ struct Worker<'a> {
     batches: u64,
     /// True if the worker has reported in this epoch that the dataset could not be opened.
     is_failure_reported: bool,
-    /// Private memory in bytes at the last measurement.
-    resident: u64,
+    /// Bytes that this process had allocated at the last measurement.
+    allocated: u64,
 }
 
 /// `Break` if main no longer receives reports.
@@ -318,9 +318,9 @@ impl Worker<'_> {
         }
     }
 
-    /// Returns the private memory of this process in bytes if it exceeds the limit.
+    /// Returns the bytes that this process has allocated if they exceed the limit.
     fn oversize(&self) -> Option<u64> {
-        self.session.memory_limit.filter(|&limit| self.resident > limit).map(|_| self.resident)
+        self.session.memory_limit.filter(|limit| limit.is_exceeded_by(self.allocated)).map(|_| self.allocated)
     }
 
     fn is_held(&self, lease: Lease) -> bool {
@@ -333,8 +333,8 @@ impl Worker<'_> {
         if busy >= LONG_BATCH || self.batches.is_multiple_of(MEASURE_INTERVAL) {
             let faults = getrusage(UsageWho::RUSAGE_SELF).map_or(0, |usage| usage.minor_page_faults());
             self.line().set_page_faults(u64::try_from(faults).unwrap_or(0));
-            if self.session.memory_limit.is_some() {
-                self.resident = process::private_memory(std::process::id()).unwrap_or(0);
+            if let Some(limit) = self.session.memory_limit {
+                self.allocated = limit.allocated();
             }
         }
         self.line().count_batch(samples, busy);

@@ -541,7 +541,8 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     }
 
     /// Sets the max bytes of memory of a worker's own, at least 16,777,216 (16 MiB); no limit by default.
-    /// Shared memory does not count. Needs workers.
+    /// Shared memory does not count, and neither does what a worker has before it opens the dataset, such as the
+    /// libraries of [the template](crate::WorkerProgram::template) that has forked it. Needs workers.
     ///
     /// Each worker checks its memory after a batch. If it uses more, it ends before its next batch, and
     /// another process takes its place. Twice `bytes` is a hard limit on the memory that a worker can

@@ -56,12 +56,28 @@ pub fn cpu_time(pid: u32) -> Option<Duration> {
 /// Returns the private memory of a process in bytes. It includes neither shared memory, such as slots, nor
 /// code.
 pub fn private_memory(pid: u32) -> Option<u64> {
-    // The file has numbers of pages: in total (skipped), resident, and resident and shared with files or
-    // other processes.
-    let pages = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
-    let mut pages = pages.split_whitespace().skip(1).map(str::parse::<u64>);
-    let (resident, shared) = (pages.next()?.ok()?, pages.next()?.ok()?);
-    resident.saturating_sub(shared).checked_mul(rustix::param::page_size() as u64)
+    // Of the shared memory, the number has what is shared with files or other processes on purpose. Pages that a fork
+    // shares until one of the two writes to them count as private.
+    let [_, resident, shared, ..] = memory_fields(pid)?;
+    Some(resident.saturating_sub(shared))
+}
+
+/// Returns the bytes that a process may write and shares with no other, whether it has used them or not: what
+/// `RLIMIT_DATA` limits, and the stacks.
+pub fn data_memory(pid: u32) -> Option<u64> {
+    let [.., data] = memory_fields(pid)?;
+    Some(data)
+}
+
+/// Returns the fields of `/proc/PID/statm` in bytes: all, resident, resident and shared, code, an unused field, and data.
+fn memory_fields(pid: u32) -> Option<[u64; 6]> {
+    let text = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    let mut fields = [0; 6];
+    let mut pages = text.split_whitespace().map(str::parse::<u64>);
+    for field in &mut fields {
+        *field = pages.next()?.ok()?.checked_mul(rustix::param::page_size() as u64)?;
+    }
+    Some(fields)
 }
 
 #[cfg(test)]
