@@ -86,6 +86,7 @@ mod loader;
 mod memory;
 mod metrics;
 pub mod mix;
+mod observers;
 mod options;
 pub mod pack;
 mod panic;
@@ -231,6 +232,7 @@ pub mod internal {
         foreign_error::ForeignError,
         launch::{note_init, types},
         memory::{available, default_limit, left_in_control_group, of_control_group, of_machine},
+        observers::SharedObservers,
         panic::{record_backtraces, to_failure},
         random::{below, shuffle},
     };

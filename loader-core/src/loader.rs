@@ -22,7 +22,7 @@ use crate::{
         BatchSource, IdleTeam, Inner, Iter, IterOptions, LocalBatches, LocalShards, ShardSource, SharedTuner,
         StartInterrupt, Team, WorkerIter,
     },
-    metrics::MetricsServer,
+    observers::Observers,
     options::Order,
     plan::Plan,
     pool::Launch,
@@ -30,9 +30,8 @@ use crate::{
     sampler::{BatchSampler, Sharing, Taken},
     shards::Shards,
     state::{Origin, Position, ResumedFrom, State, must_agree},
-    stats::{LoaderStats, SharedStats, StatsReader},
+    stats::{LoaderStats, StatsReader},
     torch::BASE_SEED_DRAWS,
-    trace::Tracer,
     warning::{Warn, Warning},
 };
 
@@ -75,15 +74,6 @@ pub(crate) enum Loading<B> {
         interrupt: Option<StartInterrupt>,
         tuner: Option<SharedTuner>,
     },
-}
-
-/// What records the work of a loader: statistics, trace, and the server of metrics.
-#[derive(Debug)]
-pub(crate) struct Observers {
-    pub(crate) stats: Arc<SharedStats>,
-    pub(crate) tracer: Option<Tracer>,
-    /// Serves the statistics until the loader is dropped.
-    pub(crate) metrics: Option<MetricsServer>,
 }
 
 /// What an epoch consists of.
@@ -474,7 +464,7 @@ impl<B: Batch> DataLoader<B> {
     /// Returns the address of the option [`metrics`](Builder::metrics), with the port that the system chose if the
     /// port of the option is 0; `None` without the option.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
-        self.observers.metrics.as_ref().map(MetricsServer::address)
+        self.observers.metrics.as_ref().map(|server| server.address())
     }
 
     /// Returns the seed.

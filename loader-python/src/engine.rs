@@ -6,6 +6,7 @@ use loader_core::{
     Builder, DataLoader, Error, LoaderOptions, State, WorkerProgram,
     collate::{Batch, HashWith},
     function::CollateFnWith,
+    internal::SharedObservers,
     kind::DatasetKind,
 };
 use pyo3::{PyTraverseError, PyVisit, exceptions::PyValueError, prelude::*, pybacked::PyBackedBytes};
@@ -89,6 +90,20 @@ struct Parts {
     arguments: Vec<String>,
     /// True if the program is a template that forks workers.
     is_template: bool,
+    observers: Py<Observers>,
+}
+
+/// The statistics, the trace and the metrics of all engines of a `DataLoader` of the Python package.
+#[pyclass(frozen, module = "loader._native")]
+#[derive(Debug, Default)]
+pub(crate) struct Observers(pub(crate) SharedObservers);
+
+#[pymethods]
+impl Observers {
+    #[new]
+    fn new() -> Self {
+        Self::default()
+    }
 }
 
 #[pymethods]
@@ -203,6 +218,7 @@ struct Settings {
     dataset_number: u64,
     options: LoaderOptions,
     program: WorkerProgram,
+    observers: SharedObservers,
     raised: Raised,
     warnings: Warnings,
 }
@@ -213,20 +229,22 @@ impl Settings {
             .map_err(|error| PyValueError::new_err(format!("invalid options: {error}")))?;
         let program = WorkerProgram::new(&parts.program).args(&parts.arguments);
         let program = if parts.is_template { program.template() } else { program };
-        Ok(Self { dataset_number, options, program, raised, warnings })
+        let observers = parts.observers.get().0.clone();
+        Ok(Self { dataset_number, options, program, observers, raised, warnings })
     }
 
     fn apply<K: DatasetKind<Sample = PySample>>(
         self,
         builder: Builder<K>,
     ) -> Builder<K, HashWith<CollateFnWith<u64, PySample, PyBatch>, PySample>> {
-        let Self { dataset_number, options, program, raised, warnings } = self;
+        let Self { dataset_number, options, program, observers, raised, warnings } = self;
         let digest = options.digest == Some(true);
         builder
             .options(options)
             .allow_nested()
             .interrupt_start_when(SIGNAL_INTERVAL, move || raised.check_signals())
             .worker_program(program)
+            .share_observers(&observers)
             .on_warning(warnings.listener(true))
             .collate_with(dataset_number, python_dataset::collate)
             .digest_with(python_dataset::hash_content)

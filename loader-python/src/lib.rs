@@ -41,7 +41,7 @@ mod _native {
     #[pymodule_export]
     use super::{
         array::Array,
-        engine::Engine,
+        engine::{Engine, Observers},
         iterator::BatchIterator,
         memory::{Memory, allocate},
         order::{Numbers, plain_numbers},

@@ -24,7 +24,7 @@ use pyo3::{
 
 use crate::{
     batch::{AnyBatch, IntoObject},
-    engine::{AnyLoader, Engine},
+    engine::{AnyLoader, Engine, Observers},
     errors,
     order::{OrderObjects, PyOrder},
     raised::Raised,
@@ -57,6 +57,7 @@ struct Parts {
     auto_collation: bool,
     program: PathBuf,
     arguments: Vec<String>,
+    observers: Py<Observers>,
 }
 
 #[pymethods]
@@ -247,6 +248,7 @@ impl Building {
             .options(options)
             .allow_nested()
             .worker_program(program)
+            .share_observers(&parts.observers.get().0)
             .on_warning(warnings.listener(order.is_some()));
         if let Some(order) = order {
             builder = builder.batch_sampler(order);
@@ -268,6 +270,7 @@ impl Building {
             .options(options)
             .allow_nested()
             .worker_program(program)
+            .share_observers(&parts.observers.get().0)
             .on_warning(warnings.listener(false));
         Ok(match parts.auto_collation {
             true => Box::new(builder.build()?),

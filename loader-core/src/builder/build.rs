@@ -23,15 +23,13 @@ use crate::{
     fetch::{self, DatasetKind, Iterable, MapStyle, OpenShard, OpenSignature, RoundTrip, ShardLayout},
     iter::{IdleTeam, IterOptions, MapSource, SharedTuner, StreamSource},
     launch,
-    loader::{Content, DataLoader, Loading, Observers},
-    metrics::MetricsServer,
+    loader::{Content, DataLoader, Loading},
+    observers::Observers,
     options::{NumWorkers, OnBadSample, Order, default},
     pinning,
     pool::{Launch, Program},
     ranks,
     state::{Batching, Pipeline, SharedOrder},
-    stats::SharedStats,
-    trace::Tracer,
     tracing_events,
     tuner::Tuner,
     warning::Warning,
@@ -179,14 +177,13 @@ where
         in_process: impl FnOnce(K, C, u64, HeapPool) -> Loading<C::Batch>,
     ) -> Result<DataLoader<C::Batch>, Error> {
         let mut settings = self.settings;
-        let tracer = Tracer::new(&settings.options, settings.launched.as_ref())?;
-        if let Some(tracer) = &tracer {
+        let observers = settings
+            .observers
+            .get_or_make(|| Observers::new(&settings.options, settings.launched.as_ref()))?;
+        if let Some(tracer) = &observers.tracer {
             settings.warn = tracer.watch(settings.warn);
         }
-        let stats = Arc::<SharedStats>::default();
-        settings.warn = stats.watch(tracing_events::watch(settings.warn));
-        let metrics = settings.options.metrics;
-        let metrics = metrics.map(|address| MetricsServer::start(address, Arc::clone(&stats))).transpose()?;
+        settings.warn = observers.stats.watch(tracing_events::watch(settings.warn));
         let parts = match &content {
             Content::Batches { .. } => epochs.max_workers.max(1),
             Content::Shards(layout) => layout.shards,
@@ -216,7 +213,6 @@ where
                 load_by_workers(&mut settings, (program, cpus), (epochs, tuner), encoded, pinner.clone())?
             }
         };
-        let observers = Observers { stats, tracer, metrics };
         Ok(DataLoader::new(loading, content, origin, settings.warn, pinner, iteration, observers))
     }
 }

@@ -23,6 +23,7 @@ use crate::{
     fetch::{DatasetKind, FetchOptions, Iterable, MapStyle, Plain, ShardLayout, Snapshots},
     function::{CollateFn, CollateFnWith, Params, WithParams, WorkerInitFn, WorkerInitFnWith},
     iter::StartInterrupt,
+    observers::SharedObservers,
     options::{
         LauncherMode, LoaderOptions, NumWorkers, OnBadSample, OnWorkerDeath, Order, PrefetchFactor,
         WorkerAffinity,
@@ -348,6 +349,15 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         check: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Self {
         self.settings.interrupt = Some(StartInterrupt::new(every, check));
+        self
+    }
+
+    /// Makes the loader add to the statistics, the trace and the metrics of the loaders that were built before with the
+    /// same `observers`, and ignore its own options for these. For hosts that build a loader for each epoch.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn share_observers(mut self, observers: &SharedObservers) -> Self {
+        self.settings.observers = observers.clone();
         self
     }
 

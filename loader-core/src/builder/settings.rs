@@ -12,6 +12,7 @@ use crate::{
     fetch::FetchOptions,
     iter::StartInterrupt,
     memory,
+    observers::SharedObservers,
     options::{
         AutoWorkers, LauncherMode, LoaderOptions, NumWorkers, OnWorkerDeath, PrefetchFactor, WorkerAffinity,
         default,
@@ -55,6 +56,7 @@ pub(super) struct Settings {
     /// True if a worker may build the loader, without workers of its own.
     pub(super) may_be_nested: bool,
     pub(super) interrupt: Option<StartInterrupt>,
+    pub(super) observers: SharedObservers,
     pub(super) warn: Warn,
 }
 
@@ -82,6 +84,7 @@ impl Default for Settings {
             handle_sigchld: true,
             may_be_nested: false,
             interrupt: None,
+            observers: SharedObservers::default(),
             warn: Warn::default(),
         }
     }

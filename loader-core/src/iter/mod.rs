@@ -22,7 +22,7 @@ use crate::{
     error::Error,
     figures::ResourceUse,
     load_times::LoadTimes,
-    loader::Observers,
+    observers::Observers,
     pinning,
     report::{BadSample, EpochReport, Stopwatch},
     sample_digest::SampleDigest,

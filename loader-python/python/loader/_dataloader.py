@@ -124,6 +124,8 @@ class DataLoader(_base.DataLoader[_Batch]):
             self.num_workers = min(max(4 * self.num_workers, 16), 62)
         self.seed_samples = seed_samples
         self.move_tasks = seed_samples if move_tasks is None else move_tasks
+        #: The statistics, the trace and the metrics, which the engines of all iterators share, and their options.
+        self._observers: tuple[tuple[Any, ...], _native.Observers] | None = None
         self._next_epoch = 0
         self._loaded_state: dict[str, Any] | None = None
         self._last_iterator: Any = lambda: None
@@ -154,12 +156,17 @@ class DataLoader(_base.DataLoader[_Batch]):
                 self.check_worker_number_rationality()
         if self._loaded_state is not None and self._loaded_state["at"] == "end":
             return _iterator.NoBatches(self)
+        observed = (self.trace, self.trace_on_failure, self.metrics)
+        if self._observers is None or self._observers[0] != observed:
+            self._observers = observed, _native.Observers()
         return _iterator.LoaderIterator(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns what a pickle or a copy of the loader has: everything except its iterators and their positions."""
+        """Returns what a pickle or a copy of the loader has: everything except its iterators and their positions, and
+        its statistics."""
         # `type(None)` is a function that returns `None` and, unlike a lambda, can be pickled.
-        return self.__dict__ | {"_iterator": None, "_last_iterator": type(None), "_last_state": None}
+        left_out = {"_iterator": None, "_last_iterator": type(None), "_last_state": None, "_observers": None}
+        return self.__dict__ | left_out
 
     def _end_epoch(self) -> None:
         """:class:`NoBatches` calls it at its end. The next iterator begins an epoch."""

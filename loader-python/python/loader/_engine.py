@@ -104,6 +104,7 @@ def _rust_setup(
     engine = _rust_loader.engine(
         dataset,
         json.dumps(options),
+        loader._observers[1],
         auto_collation=iterator._auto_collation,
         begin=order.begin if order else None,
         batches=_length(loader._index_sampler) if order else 0,
@@ -150,6 +151,7 @@ def _python_setup(iterator: _BaseDataLoaderIter, loader: Any, states: dict[int, 
             program=_worker_program.interpreter(),
             arguments=_worker_program.template_arguments() if is_template else _worker_program.worker_arguments(),
             is_template=is_template,
+            observers=loader._observers[1],
         )
     )
     return EngineSetup(engine, _collate.decode, order, fetcher, epoch_log, arrays)

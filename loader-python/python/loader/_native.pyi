@@ -44,6 +44,11 @@ class Array:
     ) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
+class Observers:
+    """The statistics, the trace and the metrics of all engines of a loader."""
+
+    def __init__(self) -> None: ...
+
 class RustDataset:
     """A dataset of ``loader-data``, made of JSON with the keys of the section ``[dataset]`` of a config file."""
 

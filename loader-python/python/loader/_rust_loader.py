@@ -37,7 +37,8 @@ class RustLoader:
         self._state: str | None = None
         self._batches: _native.BatchIterator | None = None
         options["batch_size"] = 1 if batch_size is None else batch_size
-        self._engine = engine(dataset, json.dumps(options, default=json_value), batch_size is not None)
+        options_text = json.dumps(options, default=json_value)
+        self._engine = engine(dataset, options_text, _native.Observers(), batch_size is not None)
 
     def __iter__(self) -> _native.BatchIterator:
         convert = self.dataset.convert
@@ -77,6 +78,7 @@ class RustLoader:
 def engine(
     dataset: RustDataset | RustStream,
     options: str,
+    observers: _native.Observers,
     auto_collation: bool,
     begin: Callable[[int], Iterator[list[int]]] | None = None,
     batches: int = 0,
@@ -86,7 +88,7 @@ def engine(
     order."""
     program = os.fsdecode(spawn.get_executable())
     return dataset._native_dataset.engine(
-        _RustParts(begin, batches, sampler, options, auto_collation, program, rust_worker_arguments())
+        _RustParts(begin, batches, sampler, options, auto_collation, program, rust_worker_arguments(), observers)
     )
 
 
@@ -100,3 +102,4 @@ class _RustParts(NamedTuple):
     auto_collation: bool
     program: str
     arguments: list[str]
+    observers: _native.Observers
