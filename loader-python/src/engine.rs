@@ -90,6 +90,8 @@ struct Parts {
     arguments: Vec<String>,
     /// True if the program is a template that forks workers.
     is_template: bool,
+    /// True for a map-style dataset with a state.
+    is_stateful_map: bool,
     observers: Py<Observers>,
 }
 
@@ -218,6 +220,7 @@ struct Settings {
     dataset_number: u64,
     options: LoaderOptions,
     program: WorkerProgram,
+    loses_state: bool,
     observers: SharedObservers,
     raised: Raised,
     warnings: Warnings,
@@ -230,14 +233,15 @@ impl Settings {
         let program = WorkerProgram::new(&parts.program).args(&parts.arguments);
         let program = if parts.is_template { program.template() } else { program };
         let observers = parts.observers.get().0.clone();
-        Ok(Self { dataset_number, options, program, observers, raised, warnings })
+        let loses_state = parts.is_stateful_map;
+        Ok(Self { dataset_number, options, program, loses_state, observers, raised, warnings })
     }
 
     fn apply<K: DatasetKind<Sample = PySample>>(
         self,
         builder: Builder<K>,
     ) -> Builder<K, HashWith<CollateFnWith<u64, PySample, PyBatch>, PySample>> {
-        let Self { dataset_number, options, program, observers, raised, warnings } = self;
+        let Self { dataset_number, options, program, loses_state, observers, raised, warnings } = self;
         let digest = options.digest == Some(true);
         builder
             .options(options)
@@ -245,7 +249,7 @@ impl Settings {
             .interrupt_start_when(SIGNAL_INTERVAL, move || raised.check_signals())
             .worker_program(program)
             .share_observers(&observers)
-            .on_warning(warnings.listener(true))
+            .on_warning(warnings.listener(true, loses_state))
             .collate_with(dataset_number, python_dataset::collate)
             .digest_with(python_dataset::hash_content)
             .digest(digest)

@@ -249,7 +249,7 @@ impl Building {
             .allow_nested()
             .worker_program(program)
             .share_observers(&parts.observers.get().0)
-            .on_warning(warnings.listener(order.is_some()));
+            .on_warning(warnings.listener(order.is_some(), false));
         if let Some(order) = order {
             builder = builder.batch_sampler(order);
         }
@@ -271,7 +271,7 @@ impl Building {
             .allow_nested()
             .worker_program(program)
             .share_observers(&parts.observers.get().0)
-            .on_warning(warnings.listener(false));
+            .on_warning(warnings.listener(false, false));
         Ok(match parts.auto_collation {
             true => Box::new(builder.build()?),
             false => Box::new(builder.collate(single::<D::Sample>).build()?),

@@ -4,6 +4,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use loader_core::Warning;
 
+/// What the warning of a worker's death adds if the dataset has a state.
+const STATE_BEGINS_AGAIN: &str = "; in the new worker the state of its dataset begins again, as it was when the loader \
+                                  started its workers: if the samples depend on it, set on_worker_death=\"fail\" and \
+                                  resume";
+
 /// Warnings that Python has not seen yet. Any thread of the engine may add one; only the thread that iterates
 /// calls Python with them, so that no thread waits for the interpreter.
 #[derive(Debug, Clone, Default)]
@@ -12,8 +17,12 @@ pub(crate) struct Warnings(Arc<Mutex<Vec<String>>>);
 impl Warnings {
     /// Returns the callback that notes warnings. With PyTorch's class, it leaves those out that PyTorch's own code
     /// gives, or has no reason to give: of too many workers, and of its samplers, which need not have a length and
-    /// share the dataset among ranks.
-    pub(crate) fn listener(self, is_pytorch: bool) -> impl Fn(&Warning) + Send + Sync + 'static {
+    /// share the dataset among ranks. If `loses_state`, a new worker has not the last state of the dataset.
+    pub(crate) fn listener(
+        self,
+        is_pytorch: bool,
+        loses_state: bool,
+    ) -> impl Fn(&Warning) + Send + Sync + 'static {
         move |warning| {
             let is_left_out = matches!(
                 warning,
@@ -22,7 +31,9 @@ impl Warnings {
                     | Warning::RankIgnored { .. }
             );
             if !(is_pytorch && is_left_out) {
-                self.0.lock().unwrap_or_else(PoisonError::into_inner).push(warning.to_string());
+                let is_death = matches!(warning, Warning::WorkerReplaced { .. });
+                let more = if is_death && loses_state { STATE_BEGINS_AGAIN } else { "" };
+                self.0.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{warning}{more}"));
             }
         }
     }

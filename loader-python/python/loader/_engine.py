@@ -18,6 +18,7 @@ from . import (
     _rust,
     _rust_loader,
     _shared_arrays,
+    _stateful,
     _worker_program,
 )
 from ._base import _BaseDataLoaderIter, _DatasetKind
@@ -151,6 +152,7 @@ def _python_setup(iterator: _BaseDataLoaderIter, loader: Any, states: dict[int, 
             program=_worker_program.interpreter(),
             arguments=_worker_program.template_arguments() if is_template else _worker_program.worker_arguments(),
             is_template=is_template,
+            is_stateful_map=is_map and _stateful.is_stateful(loader.dataset),
             observers=loader._observers[1],
         )
     )
