@@ -8,16 +8,38 @@ use pyo3::prelude::*;
 pub(crate) trait IntoObject: Send + 'static {
     /// Returns the object. `convert` is called with each tensor.
     fn into_object(self, convert: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>>;
+
+    /// Returns the object. If an interrupt such as Ctrl-C has ended `convert`, sets `kept` to the batch, if the type can
+    /// keep it.
+    fn into_object_or_keep(
+        self,
+        convert: &Bound<'_, PyAny>,
+        _kept: &mut Option<Box<dyn AnyBatch>>,
+    ) -> PyResult<Py<PyAny>>
+    where
+        Self: Sized,
+    {
+        self.into_object(convert)
+    }
 }
 
 /// A batch of any type.
 pub(crate) trait AnyBatch: Send {
-    fn into_object(self: Box<Self>, convert: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>>;
+    /// As [`IntoObject::into_object_or_keep`].
+    fn into_object(
+        self: Box<Self>,
+        convert: &Bound<'_, PyAny>,
+        kept: &mut Option<Box<dyn AnyBatch>>,
+    ) -> PyResult<Py<PyAny>>;
 }
 
 impl<B: IntoObject> AnyBatch for B {
-    fn into_object(self: Box<Self>, convert: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        IntoObject::into_object(*self, convert)
+    fn into_object(
+        self: Box<Self>,
+        convert: &Bound<'_, PyAny>,
+        kept: &mut Option<Box<dyn AnyBatch>>,
+    ) -> PyResult<Py<PyAny>> {
+        self.into_object_or_keep(convert, kept)
     }
 }
 
@@ -29,7 +51,11 @@ impl fmt::Debug for dyn AnyBatch {
 
 /// A batch that is a Python object already.
 impl AnyBatch for Py<PyAny> {
-    fn into_object(self: Box<Self>, _convert: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    fn into_object(
+        self: Box<Self>,
+        _convert: &Bound<'_, PyAny>,
+        _kept: &mut Option<Box<dyn AnyBatch>>,
+    ) -> PyResult<Py<PyAny>> {
         Ok(*self)
     }
 }

@@ -138,8 +138,9 @@ impl Engine {
                 Ok(Self { dataset_number, loader, is_local, objects, raised, warnings })
             }
             Err(error) => {
+                let noted = opened::take_raised(py, dataset_number);
                 forget(dataset_number);
-                Err(raised.take(py).unwrap_or_else(|| errors::to_python(py, &error, dataset_number)))
+                Err(raised.take(py).unwrap_or_else(|| errors::to_python(py, &error, true, noted)))
             }
         }
     }
@@ -199,7 +200,9 @@ impl Engine {
         let iter =
             py.detach(|| start(self.loader.as_deref().expect("it is only taken when the engine is dropped")));
         let iter = iter.map_err(|error| {
-            self.raised.take(py).unwrap_or_else(|| errors::to_python(py, &error, self.dataset_number))
+            let noted = opened::take_raised(py, self.dataset_number);
+            let is_python = self.dataset_number.is_some();
+            self.raised.take(py).unwrap_or_else(|| errors::to_python(py, &error, is_python, noted))
         })?;
         let (raised, warnings) = (self.raised.clone(), self.warnings.clone());
         Ok(BatchIterator::new(iter, self.dataset_number, self.is_local, raised, warnings, convert))

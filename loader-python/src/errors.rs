@@ -1,7 +1,7 @@
 //! Python exceptions and the engine's errors, in both directions.
 
 use anyhow::anyhow;
-use loader_core::{Error, UserFailure, internal::ForeignError};
+use loader_core::{Error, ExitStatus, UserFailure, WorkerExit, internal::ForeignError};
 use pyo3::{
     exceptions::{PyException, PyRuntimeError, PyValueError},
     prelude::*,
@@ -20,24 +20,38 @@ pub(crate) fn into_chain(py: Python<'_>, error: PyErr, number: u64) -> anyhow::E
         // Before Python 3.12 the exception itself has none yet.
         drop(error.value(py).setattr("__traceback__", traceback));
     }
+    // Before it is described, which may fail.
+    let opened = opened::get(number).filter(|opened| opened.is_local);
+    let note = |error: &PyErr| opened.iter().for_each(|opened| opened.note_raised(py, error.clone_ref(py)));
+    note(&error);
     let described = py
         .import("loader._errors")
         .and_then(|module| module.call_method1("describe", (error.value(py),)))
         .and_then(|texts| texts.extract::<[String; 3]>());
-    let [text, traceback, class] = match described {
-        Ok(texts) => texts,
-        Err(problem) => return anyhow!("{error}; and it could not be described: {problem}"),
-    };
-    let concerns_process = !error.is_instance_of::<PyException>(py);
-    if let Some(opened) = opened::get(number).filter(|opened| opened.is_local) {
-        opened.note_raised(py, error);
+    match described {
+        Ok([text, traceback, class]) => {
+            let concerns_process = is_interrupt(py, &error);
+            let backtrace = format!("{CLASS}{class}\n{traceback}");
+            ForeignError { text, backtrace, concerns_process }.into()
+        }
+        // Ctrl-C while Python described the exception.
+        Err(interrupt) if is_interrupt(py, &interrupt) => {
+            note(&interrupt);
+            let text = format!("{interrupt}, while {error} was described");
+            ForeignError { text, backtrace: String::new(), concerns_process: true }.into()
+        }
+        Err(problem) => anyhow!("{error}; and it could not be described: {problem}"),
     }
-    ForeignError { text, backtrace: format!("{CLASS}{class}\n{traceback}"), concerns_process }.into()
+}
+
+/// True for an exception that must reach the program at once, such as `KeyboardInterrupt`: what is no `Exception`.
+pub(crate) fn is_interrupt(py: Python<'_>, error: &PyErr) -> bool {
+    !error.is_instance_of::<PyException>(py)
 }
 
 /// Turns an error of the engine into a Python exception. An exception of user code becomes one of its own class.
-/// `number` is that of a dataset of Python objects.
-pub(crate) fn to_python(py: Python<'_>, error: &Error, number: Option<u64>) -> PyErr {
+/// `is_python` is true for a dataset of Python objects. `noted` is what [`opened::take_raised`] has returned.
+pub(crate) fn to_python(py: Python<'_>, error: &Error, is_python: bool, noted: Option<PyErr>) -> PyErr {
     let (worker, failure) = match error {
         Error::InvalidOption { .. } | Error::ConflictingOptions { .. } | Error::StateMismatch { .. } => {
             return PyValueError::new_err(error.to_string());
@@ -49,9 +63,13 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error, number: Option<u64>) -> P
             let text = format!("DataLoader timed out after {} seconds: {error}", after.as_secs_f64());
             return PyRuntimeError::new_err(text);
         }
-        Error::WorkerExited { pid, .. } | Error::BatchGivenUp { pid, .. } => {
+        Error::WorkerExited { pid, exit, .. } | Error::BatchGivenUp { pid, exit, .. } => {
             let text = format!("DataLoader worker (pid(s) {pid}) exited unexpectedly: {error}");
-            return PyRuntimeError::new_err(text);
+            let signal = killed_by(py, exit).map(|signal| {
+                // PyTorch raises two exceptions, one the cause of the other.
+                format!("DataLoader worker (pid {pid}) is killed by signal: {signal}. ")
+            });
+            return PyRuntimeError::new_err(signal.unwrap_or_default() + &text);
         }
         Error::SharedMemoryExhausted { .. } => {
             // The engine advises the Rust method.
@@ -61,18 +79,31 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error, number: Option<u64>) -> P
         }
         _ => return PyRuntimeError::new_err(error.to_string()),
     };
-    let Some(number) = number else { return PyRuntimeError::new_err(error.to_string()) };
-    // Without workers the exception itself is still there.
-    match (worker, opened::get(number).and_then(|opened| opened.take_raised(py))) {
-        (None, Some(raised)) => raised,
-        _ => raised_again(py, failure, worker).unwrap_or_else(|| PyRuntimeError::new_err(error.to_string())),
+    let is_exception = failure.backtrace.as_ref().is_some_and(|backtrace| backtrace.starts_with(CLASS));
+    match noted {
+        // Without workers the exception itself is still there. If the failure is none of Python, an exception that was
+        // noted is that of an earlier sample.
+        Some(noted) if worker.is_none() && (is_exception || is_interrupt(py, &noted)) => noted,
+        _ if is_python => {
+            raised_again(py, failure, worker).unwrap_or_else(|| PyRuntimeError::new_err(error.to_string()))
+        }
+        _ => PyRuntimeError::new_err(error.to_string()),
     }
 }
 
-/// Makes the exception of a worker again; `None` if it was no Python exception.
+/// Returns the name of the signal that has ended a worker, as the system describes it, such as "Segmentation fault".
+fn killed_by(py: Python<'_>, exit: &WorkerExit) -> Option<String> {
+    let ExitStatus::Signal { signal: number, .. } = exit.status else { return None };
+    py.import("signal").and_then(|signal| signal.call_method1("strsignal", (number,))?.extract()).ok()
+}
+
+/// Makes the exception of a worker again; `None` if it was no Python exception. Returns the exception of a signal
+/// handler that has run meanwhile.
 fn raised_again(py: Python<'_>, failure: &UserFailure, worker: Option<usize>) -> Option<PyErr> {
     let (class, traceback) = failure.backtrace.as_ref()?.strip_prefix(CLASS)?.split_once('\n')?;
-    let module = py.import("loader._errors").ok()?;
-    let made = module.call_method1("raised_again", (traceback, class, worker)).ok()?;
-    (!made.is_none()).then(|| PyErr::from_value(made))
+    let module = py.import("loader._errors");
+    match module.and_then(|module| module.call_method1("raised_again", (traceback, class, worker))) {
+        Ok(made) => (!made.is_none()).then(|| PyErr::from_value(made)),
+        Err(error) => is_interrupt(py, &error).then_some(error),
+    }
 }

@@ -10,14 +10,14 @@ use std::{
 use loader_core::{BatchInfo, Error, Iter, SampleDigest, State, collate::Batch};
 use pyo3::{
     PyTraverseError, PyVisit,
-    exceptions::{PyException, PyStopIteration, PyValueError},
+    exceptions::{PyStopIteration, PyValueError},
     prelude::*,
     types::PyDict,
 };
 
 use crate::{
     batch::{AnyBatch, IntoObject},
-    errors,
+    errors, opened,
     order::HAS_RAISED,
     raised::Raised,
     warnings::Warnings,
@@ -65,7 +65,8 @@ type Next = Option<Result<Box<dyn AnyBatch>, Error>>;
 struct Undone {
     /// The state before the call, which is the state until the next call.
     state: Option<State>,
-    /// What the next call returns; `None` if it could not be kept.
+    /// What the next call returns; `None` if it could not be kept, as the batch of a Rust dataset that was being
+    /// converted.
     next: Option<Next>,
 }
 
@@ -140,12 +141,12 @@ impl BatchIterator {
         }
         // Before a batch is taken: a warning may be an exception, and no batch may be lost for it.
         self.warn(py)?;
-        let next = match self.take_undone() {
-            Some(next) => next,
+        let (next, noted) = match self.take_undone() {
+            Some(next) => (next, None),
             None => loop {
                 match self.next_batch(py) {
                     // Signal handlers run while the iterator is not locked.
-                    Some(Err(Error::Interrupted)) => py.check_signals()?,
+                    (Some(Err(Error::Interrupted)), _) => py.check_signals()?,
                     next => break next,
                 }
             },
@@ -154,21 +155,22 @@ impl BatchIterator {
             self.undo(Some(next));
             return Err(interrupt);
         }
+        let mut kept = None;
         let object = match next {
-            Some(Ok(batch)) => batch.into_object(self.convert.bind(py)),
+            Some(Ok(batch)) => batch.into_object(self.convert.bind(py), &mut kept),
             // After an interrupt, the exception is gone.
             Some(Err(Error::SamplerPanicked { message, .. })) if message == HAS_RAISED => {
                 Err(self.raised.take(py).unwrap_or_else(|| PyStopIteration::new_err(())))
             }
-            Some(Err(error)) => Err(errors::to_python(py, &error, self.dataset_number)),
+            Some(Err(error)) => Err(errors::to_python(py, &error, self.dataset_number.is_some(), noted)),
             None => {
                 self.warn(py)?;
                 Err(PyStopIteration::new_err(()))
             }
         };
         object.inspect_err(|error| {
-            if !error.is_instance_of::<PyException>(py) {
-                self.undo(None);
+            if errors::is_interrupt(py, error) {
+                self.undo(kept.map(|batch| Some(Ok(batch))));
             }
         })
     }
@@ -249,6 +251,8 @@ impl BatchIterator {
                 // After the lock: the end of a sampler may run user code that uses this iterator.
                 drop(iter);
             });
+            let undone = lock(&self.undone).take();
+            drop(undone);
         }
     }
 
@@ -327,7 +331,8 @@ impl BatchIterator {
         lock(&self.busy).as_ref().is_some_and(|(thread, _)| *thread == thread::current().id())
     }
 
-    fn next_batch(&self, py: Python<'_>) -> Next {
+    /// Returns what the engine returns, and the exception that it stands for if this process loads the samples.
+    fn next_batch(&self, py: Python<'_>) -> (Next, Option<PyErr>) {
         if self.is_local
             && let Ok(mut iter) = self.iter.try_lock()
         {
@@ -336,11 +341,18 @@ impl BatchIterator {
         py.detach(|| self.next_of(&mut lock(&self.iter)))
     }
 
-    fn next_of(&self, iter: &mut Option<Box<dyn AnyIter>>) -> Next {
-        let iter = iter.as_mut()?;
+    fn next_of(&self, iter: &mut Option<Box<dyn AnyIter>>) -> (Next, Option<PyErr>) {
+        let Some(iter) = iter.as_mut() else { return (None, None) };
         *lock(&self.busy) = Some((thread::current().id(), iter.state()));
         let _idle = OnDrop(|| *lock(&self.before) = lock(&self.busy).take().map(|(_, state)| state));
-        iter.next()
+        let next = iter.next();
+        // While the iterator is locked, because another thread that loads the next batch may note an exception too.
+        // After a batch this drops the exception of a sample that was skipped.
+        let noted = self
+            .is_local
+            .then(|| Python::attach(|py| opened::take_raised(py, self.dataset_number)))
+            .flatten();
+        (next, noted)
     }
 
     /// Calls `call` without the interpreter's lock; `None` once the iterator is closed, and in a call of

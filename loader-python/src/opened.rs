@@ -59,7 +59,7 @@ impl Opened {
         })
     }
 
-    /// Keeps an exception for [`Opened::take_raised`]. The engine carries errors as text.
+    /// Keeps an exception for [`take_raised`]. The engine carries errors as text.
     pub(crate) fn note_raised(&self, py: Python<'_>, error: PyErr) {
         self.raised.set(py, error.into_value(py).into_any());
     }
@@ -75,7 +75,7 @@ impl Opened {
     }
 
     /// Takes the exception that was noted last.
-    pub(crate) fn take_raised(&self, py: Python<'_>) -> Option<PyErr> {
+    fn take_raised(&self, py: Python<'_>) -> Option<PyErr> {
         self.raised.take(py).map(|raised| PyErr::from_value(raised.into_bound(py)))
     }
 
@@ -106,6 +106,11 @@ pub(crate) fn add(number: u64, fetcher: &Bound<'_, PyAny>) -> PyResult<()> {
 pub(crate) fn remove(number: u64) {
     let removed = all_opened().remove(&number);
     drop(removed);
+}
+
+/// Takes the exception that a dataset of Python objects has noted last in this process.
+pub(crate) fn take_raised(py: Python<'_>, number: Option<u64>) -> Option<PyErr> {
+    number.and_then(get)?.take_raised(py)
 }
 
 /// Calls `call` with the opened dataset `number`. An exception becomes an error that the engine can carry.

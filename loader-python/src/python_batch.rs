@@ -6,7 +6,11 @@ use loader_core::Tensor;
 use pyo3::{buffer::PyBuffer, exceptions::PyValueError, prelude::*, types::PyList};
 use serde::{Deserialize, Serialize};
 
-use crate::{batch::IntoObject, memory::Memory};
+use crate::{
+    batch::{AnyBatch, IntoObject},
+    errors,
+    memory::Memory,
+};
 
 /// A batch: what the collation function returned.
 #[derive(Serialize, Deserialize)]
@@ -41,20 +45,55 @@ impl PyBatch {
     }
 }
 
-/// Arrays of a batch from a worker are views of its slot. `convert` is called with the pickle and the list of the
-/// arrays' memory.
 impl IntoObject for PyBatch {
     fn into_object(self, convert: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        self.into_object_or_keep(convert, &mut None)
+    }
+
+    fn into_object_or_keep(
+        self,
+        convert: &Bound<'_, PyAny>,
+        kept: &mut Option<Box<dyn AnyBatch>>,
+    ) -> PyResult<Py<PyAny>> {
         let py = convert.py();
-        let (pickle, arrays) = match self {
-            Self::Object(object) => return Ok(object),
-            Self::Pickled { pickle, arrays } => (pickle, arrays),
-        };
-        let memories = PyList::empty(py);
-        for array in arrays {
-            memories.append(Memory::new(array))?;
+        match self {
+            Self::Object(object) => Ok(object),
+            Self::Pickled { pickle, arrays } => {
+                let memories = PyList::empty(py);
+                for array in arrays {
+                    memories.append(Memory::new(array))?;
+                }
+                let pickle = Py::new(py, Memory::new(pickle))?;
+                ShownBatch { pickle, arrays: memories.unbind() }.into_object_or_keep(convert, kept)
+            }
         }
-        Ok(convert.call1((Memory::new(pickle), memories))?.unbind())
+    }
+}
+
+/// A batch from a worker, as `convert` is called with it: the memory of the pickle, and the list of the arrays' memory.
+/// The arrays of the object are views of its slot.
+struct ShownBatch {
+    pickle: Py<Memory>,
+    arrays: Py<PyList>,
+}
+
+impl IntoObject for ShownBatch {
+    fn into_object(self, convert: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        self.into_object_or_keep(convert, &mut None)
+    }
+
+    fn into_object_or_keep(
+        self,
+        convert: &Bound<'_, PyAny>,
+        kept: &mut Option<Box<dyn AnyBatch>>,
+    ) -> PyResult<Py<PyAny>> {
+        let made = convert.call1((&self.pickle, &self.arrays));
+        if let Err(error) = &made
+            && errors::is_interrupt(convert.py(), error)
+        {
+            *kept = Some(Box::new(self));
+        }
+        made.map(Bound::unbind)
     }
 }
 

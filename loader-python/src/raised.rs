@@ -14,7 +14,7 @@ impl Raised {
         self.0.set_first(py, error.into_value(py).into_any());
     }
 
-    /// Takes what must reach the program at once, such as `KeyboardInterrupt`: what is no `Exception`.
+    /// Takes an exception that must reach the program at once, such as `KeyboardInterrupt`.
     pub(crate) fn take_interrupt(&self, py: Python<'_>) -> Option<PyErr> {
         let is_interrupt = self.0.get(py).is_some_and(|raised| !raised.is_instance_of::<PyException>());
         if is_interrupt { self.take(py) } else { None }

@@ -152,7 +152,7 @@ impl RustDataset {
         convert: &Bound<'_, PyAny>,
     ) -> PyResult<Py<PyAny>> {
         let sample = py.detach(|| self.sample(index, seed));
-        sample.map_err(|error| PyRuntimeError::new_err(format!("{error:#}")))?.into_object(convert)
+        sample.map_err(|error| PyRuntimeError::new_err(format!("{error:#}")))?.into_object(convert, &mut None)
     }
 
     /// Makes a loader of this dataset.
@@ -171,7 +171,7 @@ impl RustDataset {
         let loader = loader.options().map(|options| py.detach(|| self.build(loader, options)));
         match loader? {
             Ok(loader) => Ok(Engine::of_loader(loader, objects, raised, warnings)),
-            Err(error) => Err(raised.take(py).unwrap_or_else(|| errors::to_python(py, &error, None))),
+            Err(error) => Err(raised.take(py).unwrap_or_else(|| errors::to_python(py, &error, false, None))),
         }
     }
 }

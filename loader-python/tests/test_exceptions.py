@@ -1,7 +1,11 @@
 """Exceptions of the user's code: their class, their text and the worker's traceback reach main at the place of their
 batch."""
 
+import gc
+import threading
+import time
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -9,7 +13,7 @@ import torch.utils.data
 from torch_datasets import Items, Rows, Stream
 from torch.utils.data import IterableDataset
 
-from loader import DataLoader
+from loader import DataLoader, _errors
 
 WORKERS = pytest.mark.parametrize("num_workers", [0, 1])
 
@@ -354,3 +358,85 @@ def test_ctrl_c_while_a_sample_is_hashed_reaches_the_program():
     with pytest.raises(KeyboardInterrupt):
         next(iterator)
     assert next(iterator) == [2]
+
+
+class RaisesOnce(Rows):
+    def __getitem__(self, index):
+        if index == 3:
+            raise Custom("the third")
+        return super().__getitem__(index)
+
+
+def test_ctrl_c_while_an_exception_is_described_is_no_bad_sample(monkeypatch):
+    def describe(_exception):
+        raise KeyboardInterrupt("pressed")
+
+    monkeypatch.setattr(_errors, "describe", describe)
+    with pytest.raises(KeyboardInterrupt, match="pressed"):
+        list(DataLoader(RaisesOnce(8), on_bad_sample="skip"))
+
+
+class InterruptsMain(Exception):
+    """Main is interrupted when it makes the exception again."""
+
+    def __init__(self, text):
+        if text != "in the worker":
+            raise KeyboardInterrupt("pressed")
+        super().__init__(text)
+
+
+class RaisesInterruptsMain(Rows):
+    def __getitem__(self, index):
+        raise InterruptsMain("in the worker")
+
+
+def test_ctrl_c_while_main_makes_an_exception_again_reaches_the_program():
+    with pytest.raises(KeyboardInterrupt, match="pressed"):
+        list(DataLoader(RaisesInterruptsMain(2), num_workers=1))
+
+
+class Refuses(Rows):
+    """Refuses sample 0 with an exception that `kept` refers to weakly."""
+
+    kept = None
+
+    def __getitem__(self, index):
+        if index == 0:
+            error = Custom("an old one")
+            type(self).kept = weakref.ref(error)
+            raise error
+        return super().__getitem__(index)
+
+
+@pytest.mark.filterwarnings("ignore:.*sample:RuntimeWarning")
+def test_the_exception_of_a_skipped_sample_is_released_after_the_batch():
+    batches = iter(DataLoader(Refuses(4), batch_size=2, on_bad_sample="skip"))
+    assert len(next(batches)) == 1
+    gc.collect()
+    assert Refuses.kept() is None
+
+
+class FromThread(Items):
+    def __getitem__(self, index):
+        raise ValueError(f"sample {index}")
+
+
+def test_two_threads_get_the_exceptions_of_their_own_batches():
+    batches = iter(DataLoader(FromThread(list(range(2000)))))
+    found = []
+
+    def read():
+        while True:
+            try:
+                next(batches)
+            except StopIteration:
+                return
+            except ValueError as error:
+                found.append(str(error))
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(found) == sorted(f"sample {index}" for index in range(2000))

@@ -89,6 +89,42 @@ def test_ctrl_c_while_main_unpickles_a_batch():
     assert numbers(rest) == list(range(6, 20))
 
 
+class ReadOnce(Unreadable):
+    """A batch whose unpickling in main is interrupted the first time, if it begins with number 6."""
+
+    def __reduce__(self):
+        function = interrupt_once if int(self.rows[0][0]) == 6 else torch.tensor
+        return function, (self.rows.tolist(),)
+
+
+INTERRUPTED = []
+
+
+def interrupt_once(rows):
+    if not INTERRUPTED:
+        INTERRUPTED.append(True)
+        raise KeyboardInterrupt
+    return torch.tensor(rows)
+
+
+def test_a_batch_whose_unpickling_ctrl_c_has_interrupted_comes_next():
+    INTERRUPTED.clear()
+    batches = iter(DataLoader(Rows(20), batch_size=2, num_workers=1, collate_fn=ReadOnce))
+    assert numbers_until_the_exception(batches, KeyboardInterrupt) == list(range(6))
+    assert numbers(batches) == list(range(6, 20))
+
+
+def test_a_batch_that_ctrl_c_has_kept_ends_with_its_iterator():
+    INTERRUPTED.clear()
+    loader = DataLoader(Rows(20), batch_size=2, num_workers=1, collate_fn=ReadOnce)
+    batches = iter(loader)
+    assert numbers_until_the_exception(batches, KeyboardInterrupt) == list(range(6))
+    batches._shutdown_workers()
+    assert list(batches) == []
+    loader.load_state_dict(loader.state_dict())
+    assert numbers(loader) == list(range(6, 20))
+
+
 def test_a_batch_that_ctrl_c_has_kept_from_the_program_comes_next():
     sampler = Sampler(KeyboardInterrupt)
     batches = iter(DataLoader(Rows(20), batch_size=2, sampler=sampler, num_workers=2))

@@ -115,6 +115,22 @@ def test_with_on_worker_death_fail_the_first_death_ends_the_epoch(tmp_path):
         list(DataLoader(DiesOnce(10, tmp_path / "died"), num_workers=1, on_worker_death="fail"))
 
 
+@pytest.mark.parametrize("number, name", [(signal.SIGSEGV, "Segmentation fault"), (signal.SIGKILL, "Killed")])
+@pytest.mark.parametrize("options", [{"on_worker_death": "fail"}, {"max_worker_deaths": 1}], ids=str)
+def test_death_by_a_signal_has_pytorch_s_words(number, name, options):
+    with pytest.raises(RuntimeError, match=rf"^DataLoader worker \(pid \d+\) is killed by signal: {name}\. "):
+        list(DataLoader(DiesOf(4, number), num_workers=1, **options))
+
+
+class DiesOf(Rows):
+    def __init__(self, length, number):
+        super().__init__(length)
+        self.number = number
+
+    def __getitem__(self, index):
+        os.kill(os.getpid(), self.number)
+
+
 def test_random_numbers_of_a_shuffled_epoch_keep_their_order_after_a_death(tmp_path):
     def order(number):
         generator = torch.Generator().manual_seed(5)
