@@ -7,7 +7,14 @@
 //! needs some megabytes less per worker, because it has no interpreter. But the wheel would have all decoders twice,
 //! and each composition of a dataset, such as a batch of one sample, would need a name in the program's registry.
 
-use std::{path::PathBuf, sync::OnceLock};
+use std::{
+    path::PathBuf,
+    sync::{
+        OnceLock,
+        mpsc::{self, RecvTimeoutError},
+    },
+    thread,
+};
 
 use loader_core::{
     DataLoader, Dataset, Error, IterableDataset, LoaderOptions, SampleContext, SnapshotDataset,
@@ -26,6 +33,7 @@ use crate::{
     batch::{AnyBatch, IntoObject},
     engine::{AnyLoader, Engine, Observers},
     errors,
+    iterator::SIGNAL_INTERVAL,
     order::{OrderObjects, PyOrder},
     raised::Raised,
     rust_batch::single,
@@ -167,7 +175,7 @@ impl RustDataset {
             fingerprint: std::mem::take(&mut parts.sampler_fingerprint),
             raised: raised.clone(),
         });
-        let loader = Building { parts, order, warnings: warnings.clone() };
+        let loader = Building { parts, order, raised: raised.clone(), warnings: warnings.clone() };
         let loader = loader.options().map(|options| py.detach(|| self.build(loader, options)));
         match loader? {
             Ok(loader) => Ok(Engine::of_loader(loader, objects, raised, warnings)),
@@ -179,7 +187,11 @@ impl RustDataset {
 impl RustDataset {
     fn open(py: Python<'_>, config: DatasetConfig) -> PyResult<Self> {
         let config = config.resolved().map_err(|error| PyValueError::new_err(error.to_string()))?;
-        match py.detach(|| config.open()) {
+        let (config, opened) = interruptible(py, move || {
+            let opened = config.open();
+            (config, opened)
+        })?;
+        match opened {
             Ok(opened) => Ok(Self { config, opened, ready: OnceLock::new() }),
             Err(error) => Err(not_opened(&error)),
         }
@@ -229,6 +241,7 @@ struct Building {
     parts: Parts,
     /// `None` for a stream, and if the options determine the order.
     order: Option<PyOrder>,
+    raised: Raised,
     warnings: Warnings,
 }
 
@@ -242,11 +255,12 @@ impl Building {
     where
         D: Dataset<Sample: Sample<Batch: IntoObject> + Batch + IntoObject>,
     {
-        let Self { parts, order, warnings } = self;
+        let Self { parts, order, raised, warnings } = self;
         let program = WorkerProgram::new(parts.program).args(parts.arguments);
         let mut builder = DataLoader::builder(dataset)
             .options(options)
             .allow_nested()
+            .interrupt_start_when(SIGNAL_INTERVAL, move || raised.check_signals())
             .worker_program(program)
             .share_observers(&parts.observers.get().0)
             .on_warning(warnings.listener(order.is_some(), false));
@@ -263,12 +277,13 @@ impl Building {
     where
         D: SnapshotDataset<Sample: Sample<Batch: IntoObject> + Batch + IntoObject>,
     {
-        let Self { parts, warnings, .. } = self;
+        let Self { parts, raised, warnings, .. } = self;
         let program = WorkerProgram::new(parts.program).args(parts.arguments);
         let builder = DataLoader::stream(dataset)
             .snapshots()
             .options(options)
             .allow_nested()
+            .interrupt_start_when(SIGNAL_INTERVAL, move || raised.check_signals())
             .worker_program(program)
             .share_observers(&parts.observers.get().0)
             .on_warning(warnings.listener(false, false));
@@ -276,6 +291,27 @@ impl Building {
             true => Box::new(builder.build()?),
             false => Box::new(builder.collate(single::<D::Sample>).build()?),
         })
+    }
+}
+
+/// Runs `work` on a thread of its own, and Python's signal handlers meanwhile. If one raises an exception, such as
+/// `KeyboardInterrupt`, returns it; the thread goes on to its end, and its result is dropped.
+fn interruptible<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> PyResult<T> {
+    let (sender, mut receiver) = mpsc::sync_channel(1);
+    let thread = thread::Builder::new().name("loader-open".into());
+    thread.spawn(move || drop(sender.send(work())))?;
+    loop {
+        let receiver = &mut receiver;
+        match py.detach(move || receiver.recv_timeout(SIGNAL_INTERVAL)) {
+            Ok(result) => return Ok(result),
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(PyRuntimeError::new_err("opening the dataset has panicked"));
+            }
+        }
     }
 }
 

@@ -2,15 +2,20 @@
 
 import os
 import signal
+import socket
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from torch_datasets import Rows, Stream
 from processes import Script, wait_until
 
+import loader
+
 #: A script that says when it begins to wait, and where Ctrl-C has found it.
 SCRIPT = """
-import sys, time, traceback
+import os, signal, sys, time, traceback
 sys.path.insert(0, {folder!r})
 import torch
 from torch_datasets import Rows, Slow, Stream
@@ -53,6 +58,12 @@ WAITS = {
         "iter(loader)",
         "",
     ),
+    "what persistent workers of a Rust dataset still load": (
+        "DataLoader(here.rust_rows(), num_workers=1, persistent_workers=True), 2",
+        "os.kill(iterator._workers[0].pid, signal.SIGSTOP); iter(loader)",
+        "",
+    ),
+    "the opening of a Rust dataset": ("DataLoader(Rows(2)), 0", "here.open_forever()", ""),
     "a sampler": ("DataLoader(Rows(9), sampler=here.SlowSampler(), num_workers=1), 2", "list(iterator)", ""),
 }
 
@@ -63,6 +74,19 @@ def never_begin(worker):
 
 def never_collate(samples):
     time.sleep(1000)
+
+
+def rust_rows():
+    """Returns more rows than workers load ahead."""
+    path = Path(sys.argv[0]).with_name("rows.csv")
+    path.write_text("number\n" + "1\n" * 100)
+    return loader.Csv(path)
+
+
+def open_forever():
+    """Opens a file of a server that does not answer."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        loader.Csv(f"http://127.0.0.1:{server.getsockname()[1]}/rows.csv", store={"allow_http": True})
 
 
 class SlowSampler:
