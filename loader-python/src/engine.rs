@@ -1,6 +1,10 @@
 //! The loader of one dataset: it begins epochs, each with a [`BatchIterator`].
 
-use std::{fmt, path::PathBuf};
+use std::{
+    fmt,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use loader_core::{
     Builder, DataLoader, Error, LoaderOptions, State, WorkerProgram,
@@ -14,7 +18,7 @@ use pyo3::{PyTraverseError, PyVisit, exceptions::PyValueError, prelude::*, pybac
 use crate::{
     batch::IntoObject,
     errors,
-    iterator::{AnyIter, BatchIterator, SIGNAL_INTERVAL},
+    iterator::{self, AnyIter, BatchIterator, LastState, SIGNAL_INTERVAL},
     opened,
     order::{OrderObjects, PyOrder},
     python_batch::PyBatch,
@@ -39,6 +43,8 @@ pub(crate) struct Engine {
     objects: OrderObjects,
     raised: Raised,
     warnings: Warnings,
+    /// That of the iterator that was begun last.
+    last_state: Mutex<LastState>,
 }
 
 /// A [`DataLoader`] of batches of any type.
@@ -135,7 +141,8 @@ impl Engine {
         match py.detach(|| build(sent, parts.seed_samples, order, settings)) {
             Ok(loader) => {
                 let loader: Option<Box<dyn AnyLoader>> = Some(Box::new(loader));
-                Ok(Self { dataset_number, loader, is_local, objects, raised, warnings })
+                let last_state = Mutex::default();
+                Ok(Self { dataset_number, loader, is_local, objects, raised, warnings, last_state })
             }
             Err(error) => {
                 let noted = opened::take_raised(py, dataset_number);
@@ -167,6 +174,13 @@ impl Engine {
         self.iterator(py, convert, |loader| loader.resume_epoch(&state))
     }
 
+    /// Returns the state of the iterator that was begun last, as JSON, if it was closed or dropped.
+    fn last_state(&self) -> Option<String> {
+        let last = self.last_state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = last.lock().unwrap_or_else(PoisonError::into_inner);
+        state.as_ref().map(iterator::as_json)
+    }
+
     /// Visits the Python objects that the loader and its iterator hold.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         self.objects.visit(&visit)?;
@@ -186,7 +200,8 @@ impl Engine {
         raised: Raised,
         warnings: Warnings,
     ) -> Self {
-        Self { dataset_number: None, loader: Some(loader), is_local: false, objects, raised, warnings }
+        let (dataset_number, loader, is_local, last_state) = (None, Some(loader), false, Mutex::default());
+        Self { dataset_number, loader, is_local, objects, raised, warnings, last_state }
     }
 
     fn iterator(
@@ -204,8 +219,18 @@ impl Engine {
             let is_python = self.dataset_number.is_some();
             self.raised.take(py).unwrap_or_else(|| errors::to_python(py, &error, is_python, noted))
         })?;
-        let (raised, warnings) = (self.raised.clone(), self.warnings.clone());
-        Ok(BatchIterator::new(iter, self.dataset_number, self.is_local, raised, warnings, convert))
+        let (raised, warnings, last_state) =
+            (self.raised.clone(), self.warnings.clone(), LastState::default());
+        *self.last_state.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&last_state);
+        Ok(BatchIterator::new(
+            iter,
+            self.dataset_number,
+            self.is_local,
+            raised,
+            warnings,
+            convert,
+            last_state,
+        ))
     }
 }
 

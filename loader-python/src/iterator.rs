@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    sync::{Mutex, MutexGuard, PoisonError, TryLockError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
     thread::{self, ThreadId},
     time::{Duration, Instant},
 };
@@ -44,6 +44,8 @@ pub(crate) struct BatchIterator {
     busy: Mutex<Option<(ThreadId, State)>>,
     /// The state before the last call of `__next__`.
     before: Mutex<Option<State>>,
+    /// The state when the iterator was closed.
+    last_state: LastState,
     /// Set if the last call of `__next__` was interrupted, such as by Ctrl-C, and so the program has not got a batch.
     undone: Mutex<Option<Undone>>,
     /// Number of the dataset, if it is one of Python objects.
@@ -56,6 +58,9 @@ pub(crate) struct BatchIterator {
     /// Makes an object of a pickle and its arrays, or of a tensor of a Rust dataset's batch.
     convert: Py<PyAny>,
 }
+
+/// The state of an iterator when it was closed or dropped, which its engine keeps.
+pub(crate) type LastState = Arc<Mutex<Option<State>>>;
 
 /// What the engine returns for a batch; `None` at the end.
 type Next = Option<Result<Box<dyn AnyBatch>, Error>>;
@@ -191,9 +196,8 @@ impl BatchIterator {
             Some((thread, state)) if *thread == thread::current().id() => Some(state.clone()),
             _ => None,
         };
-        let state = state.or_else(|| lock(&self.undone).as_ref().and_then(|undone| undone.state.clone()));
-        let state = state.or_else(|| self.with(py, |iter| iter.state()))?;
-        Some(serde_json::to_string(&state).expect("a state has text keys only"))
+        let state = state.or_else(|| self.undone_state());
+        state.or_else(|| self.with(py, |iter| iter.state())).map(|state| as_json(&state))
     }
 
     /// Number of the epoch.
@@ -248,6 +252,7 @@ impl BatchIterator {
         if !self.is_busy() {
             py.detach(|| {
                 let iter = lock(&self.iter).take();
+                self.keep_state(iter.as_deref());
                 // After the lock: the end of a sampler may run user code that uses this iterator.
                 drop(iter);
             });
@@ -286,6 +291,7 @@ impl BatchIterator {
         raised: Raised,
         warnings: Warnings,
         convert: Py<PyAny>,
+        last_state: LastState,
     ) -> Self {
         iter.interrupt_waits();
         let (busy, before, undone) = (Mutex::default(), Mutex::default(), Mutex::default());
@@ -293,6 +299,7 @@ impl BatchIterator {
             iter: Mutex::new(Some(iter)),
             busy,
             before,
+            last_state,
             undone,
             dataset_number,
             is_local,
@@ -315,6 +322,17 @@ impl BatchIterator {
         let state = lock(&self.before).clone();
         let before = lock(&self.undone).replace(Undone { state, next });
         drop(before);
+    }
+
+    fn undone_state(&self) -> Option<State> {
+        lock(&self.undone).as_ref()?.state.clone()
+    }
+
+    /// Gives the engine the state of an iterator that is closed now.
+    fn keep_state(&self, iter: Option<&dyn AnyIter>) {
+        if let Some(iter) = iter {
+            *lock(&self.last_state) = Some(self.undone_state().unwrap_or_else(|| iter.state()));
+        }
     }
 
     /// Takes what the last call could not return.
@@ -369,6 +387,11 @@ impl BatchIterator {
     }
 }
 
+/// Returns a state as JSON.
+pub(crate) fn as_json(state: &State) -> String {
+    serde_json::to_string(state).expect("a state has text keys only")
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -385,6 +408,7 @@ impl<F: FnMut()> Drop for OnDrop<F> {
 impl Drop for BatchIterator {
     fn drop(&mut self) {
         let iter = self.iter.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        self.keep_state(iter.as_deref());
         // The end of an iterator waits for its workers. The sampler's objects need the interpreter, which may
         // have ended: then the closure is dropped, and the iterator with it.
         let _: Option<()> = Python::try_attach(|py| py.detach(|| drop(iter)));

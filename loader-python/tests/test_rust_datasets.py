@@ -463,3 +463,38 @@ def test_unknown_options_kinds_and_files_are_refused(tmp_path):
         loader.dataset("parket", path=tmp_path)
     with pytest.raises(FileNotFoundError, match="rows.csv"):
         loader.Csv(tmp_path / "rows.csv")
+
+
+def test_a_rust_loader_ends_the_workers_of_an_iterator_that_is_left(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("number\n" + "".join(f"{number}\n" for number in range(100)))
+    rows = loader.RustLoader(loader.Csv(path, output="numpy"), batch_size=2, num_workers=1)
+    before = processes.children().keys()
+    for _ in rows:
+        assert len(processes.children().keys() - before) == 1
+        break
+    gone = processes.wait_until(lambda: processes.children().keys() == before, 5)
+    assert gone, "the worker of the iterator that was left stays"
+    # The state is that of the iterator that was left.
+    state = rows.state_dict()
+    rows.load_state_dict(state)
+    assert [int(batch["number"][0]) for batch in rows] == list(range(2, 100, 2))
+    assert rows.state_dict()["epoch"] == 1
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_jax_shares_the_memory_of_a_batch_and_keeps_it(num_workers, tmp_path):
+    jax = pytest.importorskip("jax", reason="SKIPPED: JAX is not installed")
+    path = tmp_path / "rows.csv"
+    path.write_text("number\n" + "".join(f"{number}\n" for number in range(4000)))
+    rows = loader.Csv(path, output="dlpack", dtypes={"number": "float32"})
+    kept = []
+    for batch in loader.RustLoader(rows, batch_size=40, num_workers=num_workers):
+        array = batch["number"]
+        kept.append(jax.dlpack.from_dlpack(array))
+        assert kept[-1].unsafe_buffer_pointer() == np.frombuffer(array, np.float32).ctypes.data, "JAX has a copy"
+    del array, batch
+    gc.collect()
+    # No slot was used again while JAX has its array.
+    assert [int(array[0]) for array in kept] == list(range(0, 4000, 40))
+    assert float(sum(array.sum() for array in kept)) == sum(range(4000))

@@ -120,6 +120,9 @@ class Engine:
     def batches(self) -> int | None:
         """Returns the number of batches in an epoch, if it is known."""
 
+    def last_state(self) -> str | None:
+        """Returns the state of the last iterator, as JSON, if it was closed or dropped."""
+
 class BatchIterator:
     """The batches of an epoch. Waiting for one releases the interpreter's lock and notices Ctrl-C."""
 

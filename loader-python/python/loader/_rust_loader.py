@@ -3,6 +3,7 @@ Rust dataset."""
 
 import json
 import os
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing import spawn
 from typing import Any, NamedTuple
@@ -35,7 +36,8 @@ class RustLoader:
         self.dataset = dataset
         self._epoch = 0
         self._state: str | None = None
-        self._batches: _native.BatchIterator | None = None
+        # The last iterator. If this object held it, its workers would stay after `break`.
+        self._batches: Callable[[], _native.BatchIterator | None] = lambda: None
         options["batch_size"] = 1 if batch_size is None else batch_size
         options_text = json.dumps(options, default=json_value)
         self._engine = engine(dataset, options_text, _native.Observers(), batch_size is not None)
@@ -48,7 +50,7 @@ class RustLoader:
         else:
             batches = self._engine.iterate(self._epoch, convert)
         self._epoch = batches.epoch + 1
-        self._batches = batches
+        self._batches = weakref.ref(batches)
         _exit.close_at_exit(batches)
         return batches
 
@@ -63,11 +65,11 @@ class RustLoader:
         self._epoch, self._state = epoch, None
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state: the position after the last batch that the last iterator has returned. Call it before that
-        iterator is closed."""
-        state = self._state or (self._batches.state() if self._batches is not None else None)
+        """Returns the state: the position after the last batch that the last iterator has returned."""
+        batches = self._batches()
+        state = self._state or (batches.state() if batches is not None else None) or self._engine.last_state()
         if state is None:
-            raise RuntimeError("state_dict: no iterator of this loader is open; call it before the iterator is closed")
+            raise RuntimeError("state_dict: this loader has had no iterator; call it after `iter(loader)`")
         return json.loads(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
