@@ -288,6 +288,12 @@ def test_what_cannot_be_collated_is_refused(num_workers):
         assert wanted[1] in str(raised.value), name
 
 
+def test_free_threaded_python_is_refused():
+    # The name that such a build of Python has.
+    code = "import sys; sys.abiflags = 't'\ntry: import loader\nexcept ImportError as error: print(error)"
+    assert "does not support free-threaded Python" in processes.run("-c", code)
+
+
 def test_a_worker_stacks_arrays_in_the_memory_of_the_batch():
     collate = _collate_numpy.in_worker(_collate_numpy.default_collate)
     batch = collate([{"x": np.full((2, 3), i, np.float16), "y": (np.array(i), "a")} for i in range(4)])

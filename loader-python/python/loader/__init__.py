@@ -8,7 +8,15 @@ Importing this package imports neither PyTorch nor NumPy. Using one of its names
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
+
+if "t" in sys.abiflags:
+    raise ImportError(
+        "the package `process-loader` does not support free-threaded Python (a build with Py_GIL_DISABLED): its"
+        " extension uses Python's stable interface, which this build does not have; use the same version of Python with"
+        " the GIL"
+    )
 
 if TYPE_CHECKING:
     from ._base import default_collate as default_collate
