@@ -51,7 +51,7 @@ class DataLoader(_base.DataLoader[_Batch]):
         worker_memory_limit: Maximum bytes of memory of a worker's own; a worker that uses more is replaced. No limit by
             default.
         worker_affinity: CPUs of each worker: ``"inherit"`` (default), ``"share"``, ``"spread"``, ``"pack"``, or a list
-            of sets.
+            of sets, such as ``[{0, 1}, {2, 3}]``: worker *i* has set *i* modulo their number.
         warn_after: Seconds of waiting for a batch after which a warning names the worker that loads it, 30 by default.
         digest: True to compute a digest of the samples of the epoch. False by default.
         trace: File for a trace of main and the workers.

@@ -219,4 +219,9 @@ def _length(value: Any) -> int:
 
 
 def _as_json(value: Any) -> Any:
+    if isinstance(value, (set, frozenset)):
+        # The CPUs of a worker.
+        return ",".join(map(str, sorted(value)))
+    if isinstance(value, (list, tuple)):
+        return [_as_json(item) for item in value]
     return os.fspath(value) if isinstance(value, os.PathLike) else value
