@@ -1,6 +1,8 @@
 """Arguments: what is refused, with which exception and text, and what can be changed afterwards. As in PyTorch, word by
 word."""
 
+import inspect
+import re
 import warnings
 
 import pytest
@@ -150,3 +152,9 @@ def test_an_iterator_has_a_length_and_cannot_be_pickled():
 def test_the_class_is_a_subclass_of_pytorchs():
     assert isinstance(DataLoader(ROWS), torch.utils.data.DataLoader)
     assert DataLoader[torch.Tensor]
+
+
+def test_the_documentation_has_each_argument_in_order():
+    names = list(inspect.signature(DataLoader).parameters)
+    documented = re.findall(r"^ {4}(\w+): ", inspect.getdoc(DataLoader).partition("Args:\n")[2], re.MULTILINE)
+    assert documented == names

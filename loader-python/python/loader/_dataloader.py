@@ -24,10 +24,30 @@ class DataLoader(_base.DataLoader[_Batch]):
     datasets.
 
     Args:
+        dataset: A map-style dataset, with ``__getitem__`` and ``__len__``, or an iterable dataset, with ``__iter__``.
+        batch_size: Number of samples in a batch, 1 by default. ``None`` returns single samples.
+        shuffle: True to draw a new order in each epoch. False by default.
+        sampler: Gives the keys of the samples, in place of ``shuffle``.
+        batch_sampler: Gives the lists of keys of the batches, in place of ``batch_size``, ``shuffle``, ``sampler`` and
+            ``drop_last``.
         num_workers: As in PyTorch, or ``"auto"``: the loader measures, and finds the number of workers. Its maximum is
             four per CPU, but at least 16 and at most 62. Set ``persistent_workers`` too, so that an epoch begins with
             the number that the epoch before has found. An iterable dataset of Python objects has one worker per CPU
-            with ``"auto"``, because it shares its samples among a fixed number of workers.
+            with ``"auto"``, because it shares its samples among a fixed number of workers. 0, the default, loads in
+            this process.
+        collate_fn: Makes a batch of a list of samples. By default, tensors, numbers and arrays are stacked.
+        pin_memory: True to return batches in pinned memory. False by default.
+        drop_last: True to leave out a last batch with fewer samples. False by default.
+        timeout: Maximum seconds of waiting for a batch. 0, the default, waits without limit.
+        worker_init_fn: Called in each worker with the worker's number, before the worker loads.
+        multiprocessing_context: A context of ``multiprocessing`` or the name of a start method. ``"spawn"`` starts each
+            worker as a new Python process; with the other methods, a template process forks the workers.
+        generator: Gives the random numbers of the order, and the base seed of the workers. By default they are from
+            PyTorch's global generator.
+        prefetch_factor: Number of batches that each worker loads ahead, 2 by default.
+        persistent_workers: True to keep the workers from one epoch to the next. False by default.
+        pin_memory_device: The device for whose copies memory is pinned.
+        in_order: False to return batches as workers finish them. True by default.
         on_bad_sample: What happens if ``dataset[i]`` raises: ``"error"`` (default) raises it in place of the batch,
             ``"skip"`` leaves the sample out, ``"replace"`` takes another one.
         max_bad_samples: Maximum number of bad samples in an epoch; one more ends it. 10 by default.
