@@ -2,7 +2,8 @@
 
     python loader-python/tests/soak.py SECONDS [SEED]
 
-Each epoch must have the batches of PyTorch's loader. The program leaves some epochs, and another loader resumes them
+Each epoch must have the batches of PyTorch's loader; with `seed_samples` and with `RustLoader`, those of this loader
+without workers. The program leaves some epochs, and another loader resumes them
 from the state. At the end no process, descriptor or shared memory may be left, and memory, descriptors and threads may
 not have grown. Lines that begin with `soak:` have the figures.
 """
@@ -53,12 +54,23 @@ class Keys(torch.utils.data.RandomSampler):
         return map(str, super().__iter__())
 
 
+class Draws(Rows):
+    """Row `i` has `i` and a random number."""
+
+    def __getitem__(self, index):
+        return torch.tensor([index, torch.randint(1 << 40, ()).item()])
+
+
 class Options(NamedTuple):
     kind: str
     num_workers: int
     batch_size: int
     persistent: bool
     seed: int
+
+
+#: The kinds whose order or samples PyTorch's loader does not give. This loader without workers gives them.
+OWN_KINDS = ("draws", "rust loader")
 
 
 class Killer:
@@ -109,6 +121,8 @@ class Killer:
 def make(options, csv, loader_class=loader.DataLoader):
     """Makes the loader, or PyTorch's with the same order."""
     is_ours = loader_class is loader.DataLoader
+    if options.kind == "rust loader":
+        return make_rust_loader(options, csv)
     arguments = {"batch_size": options.batch_size, "num_workers": options.num_workers}
     if options.num_workers > 0:
         arguments["persistent_workers"] = options.persistent
@@ -123,39 +137,62 @@ def make(options, csv, loader_class=loader.DataLoader):
     match options.kind:
         case "texts":
             return loader_class(Keyed(SAMPLES), sampler=sampler, **arguments)
+        case "draws":
+            # Persistent workers keep the seed of the first epoch, and each epoch without workers has a seed of its own.
+            arguments.pop("persistent_workers", None)
+            generator = torch.Generator().manual_seed(options.seed)
+            return loader_class(Draws(SAMPLES), sampler=sampler, generator=generator, seed_samples=True, **arguments)
         case "rust" if is_ours:
             return loader_class(loader.Csv(csv), sampler=sampler, **arguments)
         case _:
             return loader_class(Rows(SAMPLES), sampler=sampler, **arguments)
 
 
+def make_rust_loader(options, csv):
+    dataset, arguments = loader.Csv(csv), {}
+    if options.num_workers > 0:
+        arguments = {"persistent_workers": options.persistent, "max_worker_deaths": FOREVER}
+    return loader.RustLoader(
+        dataset, options.batch_size, shuffle=True, seed=options.seed, num_workers=options.num_workers, **arguments
+    )
+
+
 def numbers_of(batch, kind):
     """Returns the numbers of a batch. Fails if the rest of the batch does not belong to them."""
-    if kind == "stream":
+    if kind in ("stream", "draws"):
         return batch.tolist()
     numbers, squares = (batch["number"], batch["square"]) if isinstance(batch, dict) else batch.unbind(1)
     assert torch.equal(squares, numbers * numbers), f"a batch has other values: {batch}"
     return numbers.tolist()
 
 
+def workers_of(iterator):
+    """Returns the process ids of the workers of an iterator of either loader."""
+    if isinstance(iterator, loader._native.BatchIterator):
+        return iterator.worker_pids()
+    return [worker.pid for worker in iterator._workers]
+
+
 @functools.cache
-def expected(options, epochs):
-    """Returns the epochs that PyTorch's loader gives. The number of workers only changes those of a stream."""
+def expected(options, csv, epochs):
+    """Returns the epochs that PyTorch's loader gives, or this loader without workers. The number of workers only changes
+    those of a stream."""
     workers = options.num_workers if options.kind == "stream" else 0
-    theirs = make(options._replace(num_workers=workers), None, torch.utils.data.DataLoader)
+    loader_class = loader.DataLoader if options.kind in OWN_KINDS else torch.utils.data.DataLoader
+    theirs = make(options._replace(num_workers=workers), csv, loader_class)
     return [[numbers_of(batch, options.kind) for batch in theirs] for _ in range(epochs)]
 
 
 def episode(options, csv, killer, choice, epochs):
     """Loads and checks epochs of one loader. Returns how many of them were left and continued."""
-    resumed, ours, wanted = 0, make(options, csv), expected(options, epochs)
+    resumed, ours, wanted = 0, make(options, csv), expected(options, csv, epochs)
     for epoch in range(epochs):
         found = []
         leave_after = choice.randrange(len(wanted[epoch])) if choice.random() < 0.3 else None
         while True:
             iterator = iter(ours)
             for batch in iterator:
-                killer.targets = [worker.pid for worker in iterator._workers] if options.num_workers else []
+                killer.targets = workers_of(iterator) if options.num_workers else []
                 found.append(numbers_of(batch, options.kind))
                 if len(found) - 1 == leave_after:
                     break
@@ -210,13 +247,13 @@ def soak(length, seed, csv):
     try:
         while time.monotonic() < started + length:
             faulthandler.dump_traceback_later(EPISODE_LIMIT, exit=True)
-            kind, workers = choice.choice(["rows", "texts", "stream", "rust"]), choice.randrange(4)
+            kind, workers = choice.choice(["rows", "texts", "stream", "rust", *OWN_KINDS]), choice.randrange(4)
             options = Options(kind, workers, choice.choice([1, 4, 7]), choice.random() < 0.5, choice.randrange(3))
             count = choice.randrange(1, 4)
             resumed += episode(options, csv, killer, choice, count)
             epochs += count
             gc.collect()
-            if before is None and workers > 0 and kind != "rust":
+            if before is None and workers > 0 and not kind.startswith("rust"):
                 # The template runs.
                 processes.wait_until(lambda: not processes.children(), 10)
                 before = len(processes.descriptors())
