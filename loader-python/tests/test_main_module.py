@@ -50,6 +50,9 @@ if __name__ == "__main__":
 """
 
 
+LOCK = "import threading\nLOCK = threading.Lock()\n"
+
+
 @pytest.fixture
 def without_cloudpickle(tmp_path):
     """Environment variables with which cloudpickle cannot be imported."""
@@ -71,8 +74,19 @@ def test_a_guarded_script_may_use_a_global_that_cloudpickle_cannot_send(tmp_path
     pytest.importorskip("cloudpickle", reason="SKIPPED: cloudpickle is not installed")
     path = tmp_path / "train.py"
     locked = SCRIPT.replace("        return index", "        with LOCK:\n            return index")
-    path.write_text("import threading\nLOCK = threading.Lock()\n" + locked + GUARDED)
-    assert processes.run(path).splitlines()[-1] == RESULT
+    path.write_text(LOCK + locked + GUARDED)
+    status, out, err = processes.Script(path).end()
+    assert (status, out.splitlines()[-1]) == (0, RESULT)
+    assert "cannot pickle '_thread.lock' object), so each worker imports the script" in err, err
+
+
+def test_keys_are_of_the_class_that_a_dataset_in_an_imported_script_knows(tmp_path):
+    pytest.importorskip("cloudpickle", reason="SKIPPED: cloudpickle is not installed")
+    path = tmp_path / "train.py"
+    known = KEYS.replace("return 10 * key.index", "with LOCK:\n            return 10 * isinstance(key, Key)")
+    assert known != KEYS
+    path.write_text(f"import sys\nsys.path.insert(0, {FOLDER!r})\n{LOCK}{SCRIPT}{known}")
+    assert processes.run(path).splitlines()[-1] == "[[10], [10]]"
 
 
 def test_a_guarded_script_without_cloudpickle(tmp_path, without_cloudpickle):

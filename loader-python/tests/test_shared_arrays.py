@@ -1,7 +1,9 @@
 """The memory of a dataset's arrays: all workers share it, and what a worker writes is its own."""
 
 import os
+import pickle
 import signal
+import tempfile
 
 import numpy as np
 import processes
@@ -9,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from loader import DataLoader
+from loader import DataLoader, _sharing_pickler
 
 MIB = 1 << 20
 
@@ -169,6 +171,28 @@ def test_a_mapped_array_whose_file_was_replaced_is_sent(tmp_path):
     for view in (tokens, tokens[:100]):
         rows = DataLoader(Table(view), num_workers=2, collate_fn=lambda rows: rows[0][:2])
         assert list(rows) == [(i, i + 8) for i in range(8)]
+
+
+def test_the_list_of_mappings_is_read_once_for_many_files(monkeypatch):
+    reads = []
+    mapped_ranges = _sharing_pickler._mapped_ranges
+    monkeypatch.setattr(_sharing_pickler, "_mapped_ranges", lambda: reads.append(1) or mapped_ranges())
+    # A file system whose mappings have the numbers of their files.
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        arrays = [np.memmap(f"{folder}/{i}", np.uint8, "w+", shape=(4096,)) for i in range(100)]
+        pickled, mappings = _sharing_pickler.dumps(arrays, lambda _array: True)
+    assert (len(reads), len(mappings)) == (1, 100)
+    # The content was not sent.
+    assert len(pickled) < 100 * 1024
+
+
+def test_a_worker_refuses_a_file_that_was_truncated(tmp_path):
+    tokens = mapped_tokens(tmp_path, mode="r+")
+    pickled, _ = _sharing_pickler.dumps(tokens, lambda _array: True)
+    os.truncate(tmp_path / "tokens.bin", 100)
+    with pytest.raises(RuntimeError, match="tokens.bin was truncated after main had sent the dataset"):
+        pickle.loads(pickled)
+    assert os.path.getsize(tmp_path / "tokens.bin") == 100
 
 
 @pytest.mark.filterwarnings("ignore:worker:RuntimeWarning")

@@ -38,15 +38,15 @@ def encode(batch: Any) -> tuple[bytes, list[Any]]:
         in_slot.clear()
 
 
-def dumps(value: Any) -> bytes:
+def dumps(value: Any, needs_main: bool = False) -> bytes:
     """Returns a pickle with arrays in it. If an array is a view, the pickle has only the elements of the view. If
-    cloudpickle is installed, the pickle has the classes and functions of the script by value, because then no worker
-    imports the script."""
+    cloudpickle is installed and ``needs_main`` is false, the pickle has the classes and functions of the script by
+    value, because then no worker imports the script."""
     try:
         pickled, problem = _dumps(_Pickler, value), None
     except Exception as error:
         pickled, problem = b"", error
-    if problem is None and b"__main__" not in pickled:
+    if problem is None and (needs_main or b"__main__" not in pickled):
         return pickled
     try:
         return _dumps(_cloud_pickler(), value)

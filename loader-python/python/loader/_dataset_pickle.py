@@ -4,6 +4,7 @@ import multiprocessing.spawn
 import os
 import pickle
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,19 +18,20 @@ _MAIN = ("init_main_from_name", "init_main_from_path")
 _MAX_DEPTH = 10
 
 
-def dumps(value: Any, settings: dict[str, Any], arrays: ArrayFile) -> bytes:
+def dumps(value: Any, settings: dict[str, Any], arrays: ArrayFile, keys: Any) -> bytes:
     """Returns what :func:`loads` reads in a worker: ``settings``, which need nothing to be prepared, and ``value``,
-    whose large arrays go into ``arrays``. Main must keep that file as long as workers may start.
+    whose large arrays go into ``arrays``. Main must keep that file as long as workers may start. ``keys`` are told
+    whether workers import the user's script.
 
     Raises:
         pickle.PicklingError: If the value cannot be pickled, or needs a ``__main__`` that no worker can import.
     """
-    inner, needs_main = _dumps(value, arrays)
+    inner, keys.needs_main = _dumps(value, arrays)
     arrays.seal()
     # With this data `multiprocessing` gives the worker main's `sys.path`, `sys.argv` and working directory.
     preparation = multiprocessing.spawn.get_preparation_data("loader-worker")
     preparation["authkey"] = bytes(preparation["authkey"])
-    if not needs_main:
+    if not keys.needs_main:
         for key in _MAIN:
             preparation.pop(key, None)
     outer = pickle.dumps((preparation, dict(os.environ), settings, arrays.path, arrays.ranges), protocol=5)
@@ -59,7 +61,7 @@ def _dumps(value: Any, arrays: ArrayFile) -> tuple[bytes, bool]:
     """
     problem = None
     try:
-        pickled = _sharing_pickler.dumps(value, arrays.add)
+        pickled = _pickle(value, arrays)
     except Exception as error:
         pickled, problem = b"", error
     if problem is None and b"__main__" not in pickled:
@@ -69,11 +71,12 @@ def _dumps(value: Any, arrays: ArrayFile) -> tuple[bytes, bool]:
     except ImportError:
         cloudpickle = None
     if cloudpickle is not None:
-        arrays.clear()
         try:
-            return _sharing_pickler.dumps(value, arrays.add, cloudpickle.Pickler), False
-        except Exception as error:
-            if not _has_importable_main():
+            return _pickle(value, arrays, cloudpickle.Pickler), False
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            if problem is None and _has_importable_main():
+                _warn_of_import(error)
+            else:
                 problem = problem or error
     if problem is not None:
         advice = "" if cloudpickle else " or install cloudpickle, which can pickle local functions and classes,"
@@ -87,8 +90,23 @@ def _dumps(value: Any, arrays: ArrayFile) -> tuple[bytes, bool]:
             "the dataset or one of its functions is defined in an interactive session, which no worker can import;"
             " install cloudpickle, or define it in a module"
         )
+    return _pickle(value, arrays), True
+
+
+def _pickle(value: Any, arrays: ArrayFile, base: type = pickle.Pickler) -> bytes:
     arrays.clear()
-    return _sharing_pickler.dumps(value, arrays.add), True
+    pickled, arrays.mappings = _sharing_pickler.dumps(value, arrays.add, base)
+    return pickled
+
+
+def _warn_of_import(problem: Exception) -> None:
+    warnings.warn(
+        f"cloudpickle cannot send the dataset or one of its functions by value ({problem}), so each worker imports the"
+        ' script: what the script changes under `if __name__ == "__main__":` is not changed there; define the dataset in'
+        " a module, or make what cannot be pickled in worker_init_fn",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 def _culprit(value: tuple[Any, Any, Any]) -> str:

@@ -141,7 +141,7 @@ def _python_setup(iterator: _BaseDataLoaderIter, loader: Any, states: dict[int, 
         _EngineParts(
             pickle=None
             if arrays is None
-            else _pickle_for_workers(iterator, loader, states, keys.paths, epoch_log, arrays),
+            else _pickle_for_workers(iterator, loader, states, keys, epoch_log, arrays),
             opened=fetcher,
             fingerprint=_fingerprint(loader.dataset),
             begin=order.begin if order else None,
@@ -170,7 +170,7 @@ def _pickle_for_workers(
     iterator: _BaseDataLoaderIter,
     loader: Any,
     states: dict[int, bytes],
-    keys: tuple[str, ...],
+    keys: _keys.KeyFile,
     epoch_log: _epoch_log.EpochLog | None,
     arrays: _shared_arrays.ArrayFile,
 ) -> bytes:
@@ -183,7 +183,7 @@ def _pickle_for_workers(
         "base_seed": iterator._base_seed,
         "num_workers": iterator._num_workers,
         "auto_collation": iterator._auto_collation,
-        "keys": keys,
+        "keys": keys.paths,
         "is_map": iterator._dataset_kind == _DatasetKind.Map,
         "states": states,
         "epoch_log": epoch_log.path if epoch_log is not None else None,
@@ -191,7 +191,7 @@ def _pickle_for_workers(
         "torch": _base.has_torch,
         "default_dtype": _base.default_dtype(),
     }
-    return _dataset_pickle.dumps((iterator._dataset, iterator._collate_fn, worker_init_fn), settings, arrays)
+    return _dataset_pickle.dumps((iterator._dataset, iterator._collate_fn, worker_init_fn), settings, arrays, keys)
 
 
 class _EngineParts:

@@ -36,6 +36,9 @@ class KeyFile:
     """
 
     def __init__(self) -> None:
+        #: True if workers import the user's script. Classes of the script are then the imported ones in keys, as in the
+        #: dataset.
+        self.needs_main = False
         self._files = (_EpochFile(), _EpochFile())
         self._current = self._files[0]
         #: The paths by which workers open the files.
@@ -48,7 +51,7 @@ class KeyFile:
 
     def add(self, number: int, batch: list[Any]) -> list[int]:
         """Adds the keys of batch ``number``, and returns their numbers."""
-        return self._current.add(number, batch)
+        return self._current.add(number, batch, self.needs_main)
 
     def free(self, before: int) -> None:
         """Frees the keys of the batches before number ``before``."""
@@ -67,12 +70,12 @@ class _EpochFile(MemoryFile):
         #: The number of each batch in the file, and where its keys begin.
         self._batches: deque[tuple[int, int]] = deque()
 
-    def add(self, number: int, batch: list[Any]) -> list[int]:
+    def add(self, number: int, batch: list[Any], needs_main: bool) -> list[int]:
         self._batches.append((number, self._size))
         numbers: list[int] = []
         for first in range(0, len(batch), _BLOCK_KEYS):
             part = batch[first : first + _BLOCK_KEYS]
-            block = _collate.dumps(part)
+            block = _collate.dumps(part, needs_main)
             block = len(block).to_bytes(8, "little") + block
             start = FIRST_NUMBER | self._size << _OFFSET_SHIFT
             self._write(block, self._size)

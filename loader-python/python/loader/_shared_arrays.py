@@ -37,6 +37,8 @@ class ArrayFile(MemoryFile):
         super().__init__("loader-arrays")
         self._size = 0
         self.ranges: list[ArrayRange] = []
+        #: Mappings of main whose files workers map. As long as they exist, no other file gets the number of such a file.
+        self.mappings: list[mmap.mmap] = []
 
     def add(self, buffer: pickle.PickleBuffer) -> bool:
         """Writes the bytes of an array into the file, when a pickler calls it. Returns True for a small array, whose
@@ -53,7 +55,7 @@ class ArrayFile(MemoryFile):
     def clear(self) -> None:
         """Removes all arrays."""
         os.truncate(self._file, 0)
-        self._size, self.ranges = 0, []
+        self._size, self.ranges, self.mappings = 0, [], []
 
     def seal(self) -> None:
         """Makes every later change of the file an error."""

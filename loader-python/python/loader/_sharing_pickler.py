@@ -2,6 +2,7 @@
 them share. The workers share with main objects of ``multiprocessing`` and tensors in shared memory, and they map the
 files of mapped arrays."""
 
+import bisect
 import contextlib
 import copyreg
 import fcntl
@@ -17,16 +18,22 @@ from typing import Any, NamedTuple
 
 #: Modules whose objects `multiprocessing` pickles with functions of its own while it starts a process.
 _SHARED = ("multiprocessing.connection", "multiprocessing.heap", "multiprocessing.sharedctypes")
+#: Number of bytes at each end of a mapping that are compared where the numbers of files are not enough.
+_COMPARED_BYTES = 4096
 
 
-def dumps(value: Any, keeps: Callable[[pickle.PickleBuffer], bool], base: type = pickle.Pickler) -> bytes:
-    """Returns the pickle of a value, made by a pickler of the class ``base``. Workers can use shared objects in it as
-    long as these exist in main. ``keeps`` gets the bytes of each array, and returns True if they become a part of the
+def dumps(
+    value: Any, keeps: Callable[[pickle.PickleBuffer], bool], base: type = pickle.Pickler
+) -> tuple[bytes, list[mmap.mmap]]:
+    """Returns the pickle of a value, made by a pickler of the class ``base``, and the mappings of main whose files
+    workers map. Main must keep these as long as workers may start. Workers can use shared objects in the pickle as long
+    as these exist in main. ``keeps`` gets the bytes of each array, and returns True if they become a part of the
     pickle."""
     file = io.BytesIO()
+    pickler = _pickler(base)(file, protocol=5, buffer_callback=keeps)
     with _starting():
-        _pickler(base)(file, protocol=5, buffer_callback=keeps).dump(value)
-    return file.getvalue()
+        pickler.dump(value)
+    return file.getvalue(), pickler.mappings.mappings
 
 
 def _pickler(base: type) -> type:
@@ -40,14 +47,14 @@ def _pickler(base: type) -> type:
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             self.storages: dict[tuple[int, int], _Storage] = {}
-            self.files: dict[int, tuple[mmap.mmap, _FileNumber | None]] = {}
+            self.mappings = _Mappings()
 
         def reducer_override(self, value: Any) -> Any:
             reduced = NotImplemented
             if sys.modules.get("torch") is not None:
                 reduced = _reduce(value, self.storages)
             if reduced is NotImplemented and sys.modules.get("numpy") is not None:
-                reduced = _reduce_mapped(value, self.files)
+                reduced = _reduce_mapped(value, self.mappings)
             if reduced is not NotImplemented:
                 return reduced
             return super().reducer_override(value) if hasattr(base, "reducer_override") else NotImplemented
@@ -110,7 +117,7 @@ def _view(storage: Any, offset: int, dtype: Any, shape: tuple[int, ...], stride:
 
 
 class _FileNumber(NamedTuple):
-    """Identifies a file, whatever its name is. A file that replaces it has another number."""
+    """Identifies a file, whatever its name is. A file that replaces it has another number as long as it exists."""
 
     device: int
     inode: int
@@ -121,9 +128,79 @@ class _FileNumber(NamedTuple):
         return cls(status.st_dev, status.st_ino)
 
 
-def _reduce_mapped(value: Any, files: dict[int, tuple[mmap.mmap, _FileNumber | None]]) -> Any:
+class _Mappings:
+    """The mapped files that a pickler has met."""
+
+    def __init__(self) -> None:
+        #: The file of each mapping, by the ``id`` of the mapping; ``None`` if a worker cannot map it.
+        self._files: dict[int, _FileNumber | None] = {}
+        #: The mappings themselves. Another file can get the number of a file only after nothing maps that file.
+        self.mappings: list[mmap.mmap] = []
+        #: The start of each mapped range of main's memory, and its end and file. Read once, because main may have
+        #: thousands of mappings.
+        self._ranges: list[tuple[int, int, _FileNumber]] | None = None
+
+    def file_of(self, mapped: Any) -> _FileNumber | None:
+        """Returns the number of the file of an array. Returns ``None`` if the file that has its name now is another one
+        or is shorter, because the program has replaced, removed or truncated the file of the array."""
+        mapping = mapped.base
+        if id(mapping) not in self._files:
+            self.mappings.append(mapping)
+            try:
+                with open(mapped.filename, "rb") as file:
+                    self._files[id(mapping)] = self._number(mapped, file)
+            except OSError:
+                self._files[id(mapping)] = None
+        return self._files[id(mapping)]
+
+    def _number(self, mapped: Any, file: Any) -> _FileNumber | None:
+        if os.path.getsize(file.fileno()) < mapped.offset + mapped.nbytes:
+            return None
+        number = _FileNumber.of(file.fileno())
+        if self._ranges is None:
+            self._ranges = _mapped_ranges()
+        if _file_at(self._ranges, mapped.ctypes.data) == number:
+            return number
+        return number if _is_same_file(mapped, file) else None
+
+
+def _is_same_file(mapped: Any, file: Any) -> bool:
+    """True if an array is a mapping of an open file, on file systems whose mappings have other numbers than their files:
+    overlays, as containers have them, and btrfs."""
+    import numpy
+
+    again = numpy.memmap(file, numpy.uint8, "r", mapped.offset, (mapped.nbytes,))
+    ranges = _mapped_ranges()
+    numbers = [_file_at(ranges, array.ctypes.data) for array in (mapped, again)]
+    if numbers[0] is None or numbers[0] != numbers[1]:
+        return False
+    # Snapshots of btrfs have equal numbers.
+    content = numpy.frombuffer(mapped.base, numpy.uint8, mapped.nbytes, mapped.offset % mmap.ALLOCATIONGRANULARITY)
+    ends = (slice(_COMPARED_BYTES), slice(-_COMPARED_BYTES, None))
+    return all(numpy.array_equal(content[end], again[end]) for end in ends)
+
+
+def _mapped_ranges() -> list[tuple[int, int, _FileNumber]]:
+    """Returns the ranges of main's memory that are mapped from files, in order, as the kernel lists them."""
+    ranges = []
+    with open("/proc/self/maps", "rb") as lines:
+        for line in lines:
+            part, _, _, device, inode, *_ = line.split(maxsplit=5)
+            if int(inode) != 0:
+                start, end = (int(address, 16) for address in part.split(b"-"))
+                major, minor = (int(number, 16) for number in device.split(b":"))
+                ranges.append((start, end, _FileNumber(os.makedev(major, minor), int(inode))))
+    return ranges
+
+
+def _file_at(ranges: list[tuple[int, int, _FileNumber]], address: int) -> _FileNumber | None:
+    place = bisect.bisect_right(ranges, address, key=lambda mapped: mapped[0]) - 1
+    return ranges[place][2] if place >= 0 and address < ranges[place][1] else None
+
+
+def _reduce_mapped(value: Any, mappings: _Mappings) -> Any:
     """Makes a worker map the file that an array of NumPy is a view of. Without this, the pickle would contain the
-    content of the file. ``files`` are the results of :func:`_mapped_file`, by the ``id`` of the mapping."""
+    content of the file."""
     import numpy
 
     if type(value) not in (numpy.ndarray, numpy.memmap):
@@ -134,46 +211,16 @@ def _reduce_mapped(value: Any, files: dict[int, tuple[mmap.mmap, _FileNumber | N
     # Changes in a mapping with mode `c` are not in the file.
     if not isinstance(mapped, numpy.memmap) or mapped.filename is None or mapped.mode == "c":
         return NotImplemented
-    mapping = mapped.base
-    if id(mapping) not in files:
-        # The mapping itself is kept, because the `id` of an object that is gone may be used again.
-        files[id(mapping)] = mapping, _mapped_file(mapped)
-    _, file = files[id(mapping)]
-    if file is None:
+    path = os.path.abspath(mapped.filename)
+    # In a worker, `/dev/fd/5` and `/proc/self/fd/5` are other files.
+    if path.startswith(("/proc/", "/dev/fd/")):
+        return NotImplemented
+    number = mappings.file_of(mapped)
+    if number is None:
         return NotImplemented
     mode = "r" if mapped.mode == "r" else "r+"
     layout = (value.ctypes.data - mapped.ctypes.data, value.dtype, value.shape, value.strides)
-    return _map, (type(value), os.path.abspath(mapped.filename), file, mode, mapped.offset, mapped.nbytes, *layout)
-
-
-def _mapped_file(mapped: Any) -> _FileNumber | None:
-    """Returns the number of the file of an array. Returns ``None`` if the file that has its name now is another one or
-    is shorter, because the program has replaced, removed or truncated the file of the array."""
-    import numpy
-
-    try:
-        with open(mapped.filename, "rb") as file:
-            if os.path.getsize(file.fileno()) < mapped.offset + mapped.nbytes:
-                return None
-            # Alternative considered: the device and the inode of `fstat`. For a file of an overlay, as containers have
-            # them, the kernel lists a mapping with other numbers.
-            again = numpy.memmap(file, numpy.uint8, "r", shape=(1,))
-            kinds = _files_at(mapped.ctypes.data, again.ctypes.data)
-            return _FileNumber.of(file.fileno()) if len(kinds) == 1 else None
-    except (OSError, ValueError):
-        return None
-
-
-def _files_at(*addresses: int) -> set[tuple[str, str]]:
-    """Returns the devices and inodes of the files that are mapped at the addresses, as the kernel lists them."""
-    found = set()
-    with open("/proc/self/maps") as lines:
-        for line in lines:
-            part, _, _, device, inode, *_ = line.split(maxsplit=5)
-            start, end = (int(address, 16) for address in part.split("-"))
-            if any(start <= address < end for address in addresses):
-                found.add((device, inode))
-    return found
+    return _map, (type(value), path, number, mode, mapped.offset, mapped.nbytes, *layout)
 
 
 def _map(
@@ -191,10 +238,12 @@ def _map(
     import numpy
 
     with open(path, "rb" if mode == "r" else "r+b") as file:
-        if _FileNumber.of(file.fileno()) != number:
+        is_same = _FileNumber.of(file.fileno()) == number
+        # NumPy would extend a file that it may write to.
+        if not is_same or os.path.getsize(file.fileno()) < offset + size:
             raise RuntimeError(
-                f"the file {path} was replaced after main had sent the dataset to the workers, so a worker cannot map"
-                " it: write a new version to another name, and make the dataset again"
+                f"the file {path} was {'truncated' if is_same else 'replaced'} after main had sent the dataset to the"
+                " workers, so a worker cannot map it: write a new version to another name, and make the dataset again"
             )
         content = numpy.memmap(file, numpy.uint8, mode, offset, (size,))
     return numpy.ndarray(shape, dtype, content, start, strides).view(kind)
