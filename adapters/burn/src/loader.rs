@@ -34,7 +34,7 @@ type Build<B> = dyn Fn(Range<usize>) -> Result<DataLoader<B>, BoxError> + Send +
 /// the last epoch and for the [loader](Self::loader) with its statistics.
 ///
 /// A batch that fails is a `DatasetError` with the loader's [`Error`](loader_core::Error) as its source. The
-/// iterator continues after it as [`Iter`] does. Burn's learner ends the training.
+/// iterator continues after it as [`Iter`](loader_core::Iter) does. Burn's learner ends the training.
 ///
 /// # Splitting among devices
 /// Burn's strategies for several devices call `slice` to give each device a part of the items. A loader that
