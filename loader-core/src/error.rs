@@ -356,7 +356,7 @@ pub enum Error {
     /// limit of the system is reached. No batch is lost: drop batches and call `next` again.
     #[error(
         "{source}{}; or drop batches that you no longer need, and copy tensors that you keep \
-         (`to_owned_tensor`)",
+         (`to_owned_tensor`; what `to_burn`, `into_dlpack` or `view` has returned holds its batch too)",
         other_iterators(*.elsewhere)
     )]
     SharedMemoryExhausted {

@@ -72,9 +72,10 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error, is_python: bool, noted: O
             return PyRuntimeError::new_err(signal.unwrap_or_default() + &text);
         }
         Error::SharedMemoryExhausted { .. } => {
-            // The engine advises the Rust method.
-            let text =
-                error.to_string().replace("`to_owned_tensor`", "`tensor.clone()`; with NumPy `array.copy()`");
+            // The engine advises the Rust method, and names what holds a batch in Rust.
+            let of_rust =
+                "`to_owned_tensor`; what `to_burn`, `into_dlpack` or `view` has returned holds its batch too";
+            let text = error.to_string().replace(of_rust, "`tensor.clone()`; with NumPy `array.copy()`");
             return PyRuntimeError::new_err(text);
         }
         _ => return PyRuntimeError::new_err(error.to_string()),

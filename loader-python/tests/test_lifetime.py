@@ -299,7 +299,7 @@ def test_an_iterator_that_a_part_of_its_loader_holds_is_collected(part, num_work
 
 def test_batches_that_fill_the_shared_memory_raise_with_advice_for_python():
     loader = DataLoader(Items([torch.zeros(1 << 18)] * 40), num_workers=1, shared_memory_limit="8 MiB")
-    advice = r"shared_memory_limit.*copy tensors that you keep \(`tensor.clone\(\)`; with NumPy"
+    advice = r"shared_memory_limit.*copy tensors that you keep \(`tensor.clone\(\)`; with NumPy `array.copy\(\)`\)$"
     with pytest.raises(RuntimeError, match=advice):
         list(loader)
     assert sum(len(batch.clone()) for batch in loader) == 40
