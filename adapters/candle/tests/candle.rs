@@ -120,6 +120,14 @@ fn shapes_and_dtypes_that_one_side_lacks_are_refused() {
     assert!(error.to_string().contains("f8e4m3"), "{error}");
 }
 
+/// A program that has forgotten the feature `cuda` of candle gets an error, and no tensor on the CPU.
+#[test]
+fn a_device_of_cuda_without_the_feature_is_an_error() {
+    assert!(!candle_core::utils::cuda_is_available(), "the tests are built without the feature");
+    let error = Device::new_cuda(0).unwrap_err();
+    assert!(error.to_string().contains("cuda support"), "{error}");
+}
+
 #[derive(Sample)]
 #[sample(candle, derive(Debug))]
 struct Inner {
