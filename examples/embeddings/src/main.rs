@@ -4,12 +4,13 @@
 //!
 //! Inference does not need an order, so batches come as they arrive (`in_order(false)`): one slow image holds up
 //! no other batch. A thread computes the embeddings while the main thread writes the results (`convert_ahead`).
-//! The model is a random projection of the image to 64 numbers, which stands for a real network. The program adds
-//! a truncated copy of a photograph to the folder, so that there is a bad file.
+//! The model is a random projection of the image to 64 numbers, which stands for a real network. The program makes
+//! links to the class folders, and a truncated photograph beside them, so that there is a bad file.
 
 use std::{
     collections::BTreeMap,
     env, fs, mem,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
 };
@@ -30,8 +31,8 @@ fn main() -> anyhow::Result<()> {
     loader::init(); // first line of main: a worker never returns from it
 
     let folder = env::args_os().nth(1).context("usage: example-embeddings FOLDER")?;
-    let copy = copy_with_a_bad_file(Path::new(&folder))?;
-    let images = ImageFolder::open(copy.path())?.transform(Transform::standard_eval(SIDE as u32))?;
+    let linked = linked_with_a_bad_file(Path::new(&folder))?;
+    let images = ImageFolder::open(linked.path())?.transform(Transform::standard_eval(SIDE as u32))?;
     let paths: Vec<PathBuf> = (0..images.len()).filter_map(|index| images.path(index)).collect();
 
     let bad = Arc::new(Mutex::new(Vec::new()));
@@ -121,30 +122,26 @@ fn most_similar<'a>(
         .max_by(|(_, left), (_, right)| left.total_cmp(right))
 }
 
-/// Copies the class folders, and adds the first half of a photograph.
-fn copy_with_a_bad_file(folder: &Path) -> anyhow::Result<tempfile::TempDir> {
-    let copy = tempfile::tempdir()?;
-    let mut has_bad_file = false;
-    for class in
-        fs::read_dir(folder).with_context(|| format!("cannot list the folder {}", folder.display()))?
-    {
+/// Links to the class folders, and adds a class with the first half of a photograph.
+fn linked_with_a_bad_file(folder: &Path) -> anyhow::Result<tempfile::TempDir> {
+    let linked = tempfile::tempdir()?;
+    let mut photograph = None;
+    let classes = fs::read_dir(folder);
+    for class in classes.with_context(|| format!("cannot list the folder {}", folder.display()))? {
         let class = class?;
-        if !class.file_type()?.is_dir() {
+        if !class.path().is_dir() {
             continue;
         }
-        let copied = copy.path().join(class.file_name());
-        fs::create_dir(&copied)?;
-        for file in fs::read_dir(class.path())? {
-            let file = file?;
-            fs::copy(file.path(), copied.join(file.file_name()))?;
-            if !has_bad_file {
-                let bytes = fs::read(file.path())?;
-                fs::write(copied.join("truncated.jpg"), &bytes[..bytes.len() / 2])?;
-                has_bad_file = true;
-            }
+        symlink(fs::canonicalize(class.path())?, linked.path().join(class.file_name()))?;
+        if photograph.is_none() {
+            photograph = fs::read_dir(class.path())?.next().transpose()?;
         }
     }
-    Ok(copy)
+    let bytes = fs::read(photograph.context("the folder has no photographs")?.path())?;
+    let bad = linked.path().join("truncated");
+    fs::create_dir(&bad)?;
+    fs::write(bad.join("truncated.jpg"), &bytes[..bytes.len() / 2])?;
+    Ok(linked)
 }
 
 fn name(path: &Path) -> String {

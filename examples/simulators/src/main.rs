@@ -6,9 +6,10 @@
 //! (Salimans et al., 2017): in each generation the simulators play episodes with weights that differ from the
 //! policy's by random numbers, and the policy moves towards those that balanced the pole for longer.
 //!
-//! The simulators are an iterable dataset. A shard is one simulator, with a generator of random numbers of its
-//! own. A simulator that opens a port or a window would derive its name from `Shard::index`, which is its id. The number of shards is fixed, so that the number of workers changes nothing: run it with
-//! `-- --num-workers 0` to see the same weights.
+//! The simulators are an iterable dataset. A shard is one simulator, with a generator of random numbers of its own. The
+//! index of the shard is the simulator's id, whichever worker holds it: a simulator that opens a port would derive the
+//! number of the port from it. The number of shards is fixed, so that the number of workers changes nothing: run it
+//! with `-- --num-workers 0` to see the same weights.
 
 mod cart_pole;
 
@@ -37,9 +38,11 @@ struct Simulators {
     weights: Weights,
 }
 
-/// What the policy learns from. The derive makes `EpisodeBatch { change: Tensor<f32>, steps: Tensor<f32> }`.
+/// What the policy learns from. The derive makes `EpisodeBatch`, which has a tensor for each field.
 #[derive(Sample)]
 struct Episode {
+    /// The id of the simulator that has played it.
+    simulator: u32,
     /// What was added to the weights, in units of `NOISE`.
     change: Weights,
     steps: f32,
@@ -51,18 +54,19 @@ impl IterableDataset for Simulators {
     /// Starts the simulator of a shard, in a worker.
     fn iter(
         &self,
-        _shard: Shard,
+        shard: Shard,
         cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Episode>> + Send> {
-        let mut simulator = CartPole::default();
+        let simulator = u32::try_from(shard.index())?;
+        let mut cart_pole = CartPole::default();
         // The shard's own generator: it depends on the loader's seed, the epoch and the shard alone.
         let rng = cx.rng();
         let weights = self.weights;
         Ok((0..EPISODES_PER_SIMULATOR).map(move |_| {
             let change: Weights = std::array::from_fn(|_| normal(rng));
             let weights: Weights = std::array::from_fn(|i| weights[i] + NOISE * change[i]);
-            let steps = simulator.play(rng, |state| score(&weights, state) > 0.0);
-            Ok(Episode { change, steps: steps as f32 })
+            let steps = cart_pole.play(rng, |state| score(&weights, state) > 0.0);
+            Ok(Episode { simulator, change, steps: steps as f32 })
         }))
     }
 }
@@ -95,8 +99,12 @@ fn main() -> anyhow::Result<()> {
             .build()?;
         let mut batches = loader.iter()?;
         let mut episodes: Vec<(Weights, f32)> = Vec::new();
+        let mut longest = [0.0_f32; SIMULATORS];
         for batch in batches.by_ref() {
-            let EpisodeBatch { change, steps } = batch?; // [32, 4] and [32]
+            let EpisodeBatch { simulator, change, steps } = batch?; // [32], [32, 4] and [32]
+            for (&simulator, &steps) in simulator.as_slice().iter().zip(steps.as_slice()) {
+                longest[simulator as usize] = longest[simulator as usize].max(steps);
+            }
             let changes = change.as_slice().as_chunks::<4>().0.iter().copied();
             episodes.extend(changes.zip(steps.as_slice().iter().copied()));
         }
@@ -104,6 +112,9 @@ fn main() -> anyhow::Result<()> {
         weights = improved(weights, &episodes, mean);
         if generation % 5 == 4 {
             println!("generation {generation}: {mean:.0} of {MAX_STEPS} steps on average");
+            for (simulator, steps) in longest.iter().enumerate() {
+                println!("  simulator {simulator}: at most {steps} steps");
+            }
             println!("{}", batches.report());
         }
     }
