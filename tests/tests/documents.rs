@@ -1,7 +1,9 @@
-//! The links of all documents: a file that does not exist, or a heading that a page does not have, fails a test.
+//! The links of all documents: a file that does not exist, or a heading that a page does not have, fails a test. So
+//! does, once the repository has an address, a link of a package's README that leads nowhere on crates.io and docs.rs.
 
 use std::{
     collections::{BTreeMap, HashMap},
+    env,
     fmt::Write,
     fs,
     path::{Component, Path, PathBuf},
@@ -55,6 +57,44 @@ fn broken_links_are_found() {
     assert_eq!(broken, expected);
 }
 
+/// `UPDATE_DOCS=1` writes the links.
+#[test]
+fn the_readmes_of_packages_link_into_the_repository_once_it_has_an_address() {
+    let (root, repository) = (root(), repository(&root()));
+    let pages = read_pages(&root);
+    let readmes: Vec<_> = pages.iter().filter(|(path, _)| is_readme_of_package(&root.join(path))).collect();
+    let links = |page: &Page| page.links.iter().filter(|link| !link.to.starts_with('#')).count();
+    let count: usize = readmes.iter().map(|(_, page)| links(page)).sum();
+    assert!(readmes.len() > 12 && count > 10, "{} READMEs with {count} links to files", readmes.len());
+    let Some(repository) = repository else { return };
+    for (path, _) in readmes {
+        let text = fs::read_to_string(root.join(path)).unwrap();
+        let expected = with_links_into(&repository, path, &text);
+        if env::var_os("UPDATE_DOCS").is_some() {
+            fs::write(root.join(path), &expected).unwrap();
+        } else {
+            let advice = "run UPDATE_DOCS=1 cargo test --package loader-tests --test documents";
+            assert!(text == expected, "{} has relative links; {advice}", path.display());
+        }
+    }
+}
+
+#[test]
+fn links_into_the_repository_are_made_and_followed() {
+    let text = "[a](../../docs/a.md#b) [c](#d) ![e](e.svg) [f](https://f.g)\n\n```text\n[a](../../docs/a.md)\n```\n\
+                [h](../../docs/a.md)\n";
+    let made = with_links_into("https://x.y/z", Path::new("one/two/README.md"), text);
+    let expected = "[a](https://x.y/z/blob/main/docs/a.md#b) [c](#d) ![e](https://x.y/z/blob/main/one/two/e.svg) \
+                    [f](https://f.g)\n\n```text\n[a](../../docs/a.md)\n```\n\
+                    [h](https://x.y/z/blob/main/docs/a.md)\n";
+    assert_eq!(made, expected);
+    let page = read_page(&made, Some("https://x.y/z"));
+    let targets: Vec<_> =
+        page.links.iter().map(|link| resolve(Path::new("one/two/README.md"), &link.to)).collect();
+    assert_eq!(targets[0], Path::new("docs/a.md#b"));
+    assert_eq!(targets[3], Path::new("docs/a.md"));
+}
+
 #[test]
 fn the_readme_shows_lines_of_the_examples() {
     let root = root();
@@ -92,12 +132,45 @@ struct Link {
     to: String,
 }
 
+/// Returns the address of the repository, which is unknown until there is one.
+fn repository(root: &Path) -> Option<String> {
+    let manifest: toml::Table = fs::read_to_string(root.join("Cargo.toml")).ok()?.parse().unwrap();
+    Some(manifest["workspace"]["package"].get("repository")?.as_str().unwrap().to_owned())
+}
+
+/// True for the README of a package that is published on crates.io or PyPI.
+fn is_readme_of_package(path: &Path) -> bool {
+    let manifest = fs::read_to_string(path.with_file_name("Cargo.toml")).unwrap_or_default();
+    let is_crate = manifest.contains("\n[package]") || manifest.starts_with("[package]");
+    let is_published = is_crate && !manifest.contains("\npublish = false");
+    path.ends_with("README.md") && (is_published || path.with_file_name("pyproject.toml").exists())
+}
+
+/// Returns the text of a page in which relative links are links into the repository.
+fn with_links_into(repository: &str, page: &Path, text: &str) -> String {
+    let mut linked = String::new();
+    let mut end = 0;
+    for (event, range) in Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter() {
+        let Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) = event else { continue };
+        if dest_url.contains(':') || dest_url.starts_with('#') {
+            continue;
+        }
+        // The range is that of the whole link, whose address is at its end.
+        let address = range.start + text[range.clone()].rfind(&*dest_url).unwrap();
+        linked.push_str(&text[end..address]);
+        write!(linked, "{repository}/blob/main/{}", resolve(page, &dest_url).display()).unwrap();
+        end = address + dest_url.len();
+    }
+    linked + &text[end..]
+}
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
 }
 
 /// Reads the Markdown files below `root`, without those in hidden folders, except `.github`, and in build folders.
 fn read_pages(root: &Path) -> BTreeMap<PathBuf, Page> {
+    let repository = repository(root);
     let mut pages = BTreeMap::new();
     let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -110,7 +183,7 @@ fn read_pages(root: &Path) -> BTreeMap<PathBuf, Page> {
                     folders.push(path);
                 }
             } else if name.ends_with(".md") {
-                let page = read_page(&fs::read_to_string(&path).unwrap());
+                let page = read_page(&fs::read_to_string(&path).unwrap(), repository.as_deref());
                 pages.insert(path.strip_prefix(root).unwrap().to_owned(), page);
             }
         }
@@ -118,7 +191,9 @@ fn read_pages(root: &Path) -> BTreeMap<PathBuf, Page> {
     pages
 }
 
-fn read_page(text: &str) -> Page {
+/// Reads a page. A link into the repository becomes one from its root, such as `/docs/a.md`.
+fn read_page(text: &str, repository: Option<&str>) -> Page {
+    let into_repository = repository.map(|repository| format!("{repository}/blob/main"));
     let mut page = Page::default();
     let mut heading: Option<String> = None;
     for (event, range) in Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter() {
@@ -138,11 +213,13 @@ fn read_page(text: &str) -> Page {
                     heading.push_str(&text);
                 }
             }
-            Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. })
-                if !dest_url.contains(':') =>
-            {
+            Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
                 let line = text[..range.start].matches('\n').count() + 1;
-                page.links.push(Link { line, to: dest_url.into_string() });
+                let from_root = into_repository.as_deref().and_then(|start| dest_url.strip_prefix(start));
+                let to = from_root.unwrap_or(&dest_url).to_owned();
+                if !to.contains(':') {
+                    page.links.push(Link { line, to });
+                }
             }
             _ => {}
         }
@@ -178,6 +255,9 @@ fn broken_links(root: &Path, pages: &BTreeMap<PathBuf, Page>) -> String {
 
 /// Returns the path to which a link `to` on the page `page` leads.
 fn resolve(page: &Path, to: &str) -> PathBuf {
+    if let Some(from_root) = to.strip_prefix('/') {
+        return PathBuf::from(from_root);
+    }
     let mut path = page.parent().unwrap().to_owned();
     for part in Path::new(to).components() {
         match part {
