@@ -105,11 +105,11 @@ def _rust_setup(
     engine = _rust_loader.engine(
         dataset,
         json.dumps(options),
-        loader._observers[1],
         auto_collation=iterator._auto_collation,
         begin=order.begin if order else None,
         batches=_length(loader._index_sampler) if order else 0,
         sampler=type(loader._index_sampler).__qualname__,
+        observers=loader._observers[1],
     )
     return EngineSetup(engine, dataset.convert, order)
 

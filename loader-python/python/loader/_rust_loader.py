@@ -39,8 +39,7 @@ class RustLoader:
         # The last iterator. If this object held it, its workers would stay after `break`.
         self._batches: Callable[[], _native.BatchIterator | None] = lambda: None
         options["batch_size"] = 1 if batch_size is None else batch_size
-        options_text = json.dumps(options, default=json_value)
-        self._engine = engine(dataset, options_text, _native.Observers(), batch_size is not None)
+        self._engine = engine(dataset, json.dumps(options, default=json_value), batch_size is not None)
 
     def __iter__(self) -> _native.BatchIterator:
         convert = self.dataset.convert
@@ -80,15 +79,15 @@ class RustLoader:
 def engine(
     dataset: RustDataset | RustStream,
     options: str,
-    observers: _native.Observers,
     auto_collation: bool,
     begin: Callable[[int], Iterator[list[int]]] | None = None,
     batches: int = 0,
     sampler: str = "",
+    observers: _native.Observers | None = None,
 ) -> _native.Engine:
     """Makes the engine of a dataset. ``begin`` gives the batches of indices; without it, the options determine the
     order."""
-    program = os.fsdecode(spawn.get_executable())
+    program, observers = os.fsdecode(spawn.get_executable()), observers or _native.Observers()
     return dataset._native_dataset.engine(
         _RustParts(begin, batches, sampler, options, auto_collation, program, rust_worker_arguments(), observers)
     )
