@@ -216,13 +216,19 @@ impl Run<'_> {
                 noted = Some(Instant::now());
             }
         }
-        self.note(|| batches.state());
-        self.epochs += 1;
+        let state = batches.state();
+        self.note(|| state.clone());
+        let is_whole = state.epoch() != epoch;
+        self.epochs += u64::from(is_whole);
         let report = batches.report();
         self.restarts += report.restarts;
         self.reporter.epoch_ended(&report, digest.as_ref())?;
         page::note_epoch(report);
-        Ok(batches.state())
+        if !is_whole {
+            self.end()?;
+            return Err(Stop::EpochNotRead { epoch, is_saved: self.saver.is_some() });
+        }
+        Ok(state)
     }
 
     fn begin_epoch<B: Batch>(

@@ -43,6 +43,12 @@ pub(crate) enum Stop {
     },
     /// The files of `--resume` are not those of all ranks of a run.
     StatesNotMerged(MergeError),
+    /// Errors have ended shards of this epoch before their ends.
+    EpochNotRead {
+        epoch: u64,
+        /// True if the state of the run is saved.
+        is_saved: bool,
+    },
     /// `loader tune` could not compare settings in this time.
     TooLittleTime(Duration),
     /// The contact sheet would have no image.
@@ -120,6 +126,7 @@ impl Stop {
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
             Self::Loader(_)
             | Self::Reported
+            | Self::EpochNotRead { .. }
             | Self::Output(_)
             | Self::FileNotWritten { .. }
             | Self::TooLittleTime(_)
@@ -146,6 +153,15 @@ impl Stop {
             Self::Output(error) => ("OutputFailed", format!("cannot write to standard output: {error}")),
             Self::FileNotWritten { path, error } => {
                 ("OutputFailed", format!("`{}` cannot be written: {error}", path.display()))
+            }
+            Self::EpochNotRead { epoch, is_saved } => {
+                let advice = match is_saved {
+                    true => "once the cause is gone, --resume reads the rest",
+                    false => "use --save-state, so that --resume can read the rest once the cause is gone",
+                };
+                let message =
+                    format!("errors have ended shards before all data of epoch {epoch} was read; {advice}");
+                ("EpochNotRead", message)
             }
             Self::TooLittleTime(time) => (
                 "TooLittleTime",

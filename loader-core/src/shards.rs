@@ -1,5 +1,7 @@
 //! The user's position in the shards of an iterable dataset.
 
+use loader_ipc::frame::AfterFailure;
+
 use crate::{
     error::Error,
     fetch::{ShardLayout, ShardPosition, Snapshot},
@@ -16,12 +18,15 @@ pub(crate) struct Shards {
     returned: u64,
     /// The shard after the one whose batch was returned last.
     turn: usize,
+    /// True if an error has ended a shard for this epoch, so that a resumed run must read on.
+    have_rest: bool,
 }
 
 impl Shards {
     /// Begins every shard at its start.
     pub(crate) fn new(epoch: u64, layout: ShardLayout) -> Self {
-        Self { epoch, layout, positions: vec![ShardPosition::default(); layout.shards], returned: 0, turn: 0 }
+        let positions = vec![ShardPosition::default(); layout.shards];
+        Self { epoch, layout, positions, returned: 0, turn: 0, have_rest: false }
     }
 
     /// Begins every shard where a state says.
@@ -32,7 +37,8 @@ impl Shards {
     pub(crate) fn resume(epoch: u64, layout: ShardLayout, position: &ShardsPosition) -> Result<Self, Error> {
         must_agree(SHARDS, position.shards.len(), layout.shards)?;
         let turn = position.turn % layout.shards;
-        Ok(Self { epoch, layout, positions: position.shards.clone(), returned: position.batches, turn })
+        let (positions, returned) = (position.shards.clone(), position.batches);
+        Ok(Self { epoch, layout, positions, returned, turn, have_rest: false })
     }
 
     pub(crate) fn epoch(&self) -> u64 {
@@ -77,9 +83,18 @@ impl Shards {
         self.positions[shard].position - before
     }
 
-    /// Notes that the user knows the end of `shard`.
-    pub(crate) fn end(&mut self, shard: usize) {
-        self.positions[shard].ended = true;
+    /// Notes what the failure of the batch that was returned last means for its shard.
+    pub(crate) fn failed(&mut self, shard: usize, then: AfterFailure) {
+        match then {
+            AfterFailure::Continues => {}
+            AfterFailure::EndsForEpoch => self.have_rest = true,
+            AfterFailure::Ends => self.positions[shard].ended = true,
+        }
+    }
+
+    /// True if an error has ended a shard before its end, and a resumed run must read on.
+    pub(crate) fn have_rest(&self) -> bool {
+        self.have_rest
     }
 
     /// Returns the position for a state.

@@ -187,9 +187,8 @@ pub enum Event {
         held: bool,
         /// As in [`Done`](Self::Done).
         position: u64,
-        /// True if the failure is a panic that ended the task's shard: a loader that resumes after this batch
-        /// must not continue the shard.
-        ended: bool,
+        /// What the failure means for the task's shard.
+        then: AfterFailure,
     },
     /// The worker has skipped the task, because the epoch is over or abandoned.
     Skipped {
@@ -322,6 +321,19 @@ pub struct Failure {
     pub backtrace: Option<String>,
 }
 
+/// What a failure means for the shard of its task. For a map-style dataset it is always `Continues`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AfterFailure {
+    /// The next task of the shard begins behind the batch that failed.
+    #[default]
+    Continues,
+    /// The shard has no more batches in this epoch, and its position is the beginning of the batch that failed. A
+    /// loader that resumes continues there.
+    EndsForEpoch,
+    /// The shard ends. A loader that resumes after this batch must not continue it.
+    Ends,
+}
+
 /// The user code, or the step of loading a batch, that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -433,7 +445,7 @@ mod tests {
             failure: failure.cut_to_frame(),
             held: false,
             position: 0,
-            ended: false,
+            then: AfterFailure::EndsForEpoch,
         };
         assert!(codec::encode(&event).unwrap().len() <= MAX_FRAME);
     }

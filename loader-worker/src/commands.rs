@@ -17,7 +17,7 @@ use loader_ipc::{
     control::{ControlPage, WorkerLine, WorkerState},
     end_if_forked,
     fault::{self, Point},
-    frame::{Event, Failure, Indices, Lease, Task},
+    frame::{AfterFailure, Event, Failure, Indices, Lease, Task},
     lifeline::Lifeline,
     queue::{CommandReceiver, ReportSender},
 };
@@ -188,11 +188,12 @@ impl Worker<'_> {
             }
             Outcome::Failed { lease, failure } => {
                 let failure = failure.cut_to_frame();
-                let ended = match (&request, &self.fetch) {
-                    (BatchRequest::NextOf { shard, .. }, Ok(fetch)) => fetch.has_panicked(*shard),
-                    _ => false,
+                let then = match (&request, &self.fetch) {
+                    (BatchRequest::NextOf { shard, .. }, Ok(fetch)) => fetch.after_failure(*shard),
+                    (BatchRequest::NextOf { .. }, Err(_)) => AfterFailure::EndsForEpoch,
+                    _ => AfterFailure::Continues,
                 };
-                Event::Failed { task: number, lease, failure, held: self.is_held(lease), position, ended }
+                Event::Failed { task: number, lease, failure, held: self.is_held(lease), position, then }
             }
             Outcome::Cancelled { lease } => Event::Skipped { task: number, lease, held: self.is_held(lease) },
             Outcome::Exhausted { lease } => {

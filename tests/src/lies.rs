@@ -13,7 +13,7 @@ use std::{
 use loader_ipc::{
     arena::Encoded,
     control::WorkerState,
-    frame::{BadSampleRecord, Command, Event, Failure, Lease, Task},
+    frame::{AfterFailure, BadSampleRecord, Command, Event, Failure, Lease, Task},
     handshake::{Bootstrap, Connected, Notice},
     process::take_lifeline_from_stdin,
 };
@@ -212,7 +212,14 @@ impl Lie {
             }
             Self::FailsFarAhead => {
                 let failure = Failure::to_send("it has failed".into());
-                Event::Failed { task, lease, failure, held: false, position: u64::MAX, ended: false }
+                Event::Failed {
+                    task,
+                    lease,
+                    failure,
+                    held: false,
+                    position: u64::MAX,
+                    then: AfterFailure::Continues,
+                }
             }
             Self::SaysBye => Event::Bye,
             Self::Oversized => Event::Oversized { resident: u64::MAX },

@@ -112,10 +112,11 @@ where
                 Some(Err(error)) => self.batch_failed(&batches, error)?,
                 None if is_new_epoch => return Err(Error::EmptyDataset.into()),
                 None => {
-                    let state = batches.state();
+                    let next = batches.epoch().saturating_add(1);
                     // Persistent workers go on to the next epoch only when the iterator is gone.
                     drop(batches);
-                    batches = loader.resume(&state)?;
+                    // The state may stay in an epoch that cannot be read to its end.
+                    batches = loader.epoch(next)?;
                     is_new_epoch = true;
                     continue;
                 }

@@ -2,7 +2,7 @@
 
 use loader_ipc::{
     arena::Encoded,
-    frame::{BadSampleRecord, Failure, Lease},
+    frame::{AfterFailure, BadSampleRecord, Failure, Lease},
 };
 
 use super::supply::Wanted;
@@ -49,7 +49,7 @@ pub(crate) enum Outcome {
     Failed {
         failure: Box<Failure>,
         position: u64,
-        ended: bool,
+        then: AfterFailure,
     },
     /// No worker was asked, or main gave the batch up.
     Lost(Box<Error>),

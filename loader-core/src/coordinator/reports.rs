@@ -2,7 +2,7 @@
 
 use loader_ipc::{
     fault::{self, Point},
-    frame::{BadSampleRecord, Event, Lease, Report, Stage},
+    frame::{AfterFailure, BadSampleRecord, Event, Lease, Report},
     violation::ProtocolViolation,
 };
 
@@ -49,8 +49,8 @@ impl Coordinator {
                 let outcome = Outcome::Batch { lease, encoded, held, position, bad };
                 self.take_answer(Answer { worker, task, lease, held }, outcome, crew)
             }
-            Event::Failed { task, lease, failure, held, position, ended } => {
-                let outcome = Outcome::Failed { failure: Box::new(failure), position, ended };
+            Event::Failed { task, lease, failure, held, position, then } => {
+                let outcome = Outcome::Failed { failure: Box::new(failure), position, then };
                 self.take_answer(Answer { worker, task, lease, held }, outcome, crew)
             }
             Event::AllSamplesBad { task, lease, held, position, bad } => {
@@ -237,12 +237,7 @@ impl Coordinator {
         let Some(&Wanted::NextOf { shard, .. }) = wanted else { return };
         let (position, is_over) = match outcome {
             Outcome::Batch { position, .. } | Outcome::AllSamplesBad { position, .. } => (*position, false),
-            Outcome::Failed { position, ended, failure } => {
-                if failure.panicked || failure.stage == Stage::Open {
-                    self.supply.unreadable(shard);
-                }
-                (*position, *ended)
-            }
+            Outcome::Failed { position, then, .. } => (*position, *then != AfterFailure::Continues),
             Outcome::Lost(_) => return,
         };
         self.supply.reached(shard, position, is_over);

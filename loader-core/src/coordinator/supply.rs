@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use loader_ipc::frame::BadSampleRecord;
+use loader_ipc::frame::{AfterFailure, BadSampleRecord};
 
 use super::schedule::Schedule;
 use crate::{
@@ -54,10 +54,8 @@ impl Wanted {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reached {
     position: u64,
-    /// True if it cannot be read any further.
+    /// True if it has no more batches in this epoch.
     is_over: bool,
-    /// True if its worker has failed to open it, or has panicked in it.
-    is_unreadable: bool,
 }
 
 /// Where a batch ends in its shard. Unused for a batch of indices.
@@ -65,8 +63,8 @@ pub(crate) struct Reached {
 pub(crate) struct ShardEnd {
     pub(crate) position: u64,
     pub(crate) snapshot: Option<Vec<u8>>,
-    /// True if the shard ends with it.
-    pub(crate) is_last: bool,
+    /// What it means for the shard if the batch failed.
+    pub(crate) then: AfterFailure,
 }
 
 impl Supply {
@@ -150,7 +148,7 @@ impl Supply {
         Wanted::NextOf { shard, open_at }
     }
 
-    /// Notes that a worker has read a shard up to `position`, and whether it cannot be read any further.
+    /// Notes that a worker has read a shard up to `position`, and whether it has no more batches in this epoch.
     pub(super) fn reached(&mut self, shard: usize, position: u64, is_over: bool) {
         if let Self::Shards { reached, .. } = self {
             let reached = &mut reached[shard];
@@ -172,30 +170,12 @@ impl Supply {
         }
     }
 
-    /// Notes that another process loads `shards` from now on, and must open them. Returns those that are
-    /// over, and of which no more tasks may be sent.
+    /// Notes that another process loads `shards` from now on, and must open them. Returns those that have no more
+    /// batches in this epoch, and of which no more tasks may be sent.
     pub(super) fn reopen(&mut self, shards: &[usize]) -> BTreeSet<usize> {
         let Self::Shards { opened, reached, .. } = self else { return BTreeSet::new() };
         shards.iter().for_each(|&shard| opened[shard] = false);
         shards.iter().copied().filter(|&shard| reached[shard].is_over).collect()
-    }
-
-    /// Notes that another worker loads `shards` from now on. Returns those of which no more tasks may be
-    /// sent: those that are over, and those that their last worker could not read.
-    pub(super) fn hand_over(&mut self, shards: &[usize]) -> BTreeSet<usize> {
-        let mut over = self.reopen(shards);
-        if let Self::Shards { reached, .. } = self {
-            over.extend(shards.iter().copied().filter(|&shard| reached[shard].is_unreadable));
-        }
-        over
-    }
-
-    /// Notes that a shard's worker could not open or read it, and gives no more samples of it. The
-    /// process that replaces the worker may.
-    pub(super) fn unreadable(&mut self, shard: usize) {
-        if let Self::Shards { reached, .. } = self {
-            reached[shard].is_unreadable = true;
-        }
     }
 
     /// Returns the content of a task of `shard` that is sent again, with a slot of `room` bytes.
@@ -251,9 +231,7 @@ impl Supply {
                 let Self::Shards { shards, .. } = self else { unreachable!("a plan has no shards") };
                 let number = shards.returned();
                 let samples = shards.advance(shard, end.position, end.snapshot);
-                if end.is_last {
-                    shards.end(shard);
-                }
+                shards.failed(shard, end.then);
                 BatchInfo::of_shard(number, shard, samples, Some(worker), bad)
             }
         }
@@ -269,9 +247,13 @@ impl Supply {
         }
     }
 
-    /// True if the sampler has panicked, and so the rest of the epoch is unknown.
-    pub(super) fn has_failed(&self) -> bool {
-        matches!(self, Self::Batches { plan, .. } if plan.has_failed())
+    /// True if the user's position stays in the epoch at its end: the sampler has panicked, and so the rest of the
+    /// epoch is unknown, or a shard was not read to its end.
+    pub(super) fn has_rest(&self) -> bool {
+        match self {
+            Self::Batches { plan, .. } => plan.has_failed(),
+            Self::Shards { shards, .. } => shards.have_rest(),
+        }
     }
 
     /// Returns the number of batches that the sampler announced and the number that it has given, once they

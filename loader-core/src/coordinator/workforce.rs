@@ -284,7 +284,7 @@ impl Coordinator {
     /// Gives the shards that change their worker to the new worker, once the old one has answered.
     pub(super) fn hand_over_shards(&mut self) {
         let shards = self.schedule.hand_over();
-        let over = self.supply.hand_over(&shards);
+        let over = self.supply.reopen(&shards);
         over.into_iter().for_each(|shard| self.schedule.close_lane(shard));
     }
 }

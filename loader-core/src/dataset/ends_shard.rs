@@ -8,7 +8,7 @@ use std::fmt;
 /// The loader then reports the error in place of the batch, whatever
 /// [`on_bad_sample`](crate::Builder::on_bad_sample) says, and ends the shard for this epoch. The shard keeps
 /// the position at which the batch began, so a run that resumes from the state reads all samples from there
-/// on. The iterator of the shard is not asked for another item.
+/// on. If an epoch ends with such a shard, the state stays in the epoch. The iterator of the shard is not asked for another item.
 ///
 /// Alternatives considered: count the error as a bad sample and go on behind the part that cannot be read.
 /// Rejected because that part may be a whole file, of which then one sample counts as bad. Or try the item
@@ -42,6 +42,7 @@ use std::fmt;
 /// assert_eq!(batches.next().unwrap()?.as_slice(), [0, 1, 2, 3]);
 /// assert!(batches.next().unwrap().is_err());
 /// assert!(batches.next().is_none());
+/// assert_eq!(batches.state().epoch(), 0);
 /// # anyhow::Ok(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

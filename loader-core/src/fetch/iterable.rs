@@ -16,7 +16,7 @@ use loader_ipc::{
     arena::Arena,
     codec,
     control::WorkerState,
-    frame::{BadSampleRecord, Failure, MAX_BAD_SAMPLES, Stage},
+    frame::{AfterFailure, BadSampleRecord, Failure, MAX_BAD_SAMPLES, Stage},
     profile::BatchTimer,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -287,8 +287,8 @@ struct Cursor<S> {
     position: u64,
     /// Number of items still to skip before the first batch.
     skip: u64,
-    /// True if a panic has ended the shard. A loader that resumes after it must not read on either.
-    has_panicked: bool,
+    /// What the last failure means for the shard.
+    after_failure: AfterFailure,
     /// Number of batches since the last snapshot.
     batches: u64,
 }
@@ -302,7 +302,7 @@ impl<S> Cursor<S> {
         let Some(items) = &mut self.items else { return Ok(()) };
         match items.0.next() {
             Some(Given::NotOpen(error)) => {
-                self.items = None;
+                (self.items, self.after_failure) = (None, AfterFailure::EndsForEpoch);
                 return Err(error.context(format!("opening shard {shard}")));
             }
             Some(Given::Opened { skipped }) => {
@@ -326,6 +326,7 @@ impl<S> Cursor<S> {
     /// batch, so that a resumed run tries again.
     fn end_at(&mut self, start: u64) {
         (self.items, self.position, self.skip) = (None, start, 0);
+        self.after_failure = AfterFailure::EndsForEpoch;
     }
 
     /// Reads the next item, with its snapshot if it has one. `None` at the end of the shard.
@@ -366,10 +367,9 @@ impl<S> Cursors<S> {
         }
     }
 
-    /// True if a panic has ended the shard. It is false if opening the shard failed, because a loader that
-    /// resumes tries to open it again.
-    pub(crate) fn has_panicked(&self, shard: usize) -> bool {
-        self.0.get(&shard).is_some_and(|cursor| cursor.has_panicked)
+    /// Returns what the last failure of a shard means for it.
+    pub(crate) fn after_failure(&self, shard: usize) -> AfterFailure {
+        self.0.get(&shard).map_or(AfterFailure::Continues, |cursor| cursor.after_failure)
     }
 }
 
@@ -429,7 +429,9 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         catch_unwind(load).unwrap_or_else(|payload| {
             let items = cursors.0.get_mut(&shard).and_then(|cursor| {
                 // Until the cursor has skipped to its position, a loader that resumes may try again.
-                cursor.has_panicked = cursor.is_open && cursor.skip == 0;
+                let is_at_position = cursor.is_open && cursor.skip == 0;
+                cursor.after_failure =
+                    if is_at_position { AfterFailure::Ends } else { AfterFailure::EndsForEpoch };
                 cursor.items.take()
             });
             // The iterator's destructor is user code too. A second panic must not unwind from here.
@@ -565,7 +567,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
             is_open: false,
             position,
             skip,
-            has_panicked: false,
+            after_failure: AfterFailure::Continues,
             batches: 0,
         }
     }
@@ -622,8 +624,8 @@ impl<O: OpenShard, C: Collate<O::Sample>> Fetch for WorkerShards<O, C> {
         self.cursors.position(shard)
     }
 
-    fn has_panicked(&self, shard: usize) -> bool {
-        self.cursors.has_panicked(shard)
+    fn after_failure(&self, shard: usize) -> AfterFailure {
+        self.cursors.after_failure(shard)
     }
 
     fn rewind(&mut self) {

@@ -15,7 +15,7 @@ use loader_ipc::{
     control::WorkerState,
     end_if_forked,
     entry::Owned,
-    frame::{BadSampleRecord, Failure, MAX_BAD_SAMPLES, Stage},
+    frame::{AfterFailure, BadSampleRecord, Failure, MAX_BAD_SAMPLES, Stage},
     memory::SealedMemory,
     profile::BatchTimer,
 };
@@ -203,10 +203,10 @@ pub trait Fetch {
         0
     }
 
-    /// True if a panic has ended `shard`.
-    fn has_panicked(&self, shard: usize) -> bool {
+    /// Returns what a failure, if [`fetch`](Self::fetch) has just returned one, means for `shard`.
+    fn after_failure(&self, shard: usize) -> AfterFailure {
         let _ = shard;
-        false
+        AfterFailure::Continues
     }
 
     /// Begins another epoch: closes all shards, so that they are opened again.

@@ -107,7 +107,8 @@ pub(crate) enum Inner<B> {
 pub(crate) type Step<B> = (Option<BatchInfo>, Result<Option<B>, Error>);
 
 impl<B: Batch> Inner<B> {
-    /// Returns the user's position in the epoch; `None` once its end is known.
+    /// Returns the user's position in the epoch; `None` once its end is known, unless a part of the epoch is left for
+    /// a resumed run.
     fn position(&self) -> Option<Position> {
         match self {
             Self::Batches(iter) => iter.position(),
@@ -246,7 +247,8 @@ impl<B: Batch> Iter<B> {
 
     /// Returns your position in the epoch: after the batch that `next` returned last, however many batches
     /// the workers have loaded ahead. Once the end of the epoch is known, the state is the start of the next
-    /// epoch. [`DataLoader::resume`](crate::DataLoader::resume) continues from the state, in this process or
+    /// epoch, unless an error has ended a shard before its end (see [`EndsShard`](crate::EndsShard)): the state then
+    /// stays in the epoch, and a run that resumes reads the rest of the shard. [`DataLoader::resume`](crate::DataLoader::resume) continues from the state, in this process or
     /// in another one, with any number of workers.
     ///
     /// This call only copies the state. The state is exact; a batch that failed counts as returned, unless the sampler has
@@ -490,7 +492,7 @@ impl<B: Batch> Iter<B> {
     /// Returns the error of a stream that has ended before `steps_per_epoch` batches, once.
     fn too_short(&mut self) -> Option<Error> {
         let steps = self.options.steps.filter(|&steps| self.steps < steps)?;
-        // Another error may have ended the iteration.
+        // Another error may have ended the iteration, or a shard.
         if self.inner.position().is_some() || std::mem::replace(&mut self.was_too_short, true) {
             return None;
         }

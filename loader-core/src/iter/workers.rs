@@ -8,7 +8,7 @@ use std::{
 
 use loader_ipc::{
     fault::{self, Point},
-    frame::BadSampleRecord,
+    frame::{AfterFailure, BadSampleRecord},
     lent,
     slots::SlotPool,
 };
@@ -170,7 +170,8 @@ impl<B: Batch> WorkerIter<B> {
 }
 
 impl<B> WorkerIter<B> {
-    /// Returns the user's position in the epoch; `None` once the end is known.
+    /// Returns the user's position in the epoch; `None` once the end is known, unless a part of the epoch is left for
+    /// a resumed run.
     pub(super) fn position(&self) -> Option<Position> {
         self.team.as_ref().map_or_else(|| self.summary.position.clone(), |team| team.coordinator.position())
     }
@@ -350,10 +351,12 @@ fn open<B: Batch>(coordinator: &Coordinator, taken: &Taken, outcome: Outcome) ->
     let (worker, batch) = (taken.worker(), taken.batch());
     let failed = |end, error| Opened { end, hashes: None, batch: Err(error), bad: Vec::new() };
     let (lease, encoded, held, position, bad) = match outcome {
-        // Main does not know where the lost batch ends in its shard, so the shard ends.
-        Outcome::Lost(error) => return failed(ShardEnd { is_last: true, ..ShardEnd::default() }, *error),
-        Outcome::Failed { failure, position, ended } => {
-            let end = ShardEnd { position, snapshot: None, is_last: ended };
+        // Main does not know where the lost batch ends in its shard. A resumed run begins with this batch.
+        Outcome::Lost(error) => {
+            return failed(ShardEnd { then: AfterFailure::EndsForEpoch, ..ShardEnd::default() }, *error);
+        }
+        Outcome::Failed { failure, position, then } => {
+            let end = ShardEnd { position, snapshot: None, then };
             return failed(end, Error::from_failure(*failure, batch, Some(worker)));
         }
         Outcome::AllSamplesBad { position, bad } => {
@@ -381,5 +384,5 @@ fn open<B: Batch>(coordinator: &Coordinator, taken: &Taken, outcome: Outcome) ->
         Ok((hashes, (snapshot, batch))) => (hashes, snapshot, Ok(Some(batch))),
         Err(error) => (None, None, Err(error)),
     };
-    Opened { end: ShardEnd { position, snapshot, is_last: false }, hashes, batch, bad }
+    Opened { end: ShardEnd { position, snapshot, ..ShardEnd::default() }, hashes, batch, bad }
 }

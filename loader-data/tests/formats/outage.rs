@@ -93,7 +93,7 @@ impl Case {
     }
 
     /// Checks that an outage ends the epoch with one error for each shard that it meets, and that runs resumed
-    /// from the states after these errors load the other samples of the epoch.
+    /// from the states after these errors, and after the end, load the other samples of the epoch.
     fn check(&self) {
         let _watched = watched();
         for (workers, with_snapshots, is_late) in [(0, false, false), (0, true, true), (2, true, false)] {
@@ -119,6 +119,8 @@ impl Case {
                 states.push(serde_json::to_string(&batches.state()).unwrap());
             }
             assert!((1..=2).contains(&states.len()), "{what}: {} errors", states.len());
+            assert_eq!(batches.state().epoch(), 0, "{what}: the epoch has a rest");
+            states.push(serde_json::to_string(&batches.state()).unwrap());
             assert_eq!(batches.report().bad_samples.len(), 0, "{what}");
             let read = batches.report().digest.unwrap().samples();
             assert!(read < whole.samples(), "{what}: the outage came too late");

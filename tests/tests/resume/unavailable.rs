@@ -88,6 +88,7 @@ fn resume_during_outage<B: Batch>(loader: &DataLoader<B>, state: &State) -> (Vec
     assert!(failure.chain.iter().any(|cause| cause == "the mount is missing"), "{error:?}");
     let state = saved(&batches.state());
     assert!(batches.next().is_none(), "the shard ends with the error");
+    assert_eq!(saved(&batches.state()), state, "the epoch has a rest");
     (seen, state)
 }
 

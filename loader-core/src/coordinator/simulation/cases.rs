@@ -113,7 +113,7 @@ fn a_worker_that_died_without_work_gets_no_shards() {
         received.note(&returned);
         match returned {
             Returned::Batch(..) => {}
-            Returned::End => return received.check_end(),
+            Returned::End => return received.check_end(case.iteration.coordinator.position().as_ref()),
             other => panic!("next returns {other:?}"),
         }
     }

@@ -8,7 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use loader_ipc::{frame::Report, slots::SlotPool};
+use loader_ipc::{
+    frame::{AfterFailure, Report},
+    slots::SlotPool,
+};
 use rand::{RngExt, rngs::ChaCha8Rng};
 
 use super::{
@@ -50,8 +53,7 @@ pub(super) enum Returned {
 pub(super) struct EndOfFailure {
     pub(super) shard: u32,
     pub(super) position: u64,
-    /// True if the shard ends with the batch.
-    pub(super) has_ended: bool,
+    pub(super) then: AfterFailure,
 }
 
 /// A batch that the user holds.
@@ -211,7 +213,7 @@ impl Iteration {
             Wanted::NextOf { shard, .. } => Some(shard as u32),
             Wanted::Samples(_) => None,
         };
-        let failure = |position, has_ended| shard.map(|shard| EndOfFailure { shard, position, has_ended });
+        let failure = |position, then| shard.map(|shard| EndOfFailure { shard, position, then });
         let (end, bad, returned) = match outcome {
             Outcome::Batch { lease, encoded, held, position, bad } => {
                 let loan = self.coordinator.slots().lend(lease, encoded.len, held);
@@ -221,19 +223,24 @@ impl Iteration {
                 // Some shards have snapshots.
                 let has_snapshot = shard.is_some_and(|shard| shard % 2 == 1);
                 let snapshot = has_snapshot.then(|| position.to_le_bytes().to_vec());
-                (ShardEnd { position, snapshot, is_last: false }, bad, Returned::Batch(number, content))
+                (
+                    ShardEnd { position, snapshot, ..ShardEnd::default() },
+                    bad,
+                    Returned::Batch(number, content),
+                )
             }
             Outcome::AllSamplesBad { position, bad } => {
                 (ShardEnd { position, ..ShardEnd::default() }, bad, Returned::Nothing(number))
             }
-            Outcome::Failed { position, ended, .. } => {
-                let end = ShardEnd { position, snapshot: None, is_last: ended };
-                (end, Vec::new(), Returned::Failed(number, failure(position, ended)))
+            Outcome::Failed { position, then, .. } => {
+                let end = ShardEnd { position, snapshot: None, then };
+                (end, Vec::new(), Returned::Failed(number, failure(position, then)))
             }
             Outcome::Lost(error) => {
                 self.shared.log(|| format!("batch {number} is lost: {error}"));
-                let end = ShardEnd { is_last: true, ..ShardEnd::default() };
-                (end, Vec::new(), Returned::Failed(number, failure(0, true)))
+                let then = AfterFailure::EndsForEpoch;
+                let end = ShardEnd { then, ..ShardEnd::default() };
+                (end, Vec::new(), Returned::Failed(number, failure(0, then)))
             }
         };
         self.coordinator.returned(taken, end, bad);

@@ -3,7 +3,7 @@
 
 use loader_ipc::{
     arena::Encoded,
-    frame::{Event, Failure, Lease},
+    frame::{AfterFailure, Event, Failure, Lease},
 };
 use rand::{RngExt, rngs::ChaCha8Rng};
 
@@ -22,7 +22,9 @@ pub(super) fn invalid_event(rng: &mut ChaCha8Rng, task: u64, lease: Lease) -> Ev
         2 => Event::Done { task, lease, encoded: Encoded { start: 0, len: 1 }, held, position, bad },
         3 => {
             let failure = Failure::to_send("a lie".to_owned());
-            Event::Failed { task, lease, failure, held, position, ended: rng.random() }
+            let then = [AfterFailure::Continues, AfterFailure::EndsForEpoch, AfterFailure::Ends];
+            let then = then[rng.random_range(0..then.len())];
+            Event::Failed { task, lease, failure, held, position, then }
         }
         4 => Event::AllSamplesBad { task, lease, held, position, bad },
         5 => Event::NeedSlot { task: NO_TASK, lease, needed: 1 << 40 },

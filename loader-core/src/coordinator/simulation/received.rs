@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use loader_ipc::frame::AfterFailure;
+
 use super::{
     dataset::{Content, Expected, Fault, SimulatedDataset},
     iterator::{EndOfFailure, Returned},
 };
+use crate::state::Position;
 
 #[derive(Debug)]
 pub(super) struct Received {
@@ -13,16 +16,25 @@ pub(super) struct Received {
     in_order: bool,
     /// The content of each batch received, by number; `None` for an error, or if every sample was left out.
     batches: BTreeMap<u64, Option<Content>>,
-    /// For each shard, the position after its last batch, and whether an error has ended the shard.
-    shards: Vec<(u64, bool)>,
+    /// For each shard, the position after its last batch, and what its last failure means.
+    shards: Vec<(u64, AfterFailure)>,
     /// The shard whose turn is next.
     turn: usize,
 }
 
 impl Received {
     pub(super) fn new(dataset: SimulatedDataset, in_order: bool) -> Self {
-        let shards = vec![(0, false); dataset.shards as usize];
+        let shards = vec![(0, AfterFailure::Continues); dataset.shards as usize];
         Self { dataset, in_order, batches: BTreeMap::new(), shards, turn: 0 }
+    }
+
+    /// Notes that another iterator continues the epoch: it reads on the shards that have ended for this epoch only.
+    pub(super) fn resume(&mut self) {
+        for (_, then) in &mut self.shards {
+            if *then == AfterFailure::EndsForEpoch {
+                *then = AfterFailure::Continues;
+            }
+        }
     }
 
     /// Notes a batch, or the error in its place.
@@ -66,8 +78,9 @@ impl Received {
     fn take_turn(&mut self, shard: u32) {
         let count = self.shards.len();
         while self.in_order && self.turn != shard as usize {
-            let (next, has_ended) = self.shards[self.turn];
-            let has_items = !has_ended && next < self.dataset.shard_len(self.turn as u32);
+            let (next, then) = self.shards[self.turn];
+            let has_items =
+                then == AfterFailure::Continues && next < self.dataset.shard_len(self.turn as u32);
             assert!(!has_items, "a batch of shard {shard} arrives at the turn of shard {}", self.turn);
             self.turn = (self.turn + 1) % count;
         }
@@ -79,10 +92,10 @@ impl Received {
         let faults = (from..to).map(|item| self.dataset.fault_of_item(shard, item));
         let has_fault = faults.into_iter().any(|fault| !matches!(fault, Fault::None | Fault::HangsOnce));
         assert!(!has_fault, "a batch has items {from}..{to} of shard {shard}, of which one always fails");
-        let (next, has_ended) = &mut self.shards[shard as usize];
+        let (next, then) = &mut self.shards[shard as usize];
         assert_eq!(
-            (from, false),
-            (*next, *has_ended),
+            (from, AfterFailure::Continues),
+            (*next, *then),
             "shard {shard} has a gap, a repeated item, or an item after its end"
         );
         let end = self.dataset.shard_len(shard).min(from + self.dataset.batch_size);
@@ -91,27 +104,38 @@ impl Received {
     }
 
     fn note_failure_of_shard(&mut self, failure: &EndOfFailure) {
-        let &EndOfFailure { shard, position, has_ended: ends } = failure;
+        let &EndOfFailure { shard, position, then } = failure;
         self.take_turn(shard);
-        let (next, has_ended) = self.shards[shard as usize];
-        assert!(!has_ended, "shard {shard} continues after its end");
+        let (next, before) = self.shards[shard as usize];
+        assert_eq!(before, AfterFailure::Continues, "shard {shard} continues after its end");
         let end = self.dataset.shard_len(shard).min(next + self.dataset.batch_size);
         let has_fault = (next..end).any(|item| self.dataset.fault_of_item(shard, item) != Fault::None);
         let size = self.dataset.size(Content::Items { shard, from: next, to: end });
         let is_allowed = has_fault || size > self.dataset.max_sure_size;
         assert!(is_allowed, "items {next}..{end} of shard {shard} failed, although they have no fault");
-        self.shards[shard as usize] = (position.max(next), ends);
+        self.shards[shard as usize] = (position.max(next), then);
     }
 
-    /// Checks at the end of the epoch that nothing is missing.
-    pub(super) fn check_end(&self) {
+    /// Checks at the end of the epoch that nothing is missing, and that the state stays in the epoch if a shard has a
+    /// rest for a resumed run.
+    pub(super) fn check_end(&self, position: Option<&Position>) {
+        let has_rest = self.shards.iter().any(|(_, then)| *then == AfterFailure::EndsForEpoch);
+        assert_eq!(position.is_some(), has_rest, "the position at the end is {position:?} after {self:?}");
+        if let Some(Position::Shards(position)) = position {
+            let saved = position.shards.iter().map(|shard| (shard.position, shard.ended));
+            let received = self.shards.iter().map(|&(next, then)| (next, then == AfterFailure::Ends));
+            assert!(saved.eq(received), "the position is {position:?} after {self:?}");
+        }
         if self.dataset.shards == 0 {
             let numbers = self.batches.keys().copied();
             assert!(numbers.eq(0..self.dataset.batches), "a batch is missing: {self:?}");
         }
-        for (shard, &(next, has_ended)) in self.shards.iter().enumerate() {
+        for (shard, &(next, then)) in self.shards.iter().enumerate() {
             let len = self.dataset.shard_len(shard as u32);
-            assert!(has_ended || next == len, "the end of shard {shard} is missing: {self:?}");
+            assert!(
+                then != AfterFailure::Continues || next == len,
+                "the end of shard {shard} is missing: {self:?}"
+            );
         }
     }
 }

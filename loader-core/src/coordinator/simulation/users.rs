@@ -237,10 +237,12 @@ impl Simulation {
     /// Starts an iterator for a training that has none.
     fn open(&mut self, user: usize, training: usize) {
         let thread = self.scenario.thread(self.users[user].number);
-        let Training { number, setup, iteration, epoch, position, .. } = &mut self.trainings[training];
+        let Training { number, setup, iteration, epoch, position, received, .. } =
+            &mut self.trainings[training];
         if iteration.is_some() {
             return;
         }
+        received.resume();
         let options = setup.options(&mut self.rng);
         let supply = setup.supply(*epoch, position);
         let seed = self.rng.random();
@@ -279,7 +281,9 @@ impl Simulation {
 
     fn end_epoch(&mut self, training: usize) {
         self.shared.count("whole epochs");
-        self.trainings[training].received.check_end();
+        let Training { iteration, received, .. } = &self.trainings[training];
+        received
+            .check_end(iteration.as_ref().and_then(|iteration| iteration.coordinator.position()).as_ref());
         self.finish(training);
     }
 

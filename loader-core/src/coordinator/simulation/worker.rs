@@ -11,8 +11,8 @@ use loader_ipc::{
     arena::Encoded,
     control::WorkerState,
     frame::{
-        BadSampleRecord, Command, Event, ExitStatus, Failure, Indices, Lease, MAX_UNANSWERED, ONE_BY_ONE,
-        Stage, Task,
+        AfterFailure, BadSampleRecord, Command, Event, ExitStatus, Failure, Indices, Lease, MAX_UNANSWERED,
+        ONE_BY_ONE, Stage, Task,
     },
 };
 
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::options::OnBadSample;
 
-/// The position of a shard that a panic has ended.
+/// The position of a shard that a failure has ended.
 const SHARD_ENDED: u64 = u64::MAX;
 /// The exit status of a worker that SIGSEGV has ended.
 const CRASH: ExitStatus = ExitStatus::Signal { signal: 11, core_dumped: false };
@@ -449,23 +449,28 @@ impl Worker {
 
     /// Reports that user code has failed on a sample.
     fn fail(&mut self, loading: &Loading, sample: u64, env: &Environment<'_>) {
-        let mut ended = false;
+        let mut then = AfterFailure::Continues;
         if let Indices::NextOf { shard, .. } = loading.task.indices {
-            // Half of the failures of a shard are panics, which end the shard.
-            ended = sample % 2 == 1;
+            // Some failures of a shard are panics, and some say that the shard cannot be read on.
+            then = match sample % 4 {
+                1 => AfterFailure::Ends,
+                3 => AfterFailure::EndsForEpoch,
+                _ => AfterFailure::Continues,
+            };
             self.advance_cursor(loading.content());
-            if ended {
+            if then != AfterFailure::Continues {
                 self.cursors.insert(shard, SHARD_ENDED);
             }
         }
         let position = match loading.content() {
+            Content::Items { from, .. } if then == AfterFailure::EndsForEpoch => from,
             Content::Items { to, .. } => to,
             Content::Samples { .. } => 0,
         };
+        let panicked = then == AfterFailure::Ends;
         let chain = vec!["it fails".to_owned()];
-        let failure =
-            Failure { stage: Stage::Fetch, index: Some(sample), chain, panicked: ended, backtrace: None };
-        let event = |task, lease| Event::Failed { task, lease, failure, held: false, position, ended };
+        let failure = Failure { stage: Stage::Fetch, index: Some(sample), chain, panicked, backtrace: None };
+        let event = |task, lease| Event::Failed { task, lease, failure, held: false, position, then };
         self.give_back(loading, env, event);
     }
 
@@ -509,8 +514,8 @@ impl Worker {
                         env.shared.count("larger slots refused");
                         let position = self.advance_cursor(loading.content());
                         let (failure, lease) = (Failure::to_send(reason), old);
-                        let (held, ended) = (false, false);
-                        self.events.push_back(Event::Failed { task, lease, failure, held, position, ended });
+                        let (held, then) = (false, AfterFailure::Continues);
+                        self.events.push_back(Event::Failed { task, lease, failure, held, position, then });
                     }
                 }
             }

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use loader_ipc::{
     arena::Arena,
-    frame::{self, Failure},
+    frame::{self, AfterFailure, Failure},
     heap::HeapPool,
     profile::{BatchTimer, OwnProfile, ProfileArea},
 };
@@ -32,8 +32,8 @@ pub(crate) trait ShardReader<B>: Send {
     /// Loads the next batch of a shard. Opens the shard at `open_at` if it is not open.
     fn batch(&mut self, shard: usize, open_at: &ShardPosition, timer: BatchTimer<'_>) -> Loaded<B>;
 
-    /// True if a panic has ended the shard.
-    fn has_panicked(&self, shard: usize) -> bool;
+    /// Returns what a failure, if [`batch`](Self::batch) has just returned one, means for the shard.
+    fn after_failure(&self, shard: usize) -> AfterFailure;
 }
 
 /// What a [`ShardReader`] has loaded from a shard.
@@ -97,8 +97,8 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardReader<C::Batch> for Reader<O, C>
         Loaded { batch, position, bad }
     }
 
-    fn has_panicked(&self, shard: usize) -> bool {
-        self.cursors.has_panicked(shard)
+    fn after_failure(&self, shard: usize) -> AfterFailure {
+        if self.is_unfit { AfterFailure::EndsForEpoch } else { self.cursors.after_failure(shard) }
     }
 }
 
@@ -138,8 +138,8 @@ impl<B> LocalShards<B> {
             Err(failure) => (None, Err(Error::from_failure(failure, number, None))),
         };
         let samples = self.shards.advance(shard, position, snapshot);
-        if batch.is_err() && self.reader.has_panicked(shard) {
-            self.shards.end(shard);
+        if batch.is_err() {
+            self.shards.failed(shard, self.reader.after_failure(shard));
         }
         Some(digested(BatchInfo::of_shard(number, shard, samples, None, bad), batch))
     }
@@ -178,9 +178,10 @@ impl<B> LocalShards<B> {
         self.profile.area()
     }
 
-    /// Returns the user's position in the epoch; `None` once the end is known.
+    /// Returns the user's position in the epoch; `None` once the end is known, unless a part of the epoch is left for
+    /// a resumed run.
     pub(in super::super) fn position(&self) -> Option<Position> {
-        let is_over = self.upcoming.is_none() && !self.open.contains(&true);
+        let is_over = self.upcoming.is_none() && !self.open.contains(&true) && !self.shards.have_rest();
         (!is_over).then(|| Position::Shards(self.shards.write()))
     }
 }
