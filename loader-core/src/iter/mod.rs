@@ -248,7 +248,8 @@ impl<B: Batch> Iter<B> {
     /// Returns your position in the epoch: after the batch that `next` returned last, however many batches
     /// the workers have loaded ahead. Once the end of the epoch is known, the state is the start of the next
     /// epoch, unless an error has ended a shard before its end (see [`EndsShard`](crate::EndsShard)): the state then
-    /// stays in the epoch, and a run that resumes reads the rest of the shard. [`DataLoader::resume`](crate::DataLoader::resume) continues from the state, in this process or
+    /// stays in the epoch, and a run that resumes reads the rest of the shard.
+    /// [`DataLoader::resume`](crate::DataLoader::resume) continues from the state, in this process or
     /// in another one, with any number of workers.
     ///
     /// This call only copies the state. The state is exact; a batch that failed counts as returned, unless the sampler has
