@@ -61,7 +61,7 @@ pub enum Warning {
     /// number of shards, and with it the order of the batches, follows from the number of CPUs.
     #[error(
         "the stream is read in {shards} shards, a number that follows from the {cpus} CPUs that its workers may use: \
-         with other CPUs, the same seed gives another order; set shards to {shards}, or to another number, to fix the \
+         with other CPUs, the same seed may give another order; set shards to {shards}, or to another number, to fix the \
          order"
     )]
     OrderDependsOnCpus {

@@ -21,7 +21,9 @@ pub enum NumWorkers {
 /// [affinity](crate::WorkerAffinity), the control group's quota, and the number of the launcher's processes on this
 /// machine), within `min` and `max`. It then adds workers while it predicts that the program gets batches sooner,
 /// and parks workers that are not needed. The batches stay the same, and so does their order unless `in_order` is
-/// false.
+/// false. An iterable dataset has as many shards as the maximum of workers, which without `max` follows from the number
+/// of CPUs. So several ranks that read one need `max` or [`shards`](crate::Builder::shards).
+///
 /// [`EpochReport::tuning`](crate::EpochReport::tuning) lists the decisions.
 /// [`WorkerInfo::num_workers`](crate::WorkerInfo::num_workers) returns `max`.
 ///

@@ -164,6 +164,24 @@ fn an_order_that_follows_from_the_number_of_cpus_is_warned_of() {
     assert_eq!(warnings(1.into(), None), []);
 }
 
+/// Ranks on machines with other CPUs would have other numbers of shards, and read data twice or never.
+#[test]
+fn ranks_do_not_find_their_numbers_of_shards() {
+    let build = |workers: NumWorkers, shards: Option<usize>, world_size, group_size| {
+        let stream = DataLoader::stream(SlowStream { samples: 1200 }).num_workers(workers);
+        let stream = stream.distributed(0, world_size).group_size(group_size).on_warning(|_| {});
+        shards.into_iter().fold(stream, Builder::shards).build().map(drop).map_err(|error| error.to_string())
+    };
+    for group_size in [1, 2] {
+        let error = build(NumWorkers::auto(), None, 2, group_size).unwrap_err();
+        assert!(error.starts_with("shards: ") && error.contains("set shards, or the maximum"), "{error}");
+        assert_eq!(build(NumWorkers::auto(), Some(16), 2, group_size), Ok(()));
+        assert_eq!(build(AutoWorkers::default().max(16).into(), None, 2, group_size), Ok(()));
+        assert_eq!(build(1.into(), None, 2, group_size), Ok(()));
+        assert_eq!(build(NumWorkers::auto(), None, 1, group_size), Ok(()));
+    }
+}
+
 /// A stream with snapshots.
 #[derive(Debug, Serialize, Deserialize)]
 struct SlowSnapshots {
