@@ -32,7 +32,7 @@ pub enum Warning {
         workers: usize,
         /// Number of CPUs.
         cpus: usize,
-        /// Number of the launcher's processes on this machine; 1 without a launcher.
+        /// Number of the launcher's processes on this machine by which the CPUs were divided; 1 if they were not.
         processes: usize,
     },
     /// `build()`: a launcher has started several processes, but the loader loads the whole dataset in each.

@@ -29,7 +29,23 @@ impl CpuSet {
     /// # Errors
     /// The error of `sched_getaffinity`, for example on a machine with more than 1024 CPUs.
     pub fn of_this_thread() -> io::Result<Self> {
-        let mask = sched_getaffinity(THIS_THREAD)?;
+        Self::of(THIS_THREAD)
+    }
+
+    /// The CPUs in the affinity mask of the parent process.
+    ///
+    /// # Errors
+    /// The error of `sched_getaffinity`, for example because the parent is in another PID namespace.
+    pub fn of_parent() -> io::Result<Self> {
+        match Pid::parent() {
+            // To the system call, 0 is the calling thread.
+            parent if parent == THIS_THREAD => Err(io::ErrorKind::NotFound.into()),
+            parent => Self::of(parent),
+        }
+    }
+
+    fn of(process: Pid) -> io::Result<Self> {
+        let mask = sched_getaffinity(process)?;
         Ok((0..Mask::count()).filter(|&cpu| mask.is_set(cpu).unwrap_or(false)).collect())
     }
 

@@ -23,20 +23,23 @@ pub(crate) struct WorkerCpus {
     /// Worker `i` has set `i` modulo their number. Empty if workers inherit main's mask.
     sets: Vec<CpuSet>,
     count: usize,
+    /// Number of processes by which `count` was divided; 1 if it was not.
+    processes: usize,
 }
 
 impl WorkerCpus {
     /// The mask of the thread that starts the workers. If the launcher has not bound its processes, all of them
     /// have the same mask, so each counts on an equal part of the CPUs only.
     pub(crate) fn inherited(local: LocalRanks) -> Self {
-        let count = match local.processes() {
-            1 => cpus(),
-            processes => {
-                let all = CpuSet::allowed().and_then(|allowed| allowed.run(cpus)).unwrap_or_else(|_| cpus());
-                cpus().min((all / processes).max(1))
+        let (own, ranks) = (cpus(), local.processes());
+        let (count, processes) = match ranks {
+            1 => (own, 1),
+            _ => {
+                let all = CpuSet::allowed().and_then(|allowed| allowed.run(cpus)).unwrap_or(own);
+                divided(own, all, ranks, local.share_mask())
             }
         };
-        Self { sets: Vec::new(), count }
+        Self { sets: Vec::new(), count, processes }
     }
 
     /// Finds the CPUs of workers with `affinity`, in a process that is one of `local`.
@@ -73,7 +76,14 @@ impl WorkerCpus {
         let all: CpuSet = sets.iter().flat_map(CpuSet::iter).collect();
         // On a thread with this mask, the standard library counts its CPUs, and knows the control group's quota.
         let count = all.run(cpus).map_err(system)?;
-        Ok(Self { sets, count })
+        let quota = allowed.run(cpus).map_err(system)?;
+        let ranks = local.processes();
+        // All processes together have the quota.
+        let is_limited = quota < allowed.len() && count > (quota / ranks).max(1);
+        let count = if is_limited { (quota / ranks).max(1) } else { count };
+        let is_divided =
+            is_limited || (!matches!(affinity, WorkerAffinity::Sets(_)) && local.rank_and_size().is_some());
+        Ok(Self { sets, count, processes: if is_divided { ranks } else { 1 } })
     }
 
     /// Returns the CPUs of a worker; `None` if it inherits main's.
@@ -86,10 +96,23 @@ impl WorkerCpus {
         self.sets.is_empty()
     }
 
+    /// Number of processes by which [`count`](Self::count) was divided; 1 if it was not.
+    pub(crate) fn processes(&self) -> usize {
+        self.processes
+    }
+
     /// Number of CPUs that the workers together can count on, at most the control group's quota.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
+}
+
+/// Returns the CPUs that one of `processes` processes can count on, and by how many processes they were divided. The
+/// process has `own` of `all` CPUs in its mask, which all processes share if `is_shared` is true.
+fn divided(own: usize, all: usize, processes: usize, is_shared: bool) -> (usize, usize) {
+    let part = |cpus: usize| (cpus / processes).max(1);
+    let count = if is_shared { part(own) } else { own.min(part(all)) };
+    (count, if count < own { processes } else { 1 })
 }
 
 fn check(sets: &[CpuSet], allowed: &CpuSet) -> Result<(), Error> {
@@ -145,6 +168,19 @@ mod tests {
         // A launcher that has bound its processes has divided the CPUs.
         let first: CpuSet = CpuSet::allowed().unwrap().iter().take(1).collect();
         assert_eq!(first.run(|| count(Some(0), Some(1))).unwrap(), 1);
+    }
+
+    #[test]
+    fn a_mask_that_all_ranks_share_is_divided() {
+        // Two of eight CPUs and four processes: `taskset` has bound the launcher, or a launcher each process.
+        assert_eq!(divided(2, 8, 4, true), (1, 4));
+        assert_eq!(divided(2, 8, 4, false), (2, 1));
+        // No process is bound.
+        assert_eq!(divided(8, 8, 4, true), (2, 4));
+        assert_eq!(divided(8, 8, 4, false), (2, 4));
+        // The launcher has bound its processes to overlapping sets.
+        assert_eq!(divided(4, 8, 4, false), (2, 4));
+        assert_eq!(divided(4, 8, 1, true), (4, 1));
     }
 
     #[test]

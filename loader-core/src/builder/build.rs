@@ -164,7 +164,7 @@ where
         } else if epochs.workers > cpus.count() && epochs.workers == epochs.max_workers {
             // A loader that finds the number of workers only tries more of them than CPUs if it predicts a
             // gain.
-            let (workers, cpus, processes) = (epochs.workers, cpus.count(), epochs.processes);
+            let (workers, cpus, processes) = (epochs.workers, cpus.count(), cpus.processes());
             self.settings.warn.warn(&Warning::MoreWorkersThanCpus { workers, cpus, processes });
         }
         if let Some(undivided) = self.settings.undivided() {

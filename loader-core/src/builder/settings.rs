@@ -278,7 +278,7 @@ impl Settings {
 
     /// Returns a warning if the launcher does not tell what the division of the machine needs.
     pub(super) fn undivided(&self) -> Option<Warning> {
-        let launched = self.launched.as_ref()?;
+        let launched = self.launched.as_ref().filter(|launched| launched.world_size > 1)?;
         let variable = launched.missing_local_variable()?;
         let options = &self.options;
         let needs_part = matches!(
@@ -287,7 +287,9 @@ impl Settings {
         );
         let is_needed = match options.num_workers.unwrap_or_else(default::num_workers) {
             NumWorkers::Fixed(0) => false,
-            NumWorkers::Auto(_) if launched.local_size.is_none() => true,
+            NumWorkers::Auto(_) if launched.local_size.is_none() => {
+                !matches!(options.worker_affinity, Some(WorkerAffinity::Sets(_)))
+            }
             _ => needs_part,
         };
         is_needed.then(|| Warning::LocalRanksUnknown { launched: launched.clone(), variable })
@@ -564,3 +566,5 @@ mod tests {
         assert!(message.starts_with("shards: only an iterable dataset has shards"), "{message}");
     }
 }
+            ("RANK=0 WORLD_SIZE=1 LOCAL_RANK=0", auto()),
+            (rank, auto().worker_affinity(WorkerAffinity::Sets(vec!["0".parse().unwrap()]))),

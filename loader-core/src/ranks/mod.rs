@@ -15,8 +15,9 @@ mod error;
 mod sources;
 mod variables;
 
-use std::{collections::BTreeMap, env, fmt};
+use std::{collections::BTreeMap, env, fmt, io};
 
+use loader_ipc::cpu_set::CpuSet;
 use serde::Serialize;
 
 use crate::options::{LauncherMode, LoaderOptions};
@@ -34,6 +35,8 @@ pub(crate) type Variables = BTreeMap<String, String>;
 pub(crate) struct LocalRanks {
     rank: Option<usize>,
     size: Option<usize>,
+    /// True if the launcher does not bind its processes.
+    binds_none: bool,
 }
 
 impl LocalRanks {
@@ -49,7 +52,14 @@ impl LocalRanks {
 
     #[cfg(test)]
     pub(crate) fn new(rank: Option<usize>, size: Option<usize>) -> Self {
-        Self { rank, size }
+        Self { rank, size, binds_none: false }
+    }
+
+    /// True if this process has the mask of its parent, the launcher, which does not bind its processes: all of them
+    /// then share that mask. Of other launchers the parent may be a script, which the launcher has bound too.
+    pub(crate) fn share_mask(self) -> bool {
+        let is_of_parent = || Ok::<_, io::Error>(CpuSet::of_this_thread()? == CpuSet::of_parent()?);
+        self.binds_none && is_of_parent().unwrap_or(false)
     }
 
     /// Returns the number of this process among those of the launcher on this machine, and their number, if the
@@ -120,7 +130,8 @@ impl LaunchedRank {
     }
 
     fn local(&self) -> LocalRanks {
-        LocalRanks { rank: self.local_rank, size: self.local_size }
+        let binds_none = self.launcher == Launcher::Torchrun;
+        LocalRanks { rank: self.local_rank, size: self.local_size, binds_none }
     }
 
     /// Returns the variable that the launcher should have set too, if it tells only one of local rank and local
