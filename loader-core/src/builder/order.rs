@@ -106,10 +106,7 @@ impl LoaderOptions {
     /// The sampler of this process's share, if `rank` and `world_size` are set.
     fn share(&self, samples: usize) -> Result<Option<DistributedSampler>, Error> {
         let Some((rank, world_size)) = self.group()? else { return Ok(None) };
-        let option = if world_size == 0 { "world_size" } else { "rank" };
-        DistributedSampler::new(samples, world_size, rank)
-            .map(Some)
-            .or_else(|error| invalid(option, format!("{error} (see `distributed`)")))
+        of_rank(samples, rank, world_size).map(Some)
     }
 
     /// Returns the number of this process's group, and the number of groups: each group loads a share of the
@@ -124,14 +121,14 @@ impl LoaderOptions {
             return invalid("group_size", "a group has at least one rank; use 1 or more");
         }
         let Some((rank, world_size)) = self.rank_and_world_size()? else { return Ok(None) };
+        of_rank(0, rank, world_size)?;
+        // A program that sets `group_size` may also be tried in one process.
+        let size = if world_size == 1 { 1 } else { size };
         if !world_size.is_multiple_of(size) {
             let problem = format!(
                 "{world_size} ranks cannot be divided into groups of {size}; use a divisor of the number of ranks"
             );
             return invalid("group_size", problem);
-        }
-        if size > 1 && rank >= world_size {
-            return invalid("rank", format!("{rank} is not below world_size, which is {world_size}"));
         }
         Ok(Some((rank / size, world_size / size)))
     }
@@ -148,8 +145,6 @@ impl LoaderOptions {
     /// Returns the number of this process's first shard of an iterable dataset among the shards of all
     /// processes, and the number of all these shards. Each process has `shards` shards.
     pub(super) fn first_and_all_shards(&self, shards: usize) -> Result<(usize, usize), Error> {
-        // Only to check the rank.
-        self.share(0)?;
         let (rank, world_size) = self.group()?.unwrap_or((0, 1));
         match shards.checked_mul(world_size) {
             Some(all) => Ok((rank * shards, all)),
@@ -160,6 +155,12 @@ impl LoaderOptions {
             }
         }
     }
+}
+
+fn of_rank(samples: usize, rank: usize, world_size: usize) -> Result<DistributedSampler, Error> {
+    let option = if world_size == 0 { "world_size" } else { "rank" };
+    DistributedSampler::new(samples, world_size, rank)
+        .or_else(|error| invalid(option, format!("{error} (see `distributed`)")))
 }
 
 pub(super) fn invalid<T>(option: &'static str, problem: impl Into<String>) -> Result<T, Error> {
@@ -198,7 +199,11 @@ mod tests {
         let uneven =
             "group_size: 5 ranks cannot be divided into groups of 2; use a divisor of the number of ranks";
         assert_eq!(message(options(Some(0), Some(5))), uneven);
-        assert_eq!(message(options(Some(6), Some(6))), "rank: 6 is not below world_size, which is 6");
+        let refused = "rank: invalid rank 6, rank should be in the interval [0, 5] (see `distributed`)";
+        assert_eq!(message(options(Some(6), Some(6))), refused);
+        let without_groups = LoaderOptions { group_size: None, ..options(Some(6), Some(6)) };
+        assert_eq!(without_groups.group().unwrap_err().to_string(), refused);
+        assert_eq!(options(Some(0), Some(1)).group().unwrap(), Some((0, 1)), "one process is one group");
         let none = message(options(Some(0), Some(4)).group_size(0));
         assert_eq!(none, "group_size: a group has at least one rank; use 1 or more");
     }

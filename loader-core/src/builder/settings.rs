@@ -191,6 +191,15 @@ impl Settings {
             PrefetchFactor::Fixed(factor) => factor,
             PrefetchFactor::Auto => *AUTO_PREFETCH.start(),
         };
+        if options.group_size.is_some_and(|size| size > 1) && options.in_order == Some(false) {
+            const REASON: &str =
+                "each rank of a group would get the batches in another order; leave in_order on";
+            return Err(Error::ConflictingOptions {
+                first: "in_order",
+                second: "group_size",
+                reason: REASON,
+            });
+        }
         check_needs_workers("persistent_workers", options.persistent_workers == Some(true))?;
         check_needs_workers("timeout", timeout.is_some())?;
         check_needs_workers("hedge", options.hedge == Some(true))?;
@@ -334,7 +343,7 @@ impl Settings {
             (Some(_), Some(_)) if self.is_distributed => Some("distributed"),
             (Some(_), _) => Some("rank"),
             (None, Some(_)) => Some("world_size"),
-            (None, None) => self.options.group_size.filter(|&size| size > 1).map(|_| "group_size"),
+            (None, None) => None,
         }
     }
 
@@ -523,6 +532,23 @@ mod tests {
     }
 
     #[test]
+    fn groups_get_their_batches_in_order() {
+        let check = |options: LoaderOptions| {
+            let options = LoaderOptions { group_size: Some(2), ..options.num_workers(2) };
+            Settings { options, ..Settings::default() }.check_options(4).map(drop)
+        };
+        let error = check(LoaderOptions::default().in_order(false)).unwrap_err();
+        assert!(
+            matches!(error, Error::ConflictingOptions { first: "in_order", second: "group_size", .. }),
+            "{error}"
+        );
+        check(LoaderOptions::default()).unwrap();
+        // Without a rank, a sampler of the program's own may divide the samples.
+        let options = LoaderOptions { group_size: Some(2), ..LoaderOptions::default() };
+        assert_eq!(Settings { options, ..Settings::default() }.share_option(), None);
+    }
+
+    #[test]
     fn a_launcher_that_tells_half_of_the_local_rank_is_warned_of() {
         let warning = |launched: &str, options: LoaderOptions| {
             let pairs = launched.split(' ').map(|pair| pair.split_once('=').unwrap());
@@ -544,6 +570,8 @@ mod tests {
             (rank, auto().launcher(LauncherMode::Off)),
             (size, auto()),
             ("RANK=1 WORLD_SIZE=4", auto()),
+            ("RANK=0 WORLD_SIZE=1 LOCAL_RANK=0", auto()),
+            (rank, auto().worker_affinity(WorkerAffinity::Sets(vec!["0".parse().unwrap()]))),
         ] {
             assert_eq!(warning(launched, options), None, "{launched}");
         }
@@ -566,5 +594,3 @@ mod tests {
         assert!(message.starts_with("shards: only an iterable dataset has shards"), "{message}");
     }
 }
-            ("RANK=0 WORLD_SIZE=1 LOCAL_RANK=0", auto()),
-            (rank, auto().worker_affinity(WorkerAffinity::Sets(vec!["0".parse().unwrap()]))),

@@ -61,8 +61,11 @@ pub enum MergeError {
         /// Number of ranks.
         world_size: usize,
     },
-    /// Two states are of the same rank.
-    #[error("there are two states of rank {rank}; give one state of each of the {world_size} ranks")]
+    /// Two states of the same rank differ. Equal states of a rank count as one, as the ranks of a group save them.
+    #[error(
+        "there are two different states of rank {rank}; give one state of each of the {world_size} ranks (with \
+         group_size, one state of each group)"
+    )]
     RankTwice {
         /// The rank.
         rank: usize,
@@ -289,6 +292,7 @@ impl RankStates {
         let epoch = states.iter().map(|state| state.epoch).min().unwrap_or_default();
         let ranks = Self { states, epoch };
         let current = ranks.states.iter().find(|state| state.epoch == epoch).unwrap_or(&first);
+        states.dedup();
         for (rank, state) in ranks.states.iter().enumerate() {
             if !(state.epoch == epoch || ranks.is_done(rank)) {
                 current.must_equal("epoch", state, |state| state.epoch)?;

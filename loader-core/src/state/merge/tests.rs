@@ -233,7 +233,7 @@ fn states_that_do_not_belong_together_are_refused_by_rank_and_part() {
         ),
         (
             &|states| states[2].share.rank = 0,
-            "there are two states of rank 0; give one state of each of the 3 ranks",
+            "there are two different states of rank 0; give one state of each of the 3 ranks (with group_size, one state of each group)",
         ),
         (
             &|states| states[1].version = 3,
@@ -250,6 +250,9 @@ fn states_that_do_not_belong_together_are_refused_by_rank_and_part() {
             &|states| states[0] = State::merge(states.clone()).unwrap(),
             "one of the states is the merged state of 3 ranks;",
         ),
+    // The ranks of a group save equal states.
+    let twice = states().into_iter().chain(states());
+    assert_eq!(State::merge(twice).unwrap(), State::merge(states()).unwrap());
     ];
     for (change, expected) in cases {
         let message = refusal(change);
