@@ -42,6 +42,9 @@ pub(crate) fn run(
     if let Some(save) = arguments.save_state.as_deref().filter(|_| are_shared) {
         state_file::check_names(save, &files, world_size)?;
     }
+    for (option, file) in [("--save-state", &arguments.save_state), ("--report", &arguments.report)] {
+        state_file::check_is_own(option, file.as_deref(), world_size)?;
+    }
     let (_, groups) = loader.group()?.unwrap_or((0, 1));
     let resumed = state_file::read_all(&files, groups)?;
     let saver = arguments.save_state.as_deref().map(|path| Saver::new(state_file::of_rank(path, rank)));

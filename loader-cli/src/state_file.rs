@@ -47,6 +47,17 @@ pub(crate) fn check_names(save: &Path, resumed: &[PathBuf], world_size: usize) -
     }
 }
 
+/// Checks that each rank writes a file of its own.
+pub(crate) fn check_is_own(option: &str, path: Option<&Path>, world_size: usize) -> Result<(), Stop> {
+    match path.filter(|path| world_size > 1 && of_rank(path, 0) == of_rank(path, 1)) {
+        Some(path) => Err(Stop::InvalidArguments(format!(
+            "{option} {}: each rank needs a file of its own; write `{{rank}}` in the name, as in `run-{{rank}}.json`",
+            path.display()
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// Returns `path` with the rank in place of each `{rank}`.
 pub(crate) fn of_rank(path: &Path, rank: usize) -> PathBuf {
     path.to_str().map_or_else(|| path.to_owned(), |text| text.replace("{rank}", &rank.to_string()).into())

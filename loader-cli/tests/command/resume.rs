@@ -206,6 +206,22 @@ fn a_state_that_other_ranks_read_is_not_replaced() {
 }
 
 #[test]
+fn ranks_do_not_write_one_file() {
+    let folder = tempfile::tempdir().unwrap();
+    for option in ["--save-state", "--report"] {
+        let file = folder.path().join("one").to_str().unwrap().to_owned();
+        let share = ["run", PHOTOS, "--json", "--rank=0", "--world-size=2", option, &file];
+        let events = run(&share).assert_status(2).events();
+        let message = events[0]["message"].as_str().unwrap();
+        assert!(
+            message.starts_with(&format!("{option} {file}: each rank needs a file of its own;")),
+            "{message}"
+        );
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
 fn a_signal_in_a_long_batch_saves_the_state_before_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.json");
