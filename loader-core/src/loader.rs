@@ -304,8 +304,8 @@ impl<B: Batch> DataLoader<B> {
         };
         let (warn, pinner) = (self.warn.clone(), self.pinner.clone());
         let iter = Iter::new(inner, number, started, self.origin.clone(), warn, pinner, self.iteration);
-        // An epoch that begins anew takes nothing from a merged state of it.
-        let resumed_from = self.next().resumed_from.filter(|from| from.epoch != number);
+        // An epoch that begins anew takes nothing from a merged state of it, or of a later one.
+        let resumed_from = self.next().resumed_from.filter(|from| from.epoch < number);
         Ok(iter.in_run_from(resumed_from).observed(&self.observers))
     }
 
