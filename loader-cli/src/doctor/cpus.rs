@@ -77,9 +77,13 @@ fn launcher(plan: &Plan) -> Vec<Check> {
         .iter()
         .map(|(launcher, read)| match read {
             Ok(rank) => {
-                let local = rank.local_rank.zip(rank.local_size);
-                let local = local.map(|(rank, size)| format!("; rank {rank} of {size} on this machine"));
-                let found = format!("{rank}{}", local.unwrap_or_default());
+                let local = match (rank.local_rank, rank.local_size) {
+                    (Some(rank), Some(size)) => format!("; rank {rank} of {size} on this machine"),
+                    (Some(rank), None) => format!("; rank {rank} on this machine"),
+                    (None, Some(size)) => format!("; one of {size} ranks on this machine"),
+                    (None, None) => String::new(),
+                };
+                let found = format!("{rank}{local}");
                 Check::new("candidate", Status::Ok, found, format!("the variables of {launcher} are set"))
             }
             Err(error) => Check::new("candidate", Status::Note, error.to_string(), ""),
@@ -93,10 +97,11 @@ fn launcher(plan: &Plan) -> Vec<Check> {
     let options = plan.options.clone().launcher(LauncherMode::Auto).with_launched_rank();
     checks.push(match options {
         Ok((_, Some(rank))) => {
-            let is_divided = rank.world_size == 1 || rank.local_rank.zip(rank.local_size).is_some();
-            let meaning = match is_divided {
-                true => "`loader run` loads the share of this rank",
-                false => "`loader run` loads the share of this rank; the launcher does not set a local rank, so neither worker_affinity nor `--num-workers auto` divides the CPUs",
+            let meaning = match (rank.local_rank, rank.local_size) {
+                _ if rank.world_size == 1 => "`loader run` loads the share of this rank",
+                (Some(_), Some(_)) => "`loader run` loads the share of this rank",
+                (None, Some(_)) => "`loader run` loads the share of this rank; the launcher does not set a local rank, so worker_affinity does not divide the CPUs",
+                (_, None) => "`loader run` loads the share of this rank; the launcher does not set the number of ranks on this machine, so neither worker_affinity nor `--num-workers auto` divides the CPUs",
             };
             Check::new(NAME, Status::Ok, rank.to_string(), meaning)
         }
