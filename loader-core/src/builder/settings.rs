@@ -191,15 +191,7 @@ impl Settings {
             PrefetchFactor::Fixed(factor) => factor,
             PrefetchFactor::Auto => *AUTO_PREFETCH.start(),
         };
-        if options.group_size.is_some_and(|size| size > 1) && options.in_order == Some(false) {
-            const REASON: &str =
-                "each rank of a group would get the batches in another order; leave in_order on";
-            return Err(Error::ConflictingOptions {
-                first: "in_order",
-                second: "group_size",
-                reason: REASON,
-            });
-        }
+        self.check_group()?;
         check_needs_workers("persistent_workers", options.persistent_workers == Some(true))?;
         check_needs_workers("timeout", timeout.is_some())?;
         check_needs_workers("hedge", options.hedge == Some(true))?;
@@ -278,6 +270,17 @@ impl Settings {
             cpus,
         };
         Some(Tuner::new(options, Setting { workers, prefetch_factor }))
+    }
+
+    fn check_group(&self) -> Result<(), Error> {
+        const REASON: &str = "each rank of a group would get the batches in another order; leave in_order on";
+        let has_groups = self.options.group_size.is_some_and(|size| size > 1);
+        match has_groups && self.options.in_order == Some(false) {
+            true => {
+                Err(Error::ConflictingOptions { first: "in_order", second: "group_size", reason: REASON })
+            }
+            false => Ok(()),
+        }
     }
 
     /// True if an epoch loads the whole dataset: no sampler, batch sampler or rank is set.
