@@ -116,9 +116,8 @@ impl fmt::Display for Advice {
                     f,
                     "the loader is the bottleneck: the workers were busy for {busy:.0} % of the time, "
                 )?;
-                let (workers, gain) = (num_workers + more, percent(gain - 1.0));
-                write!(f, "{on_cpu:.0} % of it on a CPU; {workers} workers instead of {num_workers} ")?;
-                write!(f, "would raise the rate by up to {gain:.0} %")
+                write!(f, "{on_cpu:.0} % of it on a CPU; ")?;
+                write_gain(f, num_workers, more, gain)
             }
             Self::IoBound { num_workers, more, gain, busy_share, on_cpu_share } => {
                 let (busy, off_cpu) = (percent(busy_share), percent(1.0 - on_cpu_share));
@@ -130,11 +129,7 @@ impl fmt::Display for Advice {
                 if more == 0 {
                     return f.write_str("more workers did not raise the rate; larger reads or a cache would");
                 }
-                let (workers, gain) = (num_workers + more, percent(gain - 1.0));
-                write!(
-                    f,
-                    "{workers} workers instead of {num_workers} would raise the rate by up to {gain:.0} %"
-                )
+                write_gain(f, num_workers, more, gain)
             }
             Self::CpusBusy { cpu_seconds, cpus } => {
                 let (milliseconds, plural) = (1e3 * cpu_seconds, if cpus == 1 { "" } else { "s" });
@@ -154,6 +149,11 @@ impl fmt::Display for Advice {
             }
         }
     }
+}
+
+fn write_gain(f: &mut fmt::Formatter<'_>, num_workers: usize, more: usize, gain: f64) -> fmt::Result {
+    let (workers, gain) = (num_workers + more, 100.0 * (gain - 1.0));
+    write!(f, "{workers} workers instead of {num_workers} would raise the rate by up to {gain:.0} %")
 }
 
 #[cfg(test)]

@@ -30,6 +30,8 @@ pub(crate) struct Epoch<B, O> {
     failed: Option<DatasetError>,
     progress: Progress,
     last_report: Arc<LastReport>,
+    /// True if the report was stored.
+    is_over: bool,
 }
 
 /// Where batches are converted.
@@ -54,7 +56,7 @@ impl<B: Batch, O: Send + 'static> Epoch<B, O> {
         };
         // Burn takes the epoch for completed when both numbers are equal.
         let progress = Progress::new(0, items.max(1), Some("items".to_owned()));
-        Self { batches, failed, progress, last_report }
+        Self { batches, failed, progress, last_report, is_over: false }
     }
 
     /// Counts a batch. `is_last` says that no other follows.
@@ -80,8 +82,10 @@ impl<B: Batch, O: Send + 'static> Iterator for Epoch<B, O> {
         }
         let batches = self.batches.as_mut()?;
         let Some(batch) = batches.next() else {
-            let report = batches.report();
-            *self.last_report.lock().unwrap_or_else(PoisonError::into_inner) = report;
+            // Burn may ask again after the end.
+            if let Some(report) = batches.report().filter(|_| !std::mem::replace(&mut self.is_over, true)) {
+                *self.last_report.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
+            }
             return None;
         };
         // An error without a batch, such as that of a timeout, counts for nothing: the batch follows.

@@ -167,7 +167,8 @@ impl<B: Batch, O: Send + 'static> BurnLoader<B, O> {
     /// then go on during the training step. 0, the default, starts no thread.
     ///
     /// Batches, their order, errors and progress are the same, but a panic of the conversion is an error,
-    /// [`ConversionFailed`](loader_core::Error::ConversionFailed). Converted batches that wait hold their slots.
+    /// [`ConversionFailed`](loader_core::Error::ConversionFailed). Converted batches that wait hold their slots. The
+    /// report of the epoch takes the conversion for the training step.
     #[must_use]
     pub fn ahead(mut self, batches: usize) -> Self {
         self.ahead = batches;
@@ -184,8 +185,8 @@ impl<B: Batch, O: Send + 'static> BurnLoader<B, O> {
     }
 
     /// Returns the report of the epoch that was over last: its iterator, on this loader or on one that `to_device` has
-    /// made of it, has returned `None`. It is `None` before that. The parts that `slice` has made have reports of
-    /// their own.
+    /// made of it, has returned `None`. It is `None` before that, and always if burn trains on several devices: burn
+    /// then loads parts that `slice` has made, which have reports of their own.
     ///
     /// # Examples
     /// ```
@@ -205,7 +206,8 @@ impl<B: Batch, O: Send + 'static> BurnLoader<B, O> {
     }
 
     /// Returns the loader of the batches, for example for its [statistics](DataLoader::stats); `None` for a part
-    /// without items, and for one that could not be made.
+    /// without items, and for one that could not be made. If burn trains on several devices, the parts that it has made
+    /// of this loader load the batches, so the statistics of this one stay empty.
     pub fn loader(&self) -> Option<&DataLoader<B>> {
         self.source.loader().ok().flatten().map(|loader| &**loader)
     }
@@ -226,6 +228,14 @@ impl<B: Batch, O: Send + 'static> BurnLoader<B, O> {
             epoch: Arc::clone(&self.epoch),
             last_report: Arc::clone(&self.last_report),
         }
+    }
+
+    /// Returns the number of items that an epoch loads: the share of this rank, rounded up. 0 if it is not known.
+    fn share(&self) -> usize {
+        let share = |loader: &DataLoader<B>| {
+            loader.samples().map_or(0, |samples| samples.div_ceil(loader.state().world_size()))
+        };
+        self.loader().map_or(0, share)
     }
 
     fn next_epoch(&self) -> u64 {
@@ -335,14 +345,13 @@ impl<B: Batch> Part<B> {
 
 impl<B: Batch, O: Send + 'static> BurnDataLoader<O> for BurnLoader<B, O> {
     fn iter<'a>(&'a self) -> Box<dyn DataLoaderIterator<O> + 'a> {
-        Box::new(Epoch::new(self.start(), self.num_items(), Arc::clone(&self.last_report)))
+        Box::new(Epoch::new(self.start(), self.share(), Arc::clone(&self.last_report)))
     }
 
     fn num_items(&self) -> usize {
         match &self.source {
-            Source::Whole(loader) => {
-                loader.samples().map_or(0, |samples| samples.div_ceil(loader.state().world_size()))
-            }
+            Source::Whole(_) => self.share(),
+            // Burn slices by this number, also if the loader of the part loads the share of a rank.
             Source::Part(part) => part.items.len(),
             Source::Failed(_) => 0,
         }

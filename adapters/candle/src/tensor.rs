@@ -44,13 +44,17 @@ impl ToCandle for AnyTensor {
 fn copied(tensor: &AnyTensor, device: &Device) -> Result<candle_core::Tensor, Problem> {
     let dtype = candle_dtype(tensor.dtype()).ok_or_else(|| Problem::UnsupportedDType(tensor.dtype()))?;
     check_shape(tensor.shape())?;
-    let copy = candle_core::Tensor::from_raw_buffer(tensor.as_bytes(), dtype, tensor.shape(), device)?;
-    // candle only starts the copy. The driver reads page-locked memory later, and the slot may be reused when
-    // the caller drops the batch. From other memory it has read everything already.
-    if tensor.is_pinned() {
-        device.synchronize()?;
+    let copy = candle_core::Tensor::from_raw_buffer(tensor.as_bytes(), dtype, tensor.shape(), device);
+    // candle only starts the copy, and may fail after that. The driver reads page-locked memory afterwards, and the
+    // slot may be reused when the caller drops the batch. From other memory it has read everything already.
+    if tensor.is_pinned()
+        && let Err(error) = device.synchronize()
+    {
+        // The device may still read the slot.
+        std::mem::forget(tensor.clone());
+        return Err(error.into());
     }
-    Ok(copy)
+    Ok(copy?)
 }
 
 /// candle multiplies the sizes of a shape, from the last one on, without a check.

@@ -17,7 +17,7 @@ pub enum Error {
     #[error(
         "readers of safetensors cannot read the shape {0:?}: the product of its sizes other than 0 exceeds {max}; change the \
          shape of the sample",
-        max = usize::MAX
+        max = isize::MAX
     )]
     Shape(Vec<usize>),
 }
@@ -70,7 +70,11 @@ impl safetensors::View for View<'_> {
 fn check_shape(shape: &[usize]) -> Result<(), Error> {
     let mut sizes = shape.iter().copied().filter(|&size| size != 0);
     let product = sizes.try_fold(1_usize, usize::checked_mul);
-    product.map(|_| ()).ok_or_else(|| Error::Shape(shape.to_vec()))
+    // PyTorch and NumPy have signed sizes.
+    product
+        .filter(|&product| isize::try_from(product).is_ok())
+        .map(drop)
+        .ok_or_else(|| Error::Shape(shape.to_vec()))
 }
 
 fn dtype_of(dtype: DType) -> Option<Dtype> {
