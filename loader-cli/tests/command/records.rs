@@ -226,11 +226,13 @@ fn a_run_does_not_leave_an_epoch_with_unread_data() {
     fs::write(&config, text).unwrap();
     run_json(&config, &["--epochs", "1"]).assert_status(0);
     fs::remove_file(&unread).unwrap();
-    // Reading this file is an error of the system.
-    symlink("/proc/self/mem", &unread).unwrap();
+    // Linux has no speed for this device, so that reading the file is an error.
+    let unreadable = "/sys/class/net/lo/speed";
+    assert!(fs::read(unreadable).is_err(), "{unreadable} can be read");
+    symlink(unreadable, &unread).unwrap();
     let ended = run_json(&config, &["--epochs", "3", "--save-state", state.to_str().unwrap()]);
     ended.assert_status(1);
-    let saved: serde_json::Value = serde_json::from_slice(&fs::read(state).unwrap()).unwrap();
+    let saved: serde_json::Value = serde_json::from_slice(&fs::read(&state).unwrap()).unwrap();
     assert_eq!(saved["epoch"], 0, "{saved}");
     assert_eq!(ended.named("epoch").len(), 1, "{}", ended.stdout);
     assert!(ended.stderr.contains("before all data of epoch 0 was read"), "{}", ended.stderr);
