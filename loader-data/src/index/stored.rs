@@ -34,18 +34,17 @@ pub(crate) fn load(place: &IndexPlace, kind: Kind, file: &DataFile) -> Option<Ve
     read(&path_of(place, kind, file)?, &identity(kind, file)).ok()
 }
 
-/// Describes the stored index of `file`. `fits` tells whether its words can be an index of the file.
+/// Describes the stored index of `file`. `status_of` returns the status of its words, which were read whole.
 pub(crate) fn check(
     place: &IndexPlace,
     kind: Kind,
     file: &DataFile,
-    fits: impl Fn(&[u64]) -> bool,
+    status_of: impl Fn(&[u64]) -> IndexStatus,
 ) -> StoredIndex {
     let path = path_of(place, kind, file);
     let status = match path.as_ref().map(|path| read(path, &identity(kind, file))) {
         None => IndexStatus::NotStored,
-        Some(Ok(words)) if fits(&words) => IndexStatus::Current,
-        Some(Ok(_)) => IndexStatus::Damaged,
+        Some(Ok(words)) => status_of(&words),
         Some(Err(status)) => status,
     };
     StoredIndex { file: file.location.shown().into_owned(), path, status }
@@ -199,8 +198,9 @@ mod tests {
     fn the_status_says_why_an_index_is_not_used() {
         let folder = tempfile::tempdir().unwrap();
         let file = data_file(folder.path());
-        let status =
-            |file: &DataFile| check(&IndexPlace::Beside, KIND, file, |words| words.len() == 3).status;
+        let status_of =
+            |words: &[u64]| if words.len() == 3 { IndexStatus::Current } else { IndexStatus::Damaged };
+        let status = |file: &DataFile| check(&IndexPlace::Beside, KIND, file, status_of).status;
         assert_eq!(status(&file), IndexStatus::Missing);
         store(&IndexPlace::Beside, KIND, &file, &[1, 2, 3]);
         assert_eq!(status(&file), IndexStatus::Current);
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(status(&file), IndexStatus::Damaged, "does not fit");
         fs::write(path_of(&IndexPlace::Beside, KIND, &file).unwrap(), [7; 100]).unwrap();
         assert_eq!(status(&file), IndexStatus::Damaged);
-        assert_eq!(check(&IndexPlace::None, KIND, &file, |_| true).status, IndexStatus::NotStored);
+        assert_eq!(check(&IndexPlace::None, KIND, &file, status_of).status, IndexStatus::NotStored);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::{iter, ops::Range};
 
 use loader_core::{Element, Tensor, TensorError};
 use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{
     BYTE_ORDER_MARK, LineRules,
@@ -11,16 +12,23 @@ use super::{
 };
 use crate::{
     error::{DataError, DataProblem, Result},
-    index::{self, IndexPlace, Kind, StoredIndex},
+    index::{self, IndexPlace, IndexStatus, Kind, StoredIndex},
     parallel,
-    source::{Blob, Files},
+    source::{Blob, DataFile, Files, Location},
 };
 
 /// Number of bytes that one thread reads at a time while the index is made.
 const PART_BYTES: u64 = 16 << 20;
 
 /// Number of lines of a file, beside the first, whose beginnings are compared with a stored index.
-const CHECKED_LINES: usize = 8;
+const CHECKED_LINES: usize = 2;
+
+/// Max number of files whose lines are compared with a stored index. Of more files, a sample is drawn: opening a
+/// file of a network disk takes milliseconds.
+const CHECKED_FILES: usize = 256;
+
+/// Seed of this sample. It is fixed, so that each process checks the same files.
+const CHECKED_FILES_SEED: u64 = 0;
 
 /// Number of words of a run of blank lines: rows before it, blank lines up to its end, offset of its
 /// beginning.
@@ -58,12 +66,9 @@ impl LineIndex {
         let kind = kind(rules);
         let mut words = parallel::map(files.len(), |number| {
             let file = files.get(number);
-            let Some(words) = index::load(place, kind, &file) else { return Ok(None) };
-            let is_of_file = match FileIndex::parse(&words, file.len) {
-                Some(parsed) => parsed.fits_content(&*files.open(number)?)?,
-                None => false,
-            };
-            Ok::<_, DataError>(is_of_file.then_some(words))
+            let words = index::load(place, kind, &file);
+            let is_of_file = |words: &Vec<u64>| status(words, &file, files, number) == IndexStatus::Current;
+            Ok::<_, DataError>(words.filter(is_of_file))
         })?;
         let mut parts = Vec::new();
         for (number, _) in words.iter().enumerate().filter(|(_, words)| words.is_none()) {
@@ -89,12 +94,7 @@ impl LineIndex {
     pub(super) fn check(files: &Files, rules: LineRules, place: &IndexPlace) -> Result<Vec<StoredIndex>> {
         parallel::map(files.len(), |number| {
             let file = files.get(number);
-            let blob = files.open(number)?;
-            let fits = |words: &[u64]| {
-                let parsed = FileIndex::parse(words, file.len);
-                parsed.is_some_and(|parsed| parsed.fits_content(&blob).unwrap_or(false))
-            };
-            Ok(index::check(place, kind(rules), &file, fits))
+            Ok(index::check(place, kind(rules), &file, |words| status(words, &file, files, number)))
         })
     }
 
@@ -203,9 +203,7 @@ impl<'a> FileIndex<'a> {
     /// Alternative considered: compare the inode and the time of the last change of the inode. Rejected because
     /// machines that share an index may have copies of the data file.
     fn fits_content(&self, blob: &Blob) -> Result<bool> {
-        let Some(last) = self.starts.len().checked_sub(1).filter(|_| !blob.is_remote()) else {
-            return Ok(true);
-        };
+        let Some(last) = self.starts.len().checked_sub(1) else { return Ok(true) };
         for sample in 0..=CHECKED_LINES {
             let start = self.starts[last * sample / CHECKED_LINES];
             // A line at the beginning may follow a byte order mark.
@@ -215,6 +213,27 @@ impl<'a> FileIndex<'a> {
         }
         Ok(true)
     }
+}
+
+/// Returns the status of the words of a stored index of `file`, which is file `number` of `files`.
+///
+/// A file that cannot be read is no reason to make another index: its samples are errors.
+fn status(words: &[u64], file: &DataFile, files: &Files, number: usize) -> IndexStatus {
+    let Some(parsed) = FileIndex::parse(words, file.len) else { return IndexStatus::Damaged };
+    if !matches!(file.location, Location::Path(_)) || !is_checked(number, files.len()) {
+        return IndexStatus::Current;
+    }
+    // Not `Files::open`: its lock would let one thread at a time open a file.
+    match Blob::open(file.clone()).and_then(|blob| parsed.fits_content(&blob)) {
+        Ok(false) => IndexStatus::Stale,
+        Ok(true) | Err(_) => IndexStatus::Current,
+    }
+}
+
+/// True if file `number` of `count` is in the sample of files that are checked.
+fn is_checked(number: usize, count: usize) -> bool {
+    let drawn = xxh3_64_with_seed(&(number as u64).to_le_bytes(), CHECKED_FILES_SEED);
+    count <= CHECKED_FILES || drawn % (count as u64) < CHECKED_FILES as u64
 }
 
 fn kind(rules: LineRules) -> Kind {
@@ -263,4 +282,17 @@ fn append<'a, T: Element>(free: &'a mut [T], items: &[T]) -> &'a mut [T] {
     let (room, rest) = free.split_at_mut(items.len());
     room.copy_from_slice(items);
     rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_files_a_sample_is_checked() {
+        let checked = |count| (0..count).filter(|&number| is_checked(number, count)).count();
+        assert_eq!(checked(CHECKED_FILES), CHECKED_FILES);
+        let of_many = checked(50_000);
+        assert!((CHECKED_FILES / 2..CHECKED_FILES * 2).contains(&of_many), "{of_many}");
+    }
 }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     error::{DataError, DataProblem, Result},
-    index::{self, Kind, StoredIndex},
+    index::{self, IndexStatus, Kind, StoredIndex},
     parallel,
     record::Record,
     source::DataFile,
@@ -113,8 +113,13 @@ fn offsets_of<R>(shards: &TarShards<R>, number: usize) -> Result<Vec<u64>> {
 
 /// Describes the stored indexes of the files.
 pub(super) fn check<R>(shards: &TarShards<R>) -> Vec<StoredIndex> {
-    let of_file =
-        |file: DataFile| index::check(&shards.index, kind(shards.end), &file, |offsets| fits(offsets, &file));
+    let of_file = |file: DataFile| {
+        let status = |offsets: &[u64]| match fits(offsets, &file) {
+            true => IndexStatus::Current,
+            false => IndexStatus::Damaged,
+        };
+        index::check(&shards.index, kind(shards.end), &file, status)
+    };
     (0..shards.files.len()).map(|number| of_file(shards.files.get(number))).collect()
 }
 
