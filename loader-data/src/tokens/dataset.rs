@@ -134,8 +134,8 @@ impl<T: Token> Tokens<T> {
     }
 
     /// Skips the first `bytes` bytes of each file, such as the 1024 bytes of llm.c's and modded-nanogpt's
-    /// files. The default is 0. If the first file begins as theirs do and this method is not called, each
-    /// sample is an error.
+    /// files. The default is 0. If the first file begins as theirs do and this method is not called, the workers
+    /// cannot open the dataset. If only another file does, its first sample is an error.
     ///
     /// # Errors
     /// Returns an error if `bytes` is not a multiple of the size of a token, or all files are then shorter
@@ -182,6 +182,10 @@ impl<T: Token> Dataset for Tokens<T> {
 
     fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<Tensor<T>> {
         Ok(self.windows.read(index)?)
+    }
+
+    fn setup(&mut self, _cx: &mut SampleContext) -> anyhow::Result<()> {
+        Ok(self.windows.check_header()?)
     }
 
     /// Returns a hash of the names and sizes of the files, the dtype, the window and the stride.

@@ -102,6 +102,10 @@ impl<T: Token> Dataset for SegmentedTokens<T> {
         segmented(self.tokens.get(index, cx)?, T::from_wide(self.end))
     }
 
+    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
+        self.tokens.setup(cx)
+    }
+
     /// Returns the fingerprint of the windows, with the token that ends a document.
     fn fingerprint(&self) -> String {
         format!("{}, end_of_document {}", self.tokens.fingerprint(), self.end)

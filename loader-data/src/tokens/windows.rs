@@ -21,8 +21,9 @@ pub(super) const EXTENSIONS: &[&str] = &[".bin"];
 /// Max number of bytes that are read and converted at once.
 const MAX_READ: usize = 1 << 20;
 
-/// First bytes of the files of llm.c and modded-nanogpt, which have a header.
-const LLM_C_MAGIC: [u8; 4] = 20_240_520_i32.to_le_bytes();
+/// First two numbers in the header of the files of llm.c and modded-nanogpt: the magic number of tokens of GPT-2
+/// (`uint16`) or LLaMA-3 (`uint32`), and the version.
+const LLM_C_STARTS: [[i32; 2]; 4] = [[20_240_520, 1], [20_240_520, 7], [20_240_801, 1], [20_240_801, 7]];
 
 /// Number of bytes of this header.
 const LLM_C_HEADER: u64 = 1024;
@@ -40,7 +41,7 @@ pub(super) struct Windows {
     dtype: DType,
     /// Number of bytes before the first token of each file.
     header: u64,
-    /// True if the first file begins as those of llm.c do, and the size of the header was not given.
+    /// True if the files are raw, and the size of the header was not given.
     has_unknown_header: bool,
     /// Number of tokens in a window.
     window: usize,
@@ -55,12 +56,7 @@ impl Windows {
     /// Opens files without header.
     pub(super) fn open_raw(source: &SourceOptions, dtype: DType, window: usize) -> Result<Self> {
         let windows = Self::new(source.files(EXTENSIONS)?, dtype, window)?;
-        let blob = windows.files.open(0)?;
-        let mut start = LLM_C_MAGIC.map(|byte| !byte);
-        if blob.len() >= LLM_C_HEADER {
-            blob.read_exact_at(&mut start, 0)?;
-        }
-        Ok(Self { has_unknown_header: start == LLM_C_MAGIC, ..windows })
+        Ok(Self { has_unknown_header: true, ..windows })
     }
 
     /// Opens the files of Megatron's pairs. The documents are not used.
@@ -116,16 +112,9 @@ impl Windows {
         Self { header, has_unknown_header: false, ..self }.count()
     }
 
-    /// Returns an error if the header of llm.c's files would be read as tokens.
+    /// Returns an error if the header of llm.c's files would be read as tokens. Reads the start of the first file.
     pub(super) fn check_header(&self) -> Result<()> {
-        if !self.has_unknown_header {
-            return Ok(());
-        }
-        let reason = format!(
-            "the file begins with the header of llm.c and modded-nanogpt; set it to {LLM_C_HEADER}, or to 0 if these \
-             bytes are tokens"
-        );
-        Err(self.invalid("header_bytes", reason))
+        if self.has_unknown_header { check_start(&*self.files.open(0)?) } else { Ok(()) }
     }
 
     pub(super) fn stride(self, stride: usize) -> Result<Self> {
@@ -179,7 +168,6 @@ impl Windows {
 
     /// Reads window `index`.
     pub(super) fn read<T: Token>(&self, index: usize) -> Result<Tensor<T>> {
-        self.check_header()?;
         let index = index as u64;
         let ends = self.ends.as_slice();
         let file = ends.partition_point(|&end| end <= index);
@@ -190,6 +178,9 @@ impl Windows {
         let before = file.checked_sub(1).map_or(0, |before| ends[before]);
         let offset = self.header + (index - before) * self.stride as u64 * self.dtype.size() as u64;
         let blob = self.files.open(file)?;
+        if self.has_unknown_header && index == before {
+            check_start(&blob)?;
+        }
         read(&blob, offset, self.dtype, self.window, Accepted::new::<T>(self.vocabulary))
     }
 
@@ -199,6 +190,24 @@ impl Windows {
         let header = if *header == 0 { String::new() } else { format!(", header {header}") };
         format!("tokens(#{:016x}, {dtype}, window {window}, stride {stride}{header})", files.listing())
     }
+}
+
+/// Returns an error if the header of llm.c's files, at the start of `blob`, would be read as tokens.
+fn check_start(blob: &Blob) -> Result<()> {
+    let mut start = [0; 8];
+    if blob.len() < LLM_C_HEADER {
+        return Ok(());
+    }
+    blob.read_exact_at(&mut start, 0)?;
+    if !LLM_C_STARTS.iter().any(|numbers| numbers.map(i32::to_le_bytes).as_flattened() == start) {
+        return Ok(());
+    }
+    let reason = format!(
+        "the file begins with the header of llm.c and modded-nanogpt; set it to {LLM_C_HEADER}, or to 0 if these \
+         bytes are tokens"
+    );
+    let problem = DataProblem::InvalidOption { option: "header_bytes", reason };
+    Err(DataError::new(&blob.file().location, problem))
 }
 
 /// Puts a table into a tensor, which workers share.

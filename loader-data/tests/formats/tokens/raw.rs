@@ -55,6 +55,9 @@ fn a_header_is_skipped() {
     let tokens = Tokens::<i64>::open(&path, DType::U16, 5).unwrap();
     let odd = tokens.clone().header_bytes(3).unwrap_err();
     assert!(matches!(odd.problem, DataProblem::InvalidOption { option: "header_bytes", .. }), "{odd}");
+    let unread = tokens.clone().setup(&mut SampleContext::new(0)).unwrap_err();
+    let unread = unread.downcast::<DataError>().unwrap();
+    assert!(matches!(unread.problem, DataProblem::InvalidOption { option: "header_bytes", .. }), "{unread}");
     let unread = tokens.get(0, &mut SampleContext::new(0)).unwrap_err().downcast::<DataError>().unwrap();
     assert!(matches!(unread.problem, DataProblem::InvalidOption { option: "header_bytes", .. }), "{unread}");
     let options = |header: &str| {
@@ -72,6 +75,25 @@ fn a_header_is_skipped() {
     assert!(all(&tokens).iter().map(|row| row.as_slice()).eq(windows(&(0..20).collect::<Vec<_>>(), 5, 4)));
     assert!(tokens.fingerprint().ends_with(", header 1024)"));
     assert!(tokens.header_bytes(1060).is_err(), "too short for a window");
+}
+
+#[test]
+fn a_header_is_recognised_by_its_magic_number_and_version() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("train.bin");
+    for (start, is_header) in [
+        ([20_240_520, 1], true),
+        ([20_240_520, 7], true),
+        ([20_240_801, 7], true),
+        ([20_240_801, 2], false),
+        ([1, 7], false),
+    ] {
+        let numbers = start.into_iter().chain([0; 300]).flat_map(i32::to_le_bytes);
+        std::fs::write(&path, numbers.collect::<Vec<_>>()).unwrap();
+        let mut tokens = Tokens::<i64>::open(&path, DType::U32, 5).unwrap();
+        assert_eq!(tokens.setup(&mut SampleContext::new(0)).is_err(), is_header, "{start:?}");
+        assert!(tokens.header_bytes(1024).unwrap().setup(&mut SampleContext::new(0)).is_ok(), "{start:?}");
+    }
 }
 
 #[test]
