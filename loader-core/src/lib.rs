@@ -122,9 +122,9 @@ pub use context::{SampleContext, Shard, WorkerInfo};
 pub use dataset::{CacheError, CachePart, Cached};
 pub use dataset::{
     ChainDataset, ComposeError, Concat, ConcatDataset, Dataset, DatasetStream, EndsShard, Filter,
-    InterleaveDataset, IterableDataset, LengthBatch, LengthBatchesDataset, Map, MixDataset, PackedDataset,
-    ShuffleBuffer, SnapshotDataset, SnapshotIterator, StackDataset, Subset, SubsetError, Take, TensorDataset,
-    Tensors,
+    InterleaveDataset, IterableDataset, LengthBatch, LengthBatchesDataset, Map, MixDataset, Outage,
+    PackedDataset, ShuffleBuffer, SnapshotDataset, SnapshotIterator, StackDataset, Subset, SubsetError, Take,
+    TensorDataset, Tensors,
 };
 pub use dataset_memory::{DatasetMemory, MemoryLimitReached, MemoryReservation};
 pub use digest::BatchDigest;

@@ -1,15 +1,17 @@
 //! The error of data files.
 
-use std::{fmt, io, time::Duration};
+use std::{error::Error, fmt, io, time::Duration};
 
-use loader_core::MemoryLimitReached;
+use loader_core::{MemoryLimitReached, Outage};
 
 /// Why a data file, or a part of it, cannot be loaded.
 ///
 /// When a dataset is opened, it is the error of `open`. Later, a loader reports it as the failure of the
 /// batch that the sample is for, or applies [`OnBadSample`](loader_core::OnBadSample).
-#[derive(Debug, thiserror::Error)]
-#[error("{file}{position}: {problem}")]
+///
+/// Its source is [`Outage`] if the server or the system does not give any file for now. In a stream, such an
+/// error ends the shard, see [`EndsShard`](loader_core::EndsShard).
+#[derive(Debug)]
 pub struct DataError {
     /// Path or URL of the file, or the pattern that was given. It contains no credentials.
     pub file: String,
@@ -30,6 +32,18 @@ impl DataError {
     pub fn at(mut self, position: Position) -> Self {
         self.position = position;
         self
+    }
+}
+
+impl fmt::Display for DataError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}: {}", self.file, self.position, self.problem)
+    }
+}
+
+impl Error for DataError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.problem.is_outage().then_some(&Outage)
     }
 }
 
@@ -208,6 +222,17 @@ pub enum DataProblem {
         /// Name of the option that sets the limit.
         option: &'static str,
     },
+    /// The compressed arrays of a dataset are larger together than the limit.
+    #[error(
+        "the compressed arrays up to this one have {len} bytes together after they are unpacked (maximum: {max}); \
+         raise `max_unpacked_bytes`, or select fewer fields"
+    )]
+    UnpackedTooLarge {
+        /// Number of bytes of all selected arrays up to this one.
+        len: u64,
+        /// The limit.
+        max: u64,
+    },
     /// The dataset has to keep more decoded data than its part of the loader's
     /// [`memory_limit`](loader_core::Builder::memory_limit).
     #[error(transparent)]
@@ -238,5 +263,88 @@ pub enum DataProblem {
     Memory(String),
 }
 
+impl DataProblem {
+    /// True if the problem is that of the server, the network or the system, not of this file, so that other
+    /// files fail too, and a later try may succeed.
+    pub(crate) fn is_outage(&self) -> bool {
+        match self {
+            Self::NoCredentials | Self::Timeout { .. } | Self::Store(_) => true,
+            // S3 reports requests that were sent too slowly, and credentials that have expired, as 400.
+            Self::Server { status } => !(401..500).contains(status) || matches!(status, 408 | 425 | 429),
+            Self::Unreadable(error) => is_outage_of_system(error),
+            _ => false,
+        }
+    }
+}
+
+/// True if the system could not read any file: the network has failed, or it has no memory or file descriptors.
+///
+/// `EIO` is no outage. On a local disk it is a damaged sector, which no later try can read.
+///
+/// Alternative considered: `EIO` as an outage, because a mount of NFS with the option `soft` and some file
+/// systems of object stores report an outage so. Rejected because one damaged sector would then end its shard in
+/// every epoch.
+fn is_outage_of_system(error: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    use rustix::io::Errno;
+
+    let is_of_kind = matches!(
+        error.kind(),
+        Kind::TimedOut
+            | Kind::NotConnected
+            | Kind::ConnectionAborted
+            | Kind::ConnectionReset
+            | Kind::ConnectionRefused
+            | Kind::BrokenPipe
+            | Kind::HostUnreachable
+            | Kind::NetworkUnreachable
+            | Kind::NetworkDown
+            | Kind::OutOfMemory
+            | Kind::WouldBlock
+            | Kind::Interrupted
+            | Kind::ResourceBusy
+    );
+    let codes = [Errno::MFILE, Errno::NFILE, Errno::HOSTDOWN, Errno::NOBUFS];
+    is_of_kind || error.raw_os_error().is_some_and(|code| codes.iter().any(|of| of.raw_os_error() == code))
+}
+
 /// The result of what reads data files.
 pub(crate) type Result<T, E = DataError> = std::result::Result<T, E>;
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn an_outage_concerns_more_than_one_file() {
+        let server = |status| DataProblem::Server { status };
+        let system = |errno: Errno| DataProblem::Unreadable(errno.into());
+        for problem in [
+            server(301),
+            server(400),
+            server(429),
+            server(503),
+            DataProblem::NoCredentials,
+            DataProblem::Timeout { after: Duration::ZERO },
+            system(Errno::MFILE),
+            system(Errno::TIMEDOUT),
+            system(Errno::NOMEM),
+        ] {
+            assert!(problem.is_outage(), "{problem}");
+            assert!(DataError::new("a", problem).source().is_some_and(<dyn Error>::is::<Outage>));
+        }
+        for problem in [
+            server(451),
+            DataProblem::NotFound,
+            DataProblem::PermissionDenied,
+            system(Errno::IO),
+            system(Errno::ACCESS),
+            DataProblem::Truncated,
+        ] {
+            assert!(!problem.is_outage(), "{problem}");
+            assert!(DataError::new("a", problem).source().is_none());
+        }
+    }
+}

@@ -1,21 +1,25 @@
 //! The items of a shard of a stream of files.
 
+use anyhow::anyhow;
 use loader_core::{EndsShard, SnapshotIterator};
 
-use crate::error::{DataProblem, Result};
+#[cfg(any(feature = "arrow", feature = "csv", feature = "json-lines"))]
+use crate::error::DataProblem;
+use crate::error::Result;
 
-/// The items of a shard, of which the first that a file cannot be reached for ends the shard.
+/// The items of a shard, which an [`Outage`](loader_core::Outage) ends.
 ///
-/// Only damaged content is an error of one sample, because only it stays as it is. See [`EndsShard`] for the
-/// alternatives.
+/// Damaged content and the fault of one file are errors of one sample, because they stay as they are. See
+/// [`EndsShard`] for the alternatives.
 pub(crate) struct ShardItems<I> {
     items: I,
-    has_ended: bool,
+    /// The text of the error that has ended the shard.
+    ended: Option<String>,
 }
 
 impl<I> ShardItems<I> {
     pub(crate) fn new(items: I) -> Self {
-        Self { items, has_ended: false }
+        Self { items, ended: None }
     }
 }
 
@@ -23,13 +27,16 @@ impl<T, I: Iterator<Item = Result<T>>> Iterator for ShardItems<I> {
     type Item = anyhow::Result<T>;
 
     fn next(&mut self) -> Option<anyhow::Result<T>> {
-        if self.has_ended {
-            return None;
+        // The loader asks for no item after the error. Code between them that loses the mark does, and would take
+        // `None` for the end of the data.
+        if let Some(text) = &self.ended {
+            return Some(Err(anyhow!("{text}").context(EndsShard)));
         }
         Some(self.items.next()?.map_err(|error| {
-            self.has_ended = error.problem.is_of_access();
-            let error = anyhow::Error::from(error);
-            if self.has_ended { error.context(EndsShard) } else { error }
+            let text = error.to_string();
+            let error = EndsShard::on_outage(error.into());
+            self.ended = error.is::<EndsShard>().then_some(text);
+            error
         }))
     }
 }
@@ -43,21 +50,41 @@ impl<T, I: SnapshotIterator<Item = Result<T>>> SnapshotIterator for ShardItems<I
     }
 }
 
+#[cfg(any(feature = "arrow", feature = "csv", feature = "json-lines"))]
 impl DataProblem {
     /// True if the file cannot be reached or is another one. False if it was read, and its content or an
     /// option is wrong.
     pub(crate) fn is_of_access(&self) -> bool {
-        matches!(
-            self,
-            Self::NotFound
-                | Self::NotAFile { .. }
-                | Self::Unreadable(_)
-                | Self::PermissionDenied
-                | Self::NoCredentials
-                | Self::Timeout { .. }
-                | Self::Server { .. }
-                | Self::Store(_)
-                | Self::Changed { .. }
-        )
+        self.is_outage()
+            || matches!(
+                self,
+                Self::NotFound
+                    | Self::NotAFile { .. }
+                    | Self::Unreadable(_)
+                    | Self::PermissionDenied
+                    | Self::Server { .. }
+                    | Self::Changed { .. }
+            )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{DataError, DataProblem};
+
+    #[test]
+    fn each_item_after_an_outage_is_a_marked_error() {
+        let error = |problem| Err(DataError::new("a", problem));
+        let items =
+            [Ok(0), error(DataProblem::NotFound), Ok(1), error(DataProblem::Server { status: 503 }), Ok(2)];
+        let mut items = ShardItems::new(items.into_iter());
+        let mut is_marked = || match items.next() {
+            Some(Ok(_)) => None,
+            Some(Err(error)) => Some(error.is::<EndsShard>()),
+            None => panic!("the end of the data"),
+        };
+        let marks: Vec<_> = (0..6).map(|_| is_marked()).collect();
+        assert_eq!(marks, [None, Some(false), None, Some(true), Some(true), Some(true)]);
     }
 }

@@ -1,14 +1,23 @@
-//! The mark of an error that ends its shard.
+//! The marks of errors that end a shard.
 
-use std::fmt;
+use std::{error::Error, fmt};
 
 /// Error context that marks an item as an error after which the shard cannot be read on, although its data
-/// may be whole: a server does not answer, or a disk fails.
+/// may be whole: a server does not answer, or the network fails.
 ///
 /// The loader then reports the error in place of the batch, whatever
 /// [`on_bad_sample`](crate::Builder::on_bad_sample) says, and ends the shard for this epoch. The shard keeps
 /// the position at which the batch began, so a run that resumes from the state reads all samples from there
 /// on. If an epoch ends with such a shard, the state stays in the epoch. The iterator of the shard is not asked for another item.
+///
+/// Code that changes such an error must keep the mark: it must add text with `context`, as [`anyhow`] has it,
+/// and must not make a new error of the text. An iterator that may be wrapped by other code should return
+/// another marked error if it is asked for an item after the first one. With `None`, a wrapper that loses the
+/// mark would make a shard that ends early look whole.
+///
+/// Do not mark the error of one file that is gone, forbidden or damaged: no later try would get past it, so the
+/// shard would end there in every epoch, and [`on_bad_sample`](crate::Builder::on_bad_sample) could not skip it.
+/// A dataset with random access marks with [`Outage`] instead.
 ///
 /// Alternatives considered: count the error as a bad sample and go on behind the part that cannot be read.
 /// Rejected because that part may be a whole file, of which then one sample counts as bad. Or try the item
@@ -48,6 +57,16 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EndsShard;
 
+impl EndsShard {
+    /// Marks `error` if it has [`Outage`] among its causes or contexts, and returns it as it is otherwise.
+    pub fn on_outage(error: anyhow::Error) -> anyhow::Error {
+        match error.is::<Outage>() || error.chain().any(<dyn Error>::is::<Outage>) {
+            true if !error.is::<Self>() => error.context(Self),
+            _ => error,
+        }
+    }
+}
+
 impl fmt::Display for EndsShard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
@@ -55,3 +74,29 @@ impl fmt::Display for EndsShard {
         )
     }
 }
+
+/// Cause or context of an error that says that data cannot be reached for now, whichever sample is asked for: a
+/// server does not answer, or there are no credentials.
+///
+/// In a loader of a map-style dataset it changes nothing. Where the dataset is read
+/// [as a stream](crate::Dataset::into_stream), the error ends the shard, see [`EndsShard`].
+///
+/// # Examples
+/// ```
+/// use loader_core::{EndsShard, Outage};
+///
+/// let error = anyhow::anyhow!("no answer from the server").context(Outage).context("sample 7");
+/// assert!(EndsShard::on_outage(error).is::<EndsShard>());
+/// let error = anyhow::anyhow!("the file is damaged");
+/// assert!(!EndsShard::on_outage(error).is::<EndsShard>());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outage;
+
+impl fmt::Display for Outage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the data cannot be reached for now")
+    }
+}
+
+impl Error for Outage {}

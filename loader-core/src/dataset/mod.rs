@@ -57,7 +57,7 @@ use crate::{
 pub use cached::{CacheError, CachePart, Cached};
 pub use chain::ChainDataset;
 pub use concat::{Concat, ConcatDataset};
-pub use ends_shard::EndsShard;
+pub use ends_shard::{EndsShard, Outage};
 pub use error::ComposeError;
 pub use filter::Filter;
 pub use interleave::InterleaveDataset;
@@ -293,7 +293,8 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
 
     /// Reads the dataset as a stream, so that it can be mixed with streams or packed. Each shard reads every
     /// `count`-th sample, and a resumed run opens the stream at its position. [`get_many`](Self::get_many) is
-    /// not used. The generator of a sample differs from that in a map-style loader.
+    /// not used. The generator of a sample differs from that in a map-style loader. An error that is marked with
+    /// [`Outage`](crate::Outage) ends the shard, see [`EndsShard`].
     ///
     /// # Examples
     /// ```

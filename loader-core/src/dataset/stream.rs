@@ -3,7 +3,7 @@
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 
-use super::{Dataset, IterableDataset, Shard, SnapshotDataset, SnapshotIterator, with_len};
+use super::{Dataset, EndsShard, IterableDataset, Shard, SnapshotDataset, SnapshotIterator, with_len};
 use crate::{context::SampleContext, sampler::Permutations};
 
 /// A map-style dataset that is read as a stream. Created by [`Dataset::into_stream`].
@@ -100,7 +100,7 @@ impl<D: Dataset> Iterator for Samples<'_, D> {
         self.taken += 1;
         let index = self.order.as_mut().map_or(position, |order| order.at(position));
         self.cx.set_index(index);
-        Some(self.dataset.get(index, &mut self.cx))
+        Some(self.dataset.get(index, &mut self.cx).map_err(EndsShard::on_outage))
     }
 }
 

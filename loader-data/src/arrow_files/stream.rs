@@ -33,8 +33,8 @@ const MAX_BYTES: u64 = 16 << 20;
 ///
 /// # Errors
 /// A row that is damaged, or does not fit the type of the sample, is an error of this sample. A record batch
-/// that cannot be decompressed is an error for each of its rows. If a file cannot be read, the shard ends, see
-/// [`EndsShard`](loader_core::EndsShard).
+/// that cannot be read or decompressed is an error for each of its rows. If no file can be read for now, the shard
+/// ends, see [`Outage`](loader_core::Outage).
 ///
 /// # Examples
 /// ```

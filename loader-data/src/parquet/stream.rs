@@ -41,8 +41,8 @@ pub(super) const BLOCK_BYTES: u64 = 1 << 30;
 ///
 /// # Errors
 /// A row that does not fit the type of the sample is an error of this sample. If a row group is damaged, the
-/// rows from the damage to the end of the group are errors, each of which names its row. If a file cannot be
-/// read, the shard ends, see [`EndsShard`](loader_core::EndsShard).
+/// rows from the damage to the end of the group are errors, each of which names its row. So are those of a file
+/// that cannot be read. If no file can be read for now, the shard ends, see [`Outage`](loader_core::Outage).
 ///
 /// # Examples
 /// ```

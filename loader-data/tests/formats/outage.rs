@@ -1,11 +1,18 @@
 //! Streams of files on a server that stops to answer in the middle of an epoch: no sample is lost.
 
-use std::{fs, io::Write, path::Path, time::Duration};
+use std::{fs, io::Write, iter, path::Path, time::Duration};
 
 use flate2::{Compression, write::GzEncoder};
-use loader_core::{DataLoader, Error, OnBadSample, SampleDigest, State};
-use loader_data::{Columns, RecordConfig, Records, StoreOptions};
+use loader_core::{
+    DataLoader, Dataset as _, EndsShard, Error, IterableDataset as _, OnBadSample, SampleContext,
+    SampleDigest, Shard, State, collate::Batch, pack::Packing,
+};
+use loader_data::{
+    DataError, DataProblem, IndexPlace, JsonLinesOptions, Record, RecordConfig, Records, StoreOptions,
+    TarShards,
+};
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+use serde::Deserialize;
 
 use crate::{
     everywhere::watched,
@@ -14,6 +21,12 @@ use crate::{
 
 /// Number of rows of a file. Each has 4 KB, so that a file is larger than what a reader asks for at once.
 const ROWS: u32 = 1000;
+
+/// A row of JSON lines.
+#[derive(Deserialize)]
+struct Row {
+    text: String,
+}
 
 /// Text that does not compress well.
 fn noise(row: u32) -> String {
@@ -25,8 +38,8 @@ fn noise(row: u32) -> String {
     (0..4000).map(|_| letter()).filter(|letter| letter.is_ascii_alphanumeric()).collect()
 }
 
-fn json_lines() -> Vec<u8> {
-    (0..ROWS)
+fn json_lines(rows: u32) -> Vec<u8> {
+    (0..rows)
         .flat_map(|row| format!("{{\"row\": {row}, \"text\": \"{}\"}}\n", noise(row)).into_bytes())
         .collect()
 }
@@ -62,66 +75,135 @@ fn fixture(name: &str) -> Vec<u8> {
     fs::read(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtures")).join(name)).unwrap()
 }
 
-/// A stream of files on a server.
+/// How a server fails.
+#[derive(Debug, Clone, Copy)]
+struct Outage {
+    fault: Fault,
+    max_retries: usize,
+    timeout: Duration,
+    /// A part of the text of the error.
+    text: &'static str,
+}
+
+const STATUS: Outage = Outage {
+    fault: Fault::Status(500),
+    max_retries: 0,
+    timeout: Duration::from_secs(20),
+    text: "status 500",
+};
+
+/// Every way in which a server fails.
+const ALL: [Outage; 5] = [
+    STATUS,
+    Outage { max_retries: 1, ..STATUS },
+    Outage {
+        fault: Fault::Cut(1000),
+        max_retries: 1,
+        text: "the connection to the server was cut",
+        ..STATUS
+    },
+    Outage { fault: Fault::Short(1000), max_retries: 1, text: "an answer ended after 1000 of", ..STATUS },
+    Outage {
+        fault: Fault::StallAfter(1000),
+        timeout: Duration::from_secs(2),
+        text: "no complete answer from the server",
+        ..STATUS
+    },
+];
+
+/// The number of workers, that of the resumed run, whether there are snapshots, and whether the outage is late.
+type Run = (usize, usize, bool, bool);
+
+const RUNS: [Run; 3] = [(0, 2, false, false), (0, 0, true, true), (2, 1, true, false)];
+
+/// Makes a loader of a stream, with a number of workers, and with or without snapshots.
+macro_rules! loader {
+    ($stream:expr, $workers:expr, $with_snapshots:expr) => {{
+        let loader = DataLoader::stream($stream).shards(2).batch_size(3).num_workers($workers).digest(true);
+        let loader = loader.on_bad_sample(OnBadSample::Skip).max_bad_samples(1_000_000);
+        if $with_snapshots { loader.snapshots().build() } else { loader.build() }.unwrap()
+    }};
+}
+
+/// Files on a server.
 struct Case {
     server: Server,
+    /// The config of the dataset, which reads the bucket.
     config: &'static str,
 }
 
 impl Case {
-    /// `config` reads the bucket, which has `files`.
     fn new(config: &'static str, files: &[(&str, Vec<u8>)]) -> Self {
         let server = Server::start();
         files.iter().for_each(|(name, content)| server.put(&format!("bucket/{name}"), content.clone()));
         Self { server, config }
     }
 
-    fn loader(&self, workers: usize, with_snapshots: bool) -> DataLoader<Columns> {
-        let options = StoreOptions {
+    fn options(&self, outage: Outage) -> StoreOptions {
+        StoreOptions {
             endpoint: Some(self.server.url("")),
             skip_signature: true,
             allow_http: true,
-            timeout: Duration::from_secs(20),
-            max_retries: 0,
+            timeout: outage.timeout,
+            max_retries: outage.max_retries,
             ..StoreOptions::default()
-        };
-        let config: RecordConfig = serde_json::from_str(self.config).unwrap();
-        let Records::Stream(stream) = options.scope(|| config.open()).unwrap() else { panic!("no stream") };
-        let loader = DataLoader::stream(stream).shards(2).batch_size(3).num_workers(workers).digest(true);
-        let loader = loader.on_bad_sample(OnBadSample::Skip).max_bad_samples(1_000_000);
-        if with_snapshots { loader.snapshots().build() } else { loader.build() }.unwrap()
+        }
+    }
+
+    /// Checks the stream of the config.
+    fn check(&self) {
+        self.check_outages(&[STATUS]);
+    }
+
+    fn check_outages(&self, outages: &[Outage]) {
+        for &outage in outages {
+            self.check_loader(outage, |workers, with_snapshots| {
+                let config: RecordConfig = serde_json::from_str(self.config).unwrap();
+                let Records::Stream(stream) = self.options(outage).scope(|| config.open()).unwrap() else {
+                    panic!("no stream")
+                };
+                loader!(stream, workers, with_snapshots)
+            });
+        }
     }
 
     /// Checks that an outage ends the epoch with one error for each shard that it meets, and that runs resumed
     /// from the states after these errors, and after the end, load the other samples of the epoch.
-    fn check(&self) {
-        let _watched = watched();
-        for (workers, with_snapshots, is_late) in [(0, false, false), (0, true, true), (2, true, false)] {
-            let what = format!("{} with {workers} workers, snapshots: {with_snapshots}", self.config);
-            let loader = self.loader(workers, with_snapshots);
+    fn check_loader<B: Batch>(&self, outage: Outage, build: impl Fn(usize, bool) -> DataLoader<B>) {
+        let runs =
+            if outage.max_retries == 0 && outage.fault == STATUS.fault { &RUNS[..] } else { &RUNS[2..] };
+        for &run @ (workers, resumed_with, with_snapshots, is_late) in runs {
+            let _watched = watched();
+            let what = format!("{} in {outage:?}, {run:?}", self.config);
+            let loader = build(workers, with_snapshots);
             self.server.requests();
             let whole = digest(&loader, &loader.state());
             let requests = self.server.seen();
             assert!(requests >= 4, "{what}: {requests} requests show little");
 
-            let loader = self.loader(workers, with_snapshots);
+            let loader = build(workers, with_snapshots);
             let answered = if is_late { requests - 2 } else { requests / 2 };
-            let faults = [Fault::Slow(1)].iter().cycle().take(answered);
-            self.server.fail(faults.chain(&[Fault::Status(500); 10_000]).copied());
+            let answered = iter::repeat_n(Fault::Slow(1), answered);
+            self.server.fail(answered.chain(iter::repeat_n(outage.fault, 10_000)));
             let mut batches = loader.epoch(0).unwrap();
             let mut states = Vec::new();
             while let Some(batch) = batches.next() {
                 let Err(error) = batch else { continue };
                 let Error::DatasetFailed { failure, .. } = &error else { panic!("{what}: {error:?}") };
                 let text = failure.chain.join(": ");
-                assert!(text.contains("status 500"), "{what}: {text}");
+                assert!(text.contains(outage.text), "{what}: {text}");
                 assert!(text.contains("the shard cannot be read on"), "{what}: {text}");
                 states.push(serde_json::to_string(&batches.state()).unwrap());
             }
+            assert_eq!(
+                batches.report().bad_samples.len(),
+                0,
+                "{what}: {:?}",
+                batches.report().bad_samples.first()
+            );
             assert!((1..=2).contains(&states.len()), "{what}: {} errors", states.len());
             assert_eq!(batches.state().epoch(), 0, "{what}: the epoch has a rest");
             states.push(serde_json::to_string(&batches.state()).unwrap());
-            assert_eq!(batches.report().bad_samples.len(), 0, "{what}");
             let read = batches.report().digest.unwrap().samples();
             assert!(read < whole.samples(), "{what}: the outage came too late");
             drop(batches);
@@ -129,14 +211,14 @@ impl Case {
             self.server.recover();
             for state in states {
                 let state: State = serde_json::from_str(&state).unwrap();
-                assert_eq!(digest(&self.loader(workers, with_snapshots), &state), whole, "{what}");
+                assert_eq!(digest(&build(resumed_with, with_snapshots), &state), whole, "{what}");
             }
         }
     }
 }
 
 /// Returns the digest of the epoch after the rest of it was read.
-fn digest(loader: &DataLoader<Columns>, state: &State) -> SampleDigest {
+fn digest<B: Batch>(loader: &DataLoader<B>, state: &State) -> SampleDigest {
     let mut batches = loader.resume(state).unwrap();
     batches.by_ref().for_each(|batch| drop(batch.unwrap()));
     assert_eq!(batches.report().bad_samples.len(), 0);
@@ -146,13 +228,13 @@ fn digest(loader: &DataLoader<Columns>, state: &State) -> SampleDigest {
 #[test]
 fn json_lines_in_blocks() {
     let config = r#"{"kind": "json-lines-stream", "path": "s3://bucket/", "block_bytes": 1000000}"#;
-    Case::new(config, &[("a.jsonl", json_lines())]).check();
+    Case::new(config, &[("a.jsonl", json_lines(ROWS))]).check_outages(&ALL);
 }
 
 #[test]
 fn compressed_json_lines() {
     let config = r#"{"kind": "json-lines-stream", "path": "s3://bucket/"}"#;
-    let files = [("a.jsonl.gz", gzip(&json_lines())), ("b.jsonl.zst", zstd(&json_lines()))];
+    let files = [("a.jsonl.gz", gzip(&json_lines(ROWS))), ("b.jsonl.zst", zstd(&json_lines(ROWS)))];
     Case::new(config, &files).check();
 }
 
@@ -166,7 +248,7 @@ fn tables_of_csv() {
 fn tar_archives() {
     let config = r#"{"kind": "tar", "path": "s3://bucket/"}"#;
     let files = [("a.tar", archive()), ("b.tar.gz", gzip(&archive())), ("c.tar.zst", zstd(&archive()))];
-    Case::new(config, &files).check();
+    Case::new(config, &files).check_outages(&ALL);
 }
 
 #[test]
@@ -184,4 +266,55 @@ fn record_batches_of_arrow() {
     let file = |part| fixture(&format!("arrow/saved/data-{part:05}-of-00002.arrow"));
     let files = [("a.arrow", file(0)), ("b.arrow", file(1))];
     Case::new(r#"{"kind": "arrow-stream", "path": "s3://bucket/"}"#, &files).check();
+}
+
+#[test]
+fn rows_with_random_access_that_are_packed_as_a_stream() {
+    let case = Case::new("packed rows", &[("a.jsonl", json_lines(60))]);
+    for outage in ALL {
+        case.check_loader(outage, |workers, with_snapshots| {
+            let files = JsonLinesOptions::new("s3://bucket/a.jsonl").index(IndexPlace::None);
+            let rows = case.options(outage).scope(|| files.open()).unwrap().rows::<Row>();
+            let documents =
+                rows.map(|row, _cx| Ok(row.text.bytes().take(100).map(i64::from).collect::<Vec<_>>()));
+            let packed = documents.into_stream().shuffle(true).pack(Packing::new(150).look_ahead(4)).unwrap();
+            loader!(packed, workers, with_snapshots)
+        });
+    }
+}
+
+#[test]
+fn a_mix_of_a_stream_and_rows_with_random_access() {
+    let config = r#"{"kind": "mix", "exhausted": "drop", "parts": [
+        {"kind": "json-lines", "path": "s3://bucket/a.jsonl", "index": "none", "shuffle": true},
+        {"kind": "csv-stream", "path": "s3://bucket/b.csv", "weight": 0.2}
+    ]}"#;
+    Case::new(config, &[("a.jsonl", json_lines(60)), ("b.csv", csv())]).check();
+}
+
+/// Reads archives, of which the second is gone or replaced after the dataset was opened. Returns the results of the
+/// items.
+fn with_a_faulty_file(fault: impl Fn(&Server)) -> Vec<anyhow::Result<Record>> {
+    let case = Case::new("", &[("a.tar", archive()), ("b.tar", archive()), ("c.tar", archive())]);
+    let shards = case.options(STATUS).scope(|| TarShards::open("s3://bucket/*.tar")).unwrap();
+    fault(&case.server);
+    let mut cx = SampleContext::new(0);
+    shards.iter(Shard::new(0, 1), &mut cx).unwrap().collect()
+}
+
+#[test]
+fn one_file_that_is_gone_or_replaced_is_one_bad_sample() {
+    let faults: [(_, fn(&Server)); 2] = [
+        ("gone", |server| server.remove("bucket/b.tar")),
+        ("replaced", |server| server.put("bucket/b.tar", "another file")),
+    ];
+    for (what, fault) in faults {
+        let items = with_a_faulty_file(fault);
+        assert_eq!(items.len(), 2 * ROWS as usize + 1, "{what}");
+        let error = items[ROWS as usize].as_ref().unwrap_err();
+        assert!(!error.is::<EndsShard>(), "{what}");
+        let problem = &error.downcast_ref::<DataError>().unwrap().problem;
+        assert!(matches!(problem, DataProblem::NotFound | DataProblem::Changed { .. }), "{what}: {problem}");
+        assert_eq!(items.iter().filter(|item| item.is_err()).count(), 1, "{what}");
+    }
 }

@@ -21,6 +21,8 @@ pub(crate) enum Fault {
     Stall,
     /// The connection ends after this many bytes of the content.
     Cut(usize),
+    /// The content has only this many bytes, although the answer says that it is the whole range.
+    Short(usize),
     /// The content stops coming after this many bytes.
     StallAfter(usize),
     /// The content comes in this many parts, 10 ms apart.
@@ -218,7 +220,11 @@ impl Server {
         for (name, value) in [("etag", &object.etag), ("last-modified", &object.modified)] {
             value.iter().for_each(|value| write!(head, "{name}: {value}\r\n").unwrap());
         }
-        write!(connection, "{head}content-length: {}\r\n\r\n", range.len())?;
+        let sent = match fault {
+            Some(Fault::Short(len)) => range.len().min(len),
+            _ => range.len(),
+        };
+        write!(connection, "{head}content-length: {sent}\r\n\r\n")?;
         if request.method == "HEAD" {
             return Ok(());
         }
@@ -256,6 +262,7 @@ fn send(mut connection: &TcpStream, content: &[u8], fault: Option<Fault>) -> std
             connection.write_all(&content[..len.min(content.len())])?;
             connection.shutdown(Shutdown::Both)
         }
+        Some(Fault::Short(len)) => connection.write_all(&content[..len.min(content.len())]),
         Some(Fault::StallAfter(len)) => {
             connection.write_all(&content[..len.min(content.len())])?;
             wait_for_the_end(connection)

@@ -77,7 +77,7 @@ pub(super) fn wait<T: Send + 'static>(
 ) -> Result<T, DataProblem> {
     io::run(LONG, work).unwrap_or_else(|stopped| match stopped {
         io::Stopped::TimedOut => Err(DataProblem::Timeout { after: LONG }),
-        io::Stopped::Failed(error) => Err(DataProblem::Unreadable(error)),
+        io::Stopped::Failed(error) => Err(DataProblem::Store(error.to_string())),
     })
 }
 
@@ -118,17 +118,17 @@ impl Object {
             DataProblem::Server { status: 206 | 416 } => self.changed("fewer bytes".to_owned()),
             other => other,
         })?;
-        let now = DataFile::on_server(self.file.location.clone(), &meta);
-        if (now.len, &now.version) != (self.file.len, &self.file.version) {
-            return Err(self.changed(now.text()));
+        if !self.is_of_file(&meta) {
+            return Err(self.changed(DataFile::on_server(self.file.location.clone(), &meta).text()));
         }
         if bytes.len() as u64 != len {
-            return Err(DataProblem::Truncated);
+            // The object is the one that was listed, so it is not its content that is too short.
+            return Err(problem::cut_after(bytes.len() as u64, len));
         }
         Ok(bytes)
     }
 
-    /// Sends the request, again if the body of the answer is cut.
+    /// Sends the request, again if the body of the answer is cut. A proxy may end a body early as if it were whole.
     async fn get(&self, piece: Range<u64>) -> object_store::Result<(ObjectMeta, Bytes)> {
         let mut retries = 0;
         loop {
@@ -142,14 +142,23 @@ impl Object {
                 let answer = self.store.get_opts(&self.path, options).await?;
                 Ok((answer.meta.clone(), answer.bytes().await?))
             };
-            match answer.await {
-                Err(error) if problem::is_cut_body(&error) && retries < self.limits.max_retries => {
-                    retries += 1;
-                    tokio::time::sleep(Duration::from_millis(100) * retries as u32).await;
-                }
-                other => return other,
+            let answer = answer.await;
+            let is_cut = match &answer {
+                Ok((meta, bytes)) => self.is_of_file(meta) && (bytes.len() as u64) < piece.end - piece.start,
+                Err(error) => problem::is_cut_body(error),
+            };
+            if !is_cut || retries >= self.limits.max_retries {
+                return answer;
             }
+            retries += 1;
+            tokio::time::sleep(Duration::from_millis(100) * retries as u32).await;
         }
+    }
+
+    /// True if `meta` describes the file that was listed.
+    fn is_of_file(&self, meta: &ObjectMeta) -> bool {
+        let now = DataFile::on_server(self.file.location.clone(), meta);
+        (now.len, &now.version) == (self.file.len, &self.file.version)
     }
 
     fn changed(&self, found: String) -> DataProblem {

@@ -42,11 +42,7 @@ pub(super) fn of_request(error: &Error, last: &Last, waited: Duration) -> DataPr
     match http.kind() {
         HttpErrorKind::Timeout => DataProblem::Timeout { after: waited },
         HttpErrorKind::Connect => no_connection(&cause(http).unwrap_or_default()),
-        _ => {
-            let cause = cause(http).map_or_else(String::new, |cause| format!(": {cause}"));
-            let text = format!("the connection to the server was cut{cause}");
-            DataProblem::Unreadable(io::Error::new(io::ErrorKind::ConnectionAborted, text))
-        }
+        _ => cut(&cause(http).map_or_else(String::new, |cause| format!(": {cause}"))),
     }
 }
 
@@ -57,6 +53,16 @@ pub(super) fn of_deadline(last: &Last, after: Duration) -> DataProblem {
         Last::NoConnection(cause) => no_connection(cause),
         _ => DataProblem::Timeout { after },
     }
+}
+
+/// Says that an answer ended after `read` of `len` bytes.
+pub(super) fn cut_after(read: u64, len: u64) -> DataProblem {
+    cut(&format!(": an answer ended after {read} of {len} bytes"))
+}
+
+fn cut(cause: &str) -> DataProblem {
+    let text = format!("the connection to the server was cut{cause}");
+    DataProblem::Unreadable(io::Error::new(io::ErrorKind::ConnectionAborted, text))
 }
 
 fn no_connection(cause: &str) -> DataProblem {

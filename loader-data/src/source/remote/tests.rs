@@ -152,6 +152,7 @@ fn faults_are_retried_and_the_bytes_are_right() {
             vec![Fault::Cut(100_000), Fault::Cut(50_000)],
             vec![Fault::Stall],
             vec![Fault::StallAfter(1000)],
+            vec![Fault::Short(1000)],
             vec![Fault::Slow(20)],
         ] {
             server.fail(faults.iter().copied());
