@@ -25,9 +25,7 @@ impl Budget {
     fn take(&mut self, len: u64) -> Result<(), DataProblem> {
         self.used = self.used.saturating_add(len);
         match self.used > self.max {
-            true => {
-                Err(DataProblem::TooLarge { len: self.used, max: self.max, option: "max_unpacked_bytes" })
-            }
+            true => Err(DataProblem::UnpackedTooLarge { len: self.used, max: self.max }),
             false => Ok(()),
         }
     }

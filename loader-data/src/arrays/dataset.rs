@@ -203,10 +203,14 @@ impl<R: DeserializeOwned + Send + 'static> Dataset for Arrays<R> {
 /// selected.
 fn fields_of(source: &Source<'_>, selected: Option<&[String]>, budget: &mut Budget) -> Result<Vec<Field>> {
     let mut fields: Vec<Field> = Vec::new();
+    let is_wanted = |name: &str| {
+        let name = source.field.unwrap_or(name);
+        selected.is_none_or(|names| names.iter().any(|selected| selected == name))
+    };
     for number in 0..source.files.len() {
         let blob = source.files.open(number)?;
         let failed = |problem| DataError::new(&blob.file().location, problem);
-        let mut arrays = formats::arrays(&blob, source.format, budget)?;
+        let mut arrays = formats::arrays(&blob, source.format, &is_wanted, budget)?;
         if let Some(name) = source.field {
             let [array] = &mut arrays[..] else {
                 let reason =
@@ -215,7 +219,7 @@ fn fields_of(source: &Source<'_>, selected: Option<&[String]>, budget: &mut Budg
             };
             array.name = name.to_owned();
         }
-        arrays.retain(|array| selected.is_none_or(|names| names.contains(&array.name)));
+        arrays.retain(|array| is_wanted(&array.name));
         let mut found = Vec::new();
         for array in arrays {
             found.push(Field::new(number, blob.file(), array).map_err(failed)?);

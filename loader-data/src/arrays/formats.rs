@@ -23,11 +23,12 @@ pub(super) const EXTENSIONS: [&str; 3] = [".npy", ".npz", ".safetensors"];
 
 const GZIP: &[u8] = b"\x1f\x8b";
 
-/// Reads which arrays a file contains, and unpacks those that are compressed. A format without magic bytes must
-/// be given.
+/// Reads which arrays a file contains. Unpacks those that are compressed and for whose names `is_wanted` returns
+/// true; the elements of the others are not to be read. A format without magic bytes must be given.
 pub(super) fn arrays(
     blob: &Arc<Blob>,
     format: Option<ArrayFormat>,
+    is_wanted: &dyn Fn(&str) -> bool,
     budget: &mut Budget,
 ) -> Result<Vec<Array>> {
     if let Some(format) = format {
@@ -41,14 +42,20 @@ pub(super) fn arrays(
     if name.ends_with(".safetensors") {
         safetensors::arrays(blob)
     } else if npz::MAGIC.iter().any(|magic| start.starts_with(magic)) {
-        npz::arrays(blob, budget)
+        npz::arrays(blob, is_wanted, budget)
     } else {
-        single(blob, &name, start, budget).map(|array| vec![array])
+        single(blob, &name, start, is_wanted, budget).map(|array| vec![array])
     }
 }
 
 /// Reads a file with one array, which is named after the file.
-fn single(blob: &Arc<Blob>, file: &str, start: &[u8], budget: &mut Budget) -> Result<Array> {
+fn single(
+    blob: &Arc<Blob>,
+    file: &str,
+    start: &[u8],
+    is_wanted: &dyn Fn(&str) -> bool,
+    budget: &mut Budget,
+) -> Result<Array> {
     let of_file = |problem| blob.problem(0, problem);
     let name = file.strip_suffix(".gz").unwrap_or(file);
     let name = Path::new(name).file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -57,7 +64,10 @@ fn single(blob: &Arc<Blob>, file: &str, start: &[u8], budget: &mut Budget) -> Re
         let mut reader = BufReader::new(MultiGzDecoder::new(reader));
         let (element, shape, _) = header(&mut reader).map_err(of_file)?;
         let bytes = bytes_of(&shape, element.dtype).map_err(of_file)?;
-        let elements = Elements::unpack(reader, bytes, blob.len(), budget).map_err(of_file)?;
+        let elements = match is_wanted(&name) {
+            true => Elements::unpack(reader, bytes, blob.len(), budget).map_err(of_file)?,
+            false => Elements::at(0),
+        };
         return Ok(Array { name, shape, element: Ok(element), elements });
     }
     let (element, shape, offset) = header(&mut reader).map_err(of_file)?;

@@ -17,8 +17,13 @@ use crate::{
 /// First bytes of an archive with members, and of one without.
 pub(super) const MAGIC: [&[u8]; 2] = [b"PK\x03\x04", b"PK\x05\x06"];
 
-/// Returns the arrays in a file, in the order of the archive. An array that is compressed is unpacked now.
-pub(super) fn arrays(blob: &Arc<Blob>, budget: &mut Budget) -> Result<Vec<Array>> {
+/// Returns the arrays in a file, in the order of the archive. An array that is compressed is unpacked now if
+/// `is_wanted` returns true for its name.
+pub(super) fn arrays(
+    blob: &Arc<Blob>,
+    is_wanted: &dyn Fn(&str) -> bool,
+    budget: &mut Budget,
+) -> Result<Vec<Array>> {
     let mut archive =
         ZipArchive::new(BufReader::new(BlobCursor::new(blob))).map_err(|error| of_zip(blob, error))?;
     let mut arrays = Vec::new();
@@ -42,7 +47,7 @@ pub(super) fn arrays(blob: &Arc<Blob>, budget: &mut Budget) -> Result<Vec<Array>
                 Some(start) => Elements::at(start + len),
                 None => return Err(at(DataProblem::Truncated)),
             },
-            _ if element.is_err() => Elements::at(0),
+            _ if element.is_err() || !is_wanted(&name) => Elements::at(0),
             _ => Elements::unpack(member, bytes, packed, budget).map_err(at)?,
         };
         arrays.push(Array { name, shape, element, elements });

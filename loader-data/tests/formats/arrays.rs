@@ -244,7 +244,7 @@ fn compressed_arrays_have_a_limit_in_memory() {
         open(name, bytes).unwrap();
         let problem = refused(name, bytes - 1);
         assert!(
-            matches!(problem, DataProblem::TooLarge { len, max, option: "max_unpacked_bytes" } if len == bytes && max == bytes - 1),
+            matches!(problem, DataProblem::UnpackedTooLarge { len, max } if len == bytes && max == bytes - 1),
             "{name}: {problem}"
         );
     }
@@ -253,7 +253,10 @@ fn compressed_arrays_have_a_limit_in_memory() {
     let twice = ArraysOptions::new(fixture("compressed.npz")).path(fixture("compressed.npz"));
     twice.clone().max_unpacked_bytes(1680).open().unwrap();
     let problem = twice.max_unpacked_bytes(1679).open().unwrap_err().problem;
-    assert!(matches!(problem, DataProblem::TooLarge { len: 1680, .. }), "{problem}");
+    assert!(matches!(problem, DataProblem::UnpackedTooLarge { len: 1680, .. }), "{problem}");
+    // Arrays that are not selected are not unpacked.
+    let labels = ArraysOptions::new(fixture("compressed.npz")).fields(FieldOptions::new().select(["label"]));
+    assert_eq!(labels.max_unpacked_bytes(10 * 8).open().unwrap().len(), 10);
     let options: ArraysOptions =
         serde_json::from_str(r#"{"path": "x.npz", "max_unpacked_bytes": "2 GiB"}"#).unwrap();
     assert_eq!(options, ArraysOptions::new("x.npz").max_unpacked_bytes(2 << 30));
@@ -266,7 +269,7 @@ fn compressed_arrays_have_a_limit_in_memory() {
     fs::write(&path, packed.finish().unwrap()).unwrap();
     fs::File::options().write(true).open(&path).unwrap().set_len(20 << 20).unwrap();
     let problem = Arrays::open(&path).unwrap_err().problem;
-    assert!(matches!(problem, DataProblem::TooLarge { max, .. } if max == 4 << 30), "{problem}");
+    assert!(matches!(problem, DataProblem::UnpackedTooLarge { max, .. } if max == 4 << 30), "{problem}");
 }
 
 proptest! {
