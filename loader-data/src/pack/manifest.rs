@@ -83,7 +83,7 @@ impl Manifest {
             file.sync_all()
         });
         written
-            .and_then(|()| fs::rename(&temporary, &self.path))
+            .and_then(|()| replace(&temporary, &self.path))
             .map_err(|error| PackError::Output { path: self.path.clone(), error })
     }
 
@@ -97,6 +97,19 @@ impl Manifest {
             .map_err(|error| PackError::Output { path: self.path.clone(), error })?;
         self.entries.insert(entry.shard.clone(), entry);
         Ok(())
+    }
+}
+
+/// Gives `temporary`, which the disk has, the name `path`. Returns when the disk has the name too.
+pub(super) fn replace(temporary: &Path, path: &Path) -> io::Result<()> {
+    fs::rename(temporary, path)?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match File::open(folder)?.sync_all() {
+        // Some network file systems cannot do this for a folder.
+        Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => {
+            Ok(())
+        }
+        synced => synced,
     }
 }
 

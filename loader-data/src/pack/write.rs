@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::{
     PackError, PackPlan,
-    manifest::{Manifest, ShardEntry},
+    manifest::{Manifest, ShardEntry, replace},
     plan::{Content, Member},
 };
 use crate::{
@@ -149,7 +149,7 @@ impl PackPlan {
         }
         let Hashed { inner, hash, bytes } = archive.into_inner().map_err(&failed)?;
         let file = inner.into_inner().map_err(|error| failed(error.into_error()))?;
-        file.sync_all().and_then(|()| fs::rename(&temporary, &path)).map_err(&failed)?;
+        file.sync_all().and_then(|()| replace(&temporary, &path)).map_err(&failed)?;
         let (xxh128, source) = (format!("{:032x}", hash.digest128()), self.source_hash(shard));
         Ok(ShardEntry { shard: name, samples: samples.len(), bytes, xxh128, source })
     }
