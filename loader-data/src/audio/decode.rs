@@ -24,7 +24,7 @@ use symphonia::{
     },
 };
 
-use crate::error::{DataProblem, Result};
+use crate::error::{DataError, DataProblem, Result};
 
 /// Maximum sample rate in Hz. It keeps a damaged header from making the resampler's kernel huge.
 pub(super) const MAX_SAMPLE_RATE: u32 = 768_000;
@@ -253,7 +253,13 @@ impl Format {
 fn problem_of(error: io::Error) -> DataProblem {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => DataProblem::Truncated,
-        _ => DataProblem::Unreadable(error),
+        // Errors of the system have a code, and those of a file are a `DataError`; those of decoders have a text.
+        _ if error.raw_os_error().is_some()
+            || error.get_ref().is_some_and(|error| error.is::<DataError>()) =>
+        {
+            DataProblem::Unreadable(error)
+        }
+        _ => DataProblem::Malformed { format: "audio", reason: error.to_string() },
     }
 }
 
@@ -276,5 +282,20 @@ fn check_last_page(source: &mut (impl Read + Seek)) -> Result<(), DataProblem> {
         Ok(())
     } else {
         Err(DataProblem::Truncated)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_a_decoder_is_not_one_of_the_file() {
+        let of_decoder = io::Error::other("a block has another size");
+        assert!(matches!(problem_of(of_decoder), DataProblem::Malformed { format: "audio", .. }));
+        assert!(matches!(problem_of(io::ErrorKind::UnexpectedEof.into()), DataProblem::Truncated));
+        assert!(matches!(problem_of(rustix::io::Errno::IO.into()), DataProblem::Unreadable(_)));
+        let of_file = io::Error::other(DataError::new("a", DataProblem::NotFound));
+        assert!(matches!(problem_of(of_file), DataProblem::Unreadable(_)));
     }
 }
