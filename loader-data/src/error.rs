@@ -270,7 +270,7 @@ impl DataProblem {
         match self {
             Self::NoCredentials | Self::Timeout { .. } | Self::Store(_) => true,
             // S3 reports requests that were sent too slowly, and credentials that have expired, as 400.
-            Self::Server { status } => !(401..500).contains(status) || matches!(status, 408 | 425 | 429),
+            Self::Server { status } => !(401..500).contains(status) || matches!(status, 401 | 408 | 425 | 429),
             Self::Unreadable(error) => is_outage_of_system(error),
             _ => false,
         }
@@ -304,7 +304,8 @@ fn is_outage_of_system(error: &io::Error) -> bool {
             | Kind::Interrupted
             | Kind::ResourceBusy
     );
-    let codes = [Errno::MFILE, Errno::NFILE, Errno::HOSTDOWN, Errno::NOBUFS];
+    // `ESTALE`: an NFS server has been replaced, and a file that is opened again can be read.
+    let codes = [Errno::MFILE, Errno::NFILE, Errno::HOSTDOWN, Errno::NOBUFS, Errno::STALE];
     is_of_kind || error.raw_os_error().is_some_and(|code| codes.iter().any(|of| of.raw_os_error() == code))
 }
 
@@ -324,6 +325,7 @@ mod tests {
         for problem in [
             server(301),
             server(400),
+            server(401),
             server(429),
             server(503),
             DataProblem::NoCredentials,
@@ -331,6 +333,7 @@ mod tests {
             system(Errno::MFILE),
             system(Errno::TIMEDOUT),
             system(Errno::NOMEM),
+            system(Errno::STALE),
         ] {
             assert!(problem.is_outage(), "{problem}");
             assert!(DataError::new("a", problem).source().is_some_and(<dyn Error>::is::<Outage>));

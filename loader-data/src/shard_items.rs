@@ -7,6 +7,10 @@ use loader_core::{EndsShard, SnapshotIterator};
 use crate::error::DataProblem;
 use crate::error::Result;
 
+/// Number of marked errors after the one that has ended the shard. A loader that does not see the mark gives up sooner,
+/// with the default of `max_bad_samples`.
+const MAX_REPEATED_ERRORS: u32 = 100;
+
 /// The items of a shard, which an [`Outage`](loader_core::Outage) ends.
 ///
 /// Damaged content and the fault of one file are errors of one sample, because they stay as they are. See
@@ -15,11 +19,13 @@ pub(crate) struct ShardItems<I> {
     items: I,
     /// The text of the error that has ended the shard.
     ended: Option<String>,
+    /// Number of errors returned after that one.
+    repeated: u32,
 }
 
 impl<I> ShardItems<I> {
     pub(crate) fn new(items: I) -> Self {
-        Self { items, ended: None }
+        Self { items, ended: None, repeated: 0 }
     }
 }
 
@@ -28,9 +34,10 @@ impl<T, I: Iterator<Item = Result<T>>> Iterator for ShardItems<I> {
 
     fn next(&mut self) -> Option<anyhow::Result<T>> {
         // The loader asks for no item after the error. Code between them that loses the mark does, and would take
-        // `None` for the end of the data.
+        // `None` for the end of the data. The errors have an end, because a loop may only print them.
         if let Some(text) = &self.ended {
-            return Some(Err(anyhow!("{text}").context(EndsShard)));
+            self.repeated += 1;
+            return (self.repeated <= MAX_REPEATED_ERRORS).then(|| Err(anyhow!("{text}").context(EndsShard)));
         }
         Some(self.items.next()?.map_err(|error| {
             let text = error.to_string();
@@ -86,5 +93,6 @@ mod tests {
         };
         let marks: Vec<_> = (0..6).map(|_| is_marked()).collect();
         assert_eq!(marks, [None, Some(false), None, Some(true), Some(true), Some(true)]);
+        assert_eq!(items.count(), 98, "100 errors after the first one");
     }
 }

@@ -277,6 +277,7 @@ impl BatchIterator {
                     Err(TryLockError::WouldBlock) => thread::sleep(EXIT_INTERVAL),
                 }
             };
+            self.keep_state(iter.as_deref());
             // After the lock, as in `close`.
             drop(iter);
         });

@@ -612,3 +612,33 @@ def test_a_dataset_with_a_state_goes_on_after_a_failure(is_persistent):
     found += list(other)
     expected = range(41, 81) if is_persistent else [*range(1, 41), *range(1, 41)]
     assert torch.cat(found).tolist() == list(expected)
+
+
+class Unavailable(IterableDataset):
+    """Numbers that cannot be read as long as a file exists."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def __iter__(self):
+        if os.path.exists(self.file):
+            raise ConnectionError("the storage does not answer")
+        return iter(range(8))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_state_after_an_epoch_that_an_error_has_cut_short_has_the_rest(tmp_path, num_workers):
+    file = tmp_path / "unavailable"
+    file.touch()
+    loader = DataLoader(Unavailable(file), batch_size=4, num_workers=num_workers)
+    batches = iter(loader)
+    with pytest.raises(ConnectionError):
+        next(batches)
+    assert next(batches, None) is None
+    state = saved(loader.state_dict())
+    file.unlink()
+    other = DataLoader(Unavailable(file), batch_size=4, num_workers=num_workers)
+    other.load_state_dict(state)
+    assert numbers(other) == [0, 4]
+    # The next epoch is whole.
+    assert numbers(other) == [0, 4]

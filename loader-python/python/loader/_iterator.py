@@ -179,8 +179,10 @@ class LoaderIterator(_BaseDataLoaderIter):
             # used again as soon as the batch is dropped, so slots are not page-locked.
             try:
                 batch = _base.pin_memory(batch, self._pin_memory_device)
-            except KeyboardInterrupt:
-                self._batches.put_back(returned)
+            except BaseException as error:
+                # Ctrl-C, or the exception of another signal's handler, such as SystemExit.
+                if not isinstance(error, Exception):
+                    self._batches.put_back(returned)
                 raise
         if type(returned) is _fetch.BatchWithState:
             self._dataset_states[returned.worker] = returned.state
@@ -200,7 +202,8 @@ class LoaderIterator(_BaseDataLoaderIter):
         if text is None:
             return None
         engine = json.loads(text)
-        is_within = not self._is_over and engine["epoch"] == self._epoch
+        # After the end, the state of a stream is in this epoch only if an error has ended a shard before its end.
+        is_within = engine["epoch"] == self._epoch and (not self._is_over or self._order is None)
         states = dict(self._dataset_states) if is_within or self._persistent else {}
         if self._epoch_log is not None and self._persistent:
             states |= self._epoch_log.last_states(self._epoch if is_within else self._epoch + 1)

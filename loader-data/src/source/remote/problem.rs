@@ -22,9 +22,9 @@ pub(super) fn of_request(error: &Error, last: &Last, waited: Duration) -> DataPr
     };
     match (error, status) {
         (Error::NotFound { .. }, _) | (_, Some(404 | 410)) => return DataProblem::NotFound,
-        (Error::PermissionDenied { .. } | Error::Unauthenticated { .. }, _) | (_, Some(401 | 403)) => {
-            return DataProblem::PermissionDenied;
-        }
+        // 401 concerns who asks, such as a token that has expired, and 403 this file.
+        (Error::Unauthenticated { .. }, _) | (_, Some(401)) => return DataProblem::Server { status: 401 },
+        (Error::PermissionDenied { .. }, _) | (_, Some(403)) => return DataProblem::PermissionDenied,
         (_, Some(status @ 300..)) => return DataProblem::Server { status },
         (Error::NotSupported { .. } | Error::NotImplemented { .. }, _) => {
             let text = "the server does not send parts of files; download the file, or use another server";

@@ -185,7 +185,7 @@ fn what_stays_wrong_is_a_typed_error_within_the_deadline() {
     assert!(matches!(read(Fault::Status(503)), DataProblem::Server { status: 503 }));
     assert!(matches!(read(Fault::Status(400)), DataProblem::Server { status: 400 }));
     assert!(matches!(read(Fault::Status(403)), DataProblem::PermissionDenied));
-    assert!(matches!(read(Fault::Status(401)), DataProblem::PermissionDenied));
+    assert!(matches!(read(Fault::Status(401)), DataProblem::Server { status: 401 }));
     assert!(matches!(read(Fault::Stall), DataProblem::Timeout { .. }));
     assert!(matches!(read(Fault::StallAfter(10)), DataProblem::Timeout { .. }));
     let cut = read(Fault::Cut(10));
