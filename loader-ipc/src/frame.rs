@@ -324,7 +324,7 @@ pub struct Failure {
 /// What a failure means for the shard of its task. For a map-style dataset it is always `Continues`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AfterFailure {
-    /// The next task of the shard begins behind the batch that failed.
+    /// The next task of the shard begins after the batch that failed.
     #[default]
     Continues,
     /// The shard has no more batches in this epoch, and its position is the beginning of the batch that failed. A

@@ -19,7 +19,7 @@ use std::{error::Error, fmt};
 /// shard would end there in every epoch, and [`on_bad_sample`](crate::Builder::on_bad_sample) could not skip it.
 /// A dataset with random access marks with [`Outage`] instead.
 ///
-/// Alternatives considered: count the error as a bad sample and go on behind the part that cannot be read.
+/// Alternatives considered: count the error as a bad sample and continue after the part that cannot be read.
 /// Rejected because that part may be a whole file, of which then one sample counts as bad. Or try the item
 /// again at the next batch. Rejected because each try would count as an item, so that all later samples would
 /// have other positions, and because a dataset that fails for ever would never end.
@@ -29,7 +29,7 @@ use std::{error::Error, fmt};
 /// use loader_core::{EndsShard, OnBadSample, prelude::*};
 /// use serde::{Deserialize, Serialize};
 ///
-/// /// Numbers from a server, which stops to answer.
+/// /// Numbers from a server that stops answering.
 /// #[derive(Serialize, Deserialize)]
 /// struct Numbers;
 ///

@@ -18,8 +18,8 @@ use crate::{
 pub use merge::MergeError;
 
 /// Version of the format. Version 1 had no fingerprints and a different random order, version 2 no share,
-/// version 3 could not say what earlier runs with other numbers of ranks took from the epoch, and version 4 could
-/// not say it behind the end of the epoch.
+/// version 3 could not say what earlier runs with other numbers of ranks took from the epoch, and version 4
+/// did not name the merged state from which the run was resumed.
 const VERSION: u32 = 5;
 
 /// Maximum length of a fingerprint, in bytes. In a longer fingerprint, a hash replaces the end.

@@ -1,4 +1,4 @@
-//! Streams of files on a server that stops to answer in the middle of an epoch: no sample is lost.
+//! Streams of files on a server that stops answering in the middle of an epoch: no sample is lost.
 
 use std::{fs, io::Write, iter, path::Path, time::Duration};
 

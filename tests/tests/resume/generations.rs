@@ -10,7 +10,7 @@ use crate::resumed::saved;
 
 const ALL: usize = usize::MAX;
 
-/// Two ranks share 40 batches, and each saves its state behind `stops` batches of its own.
+/// Two ranks share 40 batches, and each saves its state after `stops` batches of its own.
 fn states<B: Batch>(
     build: impl Fn(usize) -> DataLoader<B>,
     from: Option<&State>,
