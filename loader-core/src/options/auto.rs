@@ -19,10 +19,8 @@ pub enum NumWorkers {
 ///
 /// The loader begins with one worker less than the number of CPUs that the workers can count on (by their
 /// [affinity](crate::WorkerAffinity), the control group's quota, and the number of the launcher's processes on this
-/// machine), within `min` and `max`. It then adds workers while it predicts that the program gets batches sooner,
-/// and parks workers that are not needed. The batches stay the same, and so does their order unless `in_order` is
-/// false. An iterable dataset has as many shards as the maximum of workers, which without `max` follows from the number
-/// of CPUs. So several ranks that read one need `max` or [`shards`](crate::Builder::shards).
+/// machine), within `min` and `max`. It then adds workers while it predicts that the program gets batches sooner, and
+/// parks workers that are not needed. The batches stay the same, and so does their order unless `in_order` is false.
 ///
 /// [`EpochReport::tuning`](crate::EpochReport::tuning) lists the decisions.
 /// [`WorkerInfo::num_workers`](crate::WorkerInfo::num_workers) returns `max`.
@@ -44,7 +42,8 @@ pub struct AutoWorkers {
     /// Maximum number of workers, at most 4096. By default four workers per CPU, at least 16 and at most 62,
     /// for which one page of counters has room. For an iterable dataset it is also the default number of
     /// shards, which determines the order of the batches: set `max` or `shards` if the order must not depend
-    /// on the machine. If neither is set, `build()` warns.
+    /// on the machine. If neither `max` nor `shards` is set, `build()` warns; for one of several ranks it
+    /// returns an error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<usize>,
     /// True to keep the number once it was found; false, the default, to search again when the load changes.
