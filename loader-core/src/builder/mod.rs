@@ -550,9 +550,10 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// Sets the max bytes of memory of a worker's own, at least 16,777,216 (16 MiB); no limit by default.
-    /// Shared memory does not count, and neither does what a worker has before it opens the dataset, such as the
-    /// libraries of [the template](crate::WorkerProgram::template) that has forked it. Needs workers.
+    /// Sets the maximum bytes of private memory that a worker allocates after its start, at least 16,777,216
+    /// (16 MiB); no limit by default. Shared memory does not count, and neither does what a worker has before
+    /// it opens the dataset, such as the libraries of [the template](crate::WorkerProgram::template) that has
+    /// forked it. Needs workers.
     ///
     /// Each worker checks its memory after a batch. If it uses more, it ends before its next batch, and
     /// another process takes its place. Twice `bytes` is a hard limit on the memory that a worker can
@@ -610,9 +611,10 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// Sets a file to which the loader writes a trace of the last events when an error ends an epoch; none by
-    /// default. The trace has the last spans of each worker, also of a worker that was killed. Format and
-    /// name of the file are as for [`trace`](Self::trace). `build()` fails if the file cannot be written.
+    /// Sets a file to which the loader writes a trace of the last events when an error ends an epoch, and
+    /// when it has replaced a worker that died; none by default. The trace has the last spans of each worker,
+    /// also of a worker that was killed. Format and name of the file are as for [`trace`](Self::trace).
+    /// `build()` fails if the file cannot be written.
     #[must_use]
     pub fn trace_on_failure(mut self, file: impl Into<PathBuf>) -> Self {
         self.settings.options.trace_on_failure = Some(file.into());

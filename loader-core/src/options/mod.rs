@@ -304,14 +304,14 @@ options! {
             help: "CPUs of each worker: those of this process, its share of the machine, one CPU each, or listed sets",
             without_workers: Ignored,
         },
-        /// Maximum bytes of memory of a worker's own, at least 16,777,216; no limit by default. A worker that
-        /// uses more is replaced between two batches. Needs workers.
+        /// Maximum bytes of private memory that a worker allocates after its start, at least 16,777,216; no
+        /// limit by default. A worker that uses more is replaced between two batches. Needs workers.
         #[serde(with = "units::Size")]
         worker_memory_limit: u64 => {
             section: "limits",
             kind: OptionKind::Bytes,
             bounds: "at least 16,777,216",
-            help: "Maximum bytes of memory of a worker, without shared memory",
+            help: "Maximum bytes of private memory that a worker allocates",
             default_note: "no limit",
             without_workers: Invalid,
         },
@@ -322,11 +322,12 @@ options! {
             help: "File for a trace of main and the workers, for Perfetto or Chrome",
             default_note: "none",
         },
-        /// File for a trace of the last events, which the loader writes if an error ends the epoch, and when it has
-        /// replaced a worker; none by default. In its name, `{rank}` stands for the rank, also in a group of ranks.
+        /// File for a trace of the last events, which the loader writes when an error ends the epoch, and when it has
+        /// replaced a worker that died; none by default. In its name, `{rank}` stands for the rank, also in a group of
+        /// ranks.
         trace_on_failure: PathBuf => {
             section: "report",
-            help: "File for a trace of the last events, written if an error ends the epoch or a worker is replaced",
+            help: "File for a trace of the last events, written if an error ends the epoch or a worker dies",
             default_note: "none",
         },
         /// Address at which the loader serves its statistics over HTTP, in the text format of Prometheus; none by

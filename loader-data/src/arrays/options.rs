@@ -41,8 +41,8 @@ pub struct ArraysOptions {
     format: Option<ArrayFormat>,
     #[serde(flatten)]
     pub(super) fields: FieldOptions,
-    /// Sets the max number of bytes of all compressed arrays together after they are unpacked. The default is
-    /// 4 GiB.
+    /// Sets the maximum number of bytes of all selected compressed arrays together, after they are unpacked.
+    /// The default is 4 GiB.
     #[serde(with = "loader_core::units::Size")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<loader_core::units::Size>"))]
     max_unpacked_bytes: Option<u64>,
@@ -117,8 +117,8 @@ impl ArraysOptions {
         Self { fields, ..self }
     }
 
-    /// Sets the max number of bytes of all compressed arrays together after they are unpacked, also of those
-    /// that are not selected. The default is 4 GiB.
+    /// Sets the maximum number of bytes of all selected compressed arrays together, after they are unpacked.
+    /// The default is 4 GiB.
     #[must_use]
     pub fn max_unpacked_bytes(self, bytes: u64) -> Self {
         Self { max_unpacked_bytes: Some(bytes), ..self }

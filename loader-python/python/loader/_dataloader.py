@@ -68,14 +68,14 @@ class DataLoader(_base.DataLoader[_Batch]):
         memory_limit: Maximum bytes of memory of the loader, or a text such as ``"4 GiB"``. By default half of the
             memory that this process may use.
         shared_memory_limit: Maximum bytes of shared memory for batches, by default half of ``memory_limit``.
-        worker_memory_limit: Maximum bytes of memory of a worker's own; a worker that uses more is replaced. No limit by
-            default.
+        worker_memory_limit: Maximum bytes of private memory that a worker allocates after its start; a worker that uses
+            more is replaced. No limit by default.
         worker_affinity: CPUs of each worker: ``"inherit"`` (default), ``"share"``, ``"spread"``, ``"pack"``, or a list
             of sets, such as ``[{0, 1}, {2, 3}]``: worker *i* has set *i* modulo their number.
         warn_after: Seconds of waiting for a batch after which a warning names the worker that loads it, 30 by default.
         digest: True to compute a digest of the samples of the epoch. False by default.
         trace: File for a trace of main and the workers.
-        trace_on_failure: File for a trace of the last events, written if an error ends the epoch or a worker is replaced.
+        trace_on_failure: File for a trace of the last events, written if an error ends the epoch or a worker dies.
         metrics: Address at which statistics are served for Prometheus, such as ``"127.0.0.1:9100"``.
     """
 
