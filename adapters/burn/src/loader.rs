@@ -162,9 +162,10 @@ impl<B: Batch, O: Send + 'static> BurnLoader<B, O> {
         self
     }
 
-    /// Lets a thread convert the batches before burn asks for them, and keep at most `batches` of them ready, as
-    /// [`Iter::convert_ahead`](loader_core::Iter::convert_ahead) does: copies to a device and the work of a `Batcher`
-    /// then go on during the training step. 0, the default, starts no thread.
+    /// Lets a thread convert the batches before burn asks for them, and keep at most `batches` of them ready,
+    /// as [`Iter::convert_ahead`](loader_core::Iter::convert_ahead) does: copies to a device and the work of
+    /// a `Batcher` then go on during the training step. 0, the default, starts no thread. Do not combine it
+    /// with `pin_memory`: see the README, section *Page-locked memory in burn's source*.
     ///
     /// Batches, their order, errors and progress are the same, but a panic of the conversion is an error,
     /// [`ConversionFailed`](loader_core::Error::ConversionFailed). Converted batches that wait hold their slots. The

@@ -139,8 +139,9 @@ fn convert<const D: usize, K: Basic>(tensor: AnyTensor, device: &Device) -> Resu
     if K::KIND != Kind::Bool && !device.supports_dtype(dtype) {
         return Err(Error::UnsupportedDType { dtype: tensor.dtype(), device: Box::new(device.clone()) });
     }
-    // cubecl keeps the owner until an event behind the copy was reached (`PendingDropQueue` of cubecl-server).
-    // `Pinned` spares it a copy of its own before that. A new version of burn must be read again: see the README.
+    // cubecl keeps the owner until the device has reached an event recorded after the copy
+    // (`PendingDropQueue` of cubecl-server). `Pinned` spares it a copy of its own before that. A new version
+    // of burn must be read again: see the README.
     let property = if tensor.is_pinned() { AllocationProperty::Pinned } else { AllocationProperty::Other };
     let bytes = bytes::Bytes::from_owner(Owner(tensor));
     let data = TensorData::from_bytes(Bytes::from_shared(bytes, property), shape, dtype);

@@ -35,8 +35,8 @@ pub trait IntoDlpack {
     ///
     /// # Safety
     /// A copy to a device from page-locked memory, such as that of `to("cuda", non_blocking=True)` in PyTorch, reads
-    /// the memory after the call that started it. If the data is in page-locked memory, the caller must keep it
-    /// until each such copy has ended: it synchronizes the device, or waits for an event behind the copy, before the
+    /// the memory after the call that started it. If the data is in page-locked memory, the caller must keep it until
+    /// each such copy has ended: it synchronizes the device, or waits for an event recorded after the copy, before the
     /// last owner of the data is dropped. The owners are the DLPack tensor, on whichever side, and the clones of this
     /// tensor. To keep the data, hold a clone. Otherwise a worker writes the next batch while the device copies.
     unsafe fn into_dlpack_pinned(self) -> Result<Dlpack, Error>;
