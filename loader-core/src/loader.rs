@@ -51,12 +51,12 @@ pub struct DataLoader<B> {
     pinner: Option<Pinner>,
     iteration: IterOptions,
     observers: Observers,
-    next: Mutex<Next>,
+    next_epoch: Mutex<NextEpoch>,
 }
 
-/// With what the next call of [`DataLoader::iter`] begins.
+/// What the next call of [`DataLoader::iter`] begins with.
 #[derive(Debug, Clone, Copy, Default)]
-struct Next {
+struct NextEpoch {
     epoch: u64,
     /// The merged state from which the run was resumed, if it was.
     resumed_from: Option<ResumedFrom>,
@@ -107,7 +107,7 @@ impl<B: Batch> DataLoader<B> {
         iteration: IterOptions,
         observers: Observers,
     ) -> Self {
-        Self { loading, content, origin, warn, pinner, iteration, observers, next: Mutex::default() }
+        Self { loading, content, origin, warn, pinner, iteration, observers, next_epoch: Mutex::default() }
     }
 
     /// Starts the next epoch, and the workers if they do not run yet. The first call starts epoch 0. A call
@@ -121,14 +121,14 @@ impl<B: Batch> DataLoader<B> {
     ///   to compute.
     pub fn iter(&self) -> Result<Iter<B>, Error> {
         let number = {
-            let mut next = self.next();
+            let mut next = self.next_epoch();
             let number = next.epoch;
             next.epoch = number.saturating_add(1);
             number
         };
         self.epoch(number).inspect_err(|_| {
             // The next call starts this epoch again, unless another thread has started a later one meanwhile.
-            let mut next = self.next();
+            let mut next = self.next_epoch();
             if next.epoch == number.saturating_add(1) {
                 next.epoch = number;
             }
@@ -146,7 +146,7 @@ impl<B: Batch> DataLoader<B> {
     /// Returns the state at the beginning of the epoch that [`iter`](Self::iter) starts next. [`Iter::state`]
     /// returns the state within an epoch.
     pub fn state(&self) -> State {
-        let Next { epoch, resumed_from } = *self.next();
+        let NextEpoch { epoch, resumed_from } = *self.next_epoch();
         State::start(&self.origin, epoch).with_resumed_from(resumed_from)
     }
 
@@ -256,7 +256,8 @@ impl<B: Batch> DataLoader<B> {
     }
 
     fn resumed(&self, mut iter: Iter<B>, state: &State) -> Iter<B> {
-        *self.next() = Next { epoch: iter.epoch().saturating_add(1), resumed_from: state.resumed_from() };
+        *self.next_epoch() =
+            NextEpoch { epoch: iter.epoch().saturating_add(1), resumed_from: state.resumed_from() };
         iter.continue_from(state);
         iter
     }
@@ -305,8 +306,8 @@ impl<B: Batch> DataLoader<B> {
         let (warn, pinner) = (self.warn.clone(), self.pinner.clone());
         let iter = Iter::new(inner, number, started, self.origin.clone(), warn, pinner, self.iteration);
         // An epoch that begins anew takes nothing from a merged state of it, or of a later one.
-        let resumed_from = self.next().resumed_from.filter(|from| from.epoch < number);
-        Ok(iter.in_run_from(resumed_from).observed(&self.observers))
+        let resumed_from = self.next_epoch().resumed_from.filter(|from| from.epoch < number);
+        Ok(iter.with_resumed_from(resumed_from).observed(&self.observers))
     }
 
     /// Returns what epoch `number` loads from `position` on.
@@ -380,8 +381,8 @@ impl<B: Batch> DataLoader<B> {
         }
     }
 
-    fn next(&self) -> MutexGuard<'_, Next> {
-        self.next.lock().unwrap_or_else(PoisonError::into_inner)
+    fn next_epoch(&self) -> MutexGuard<'_, NextEpoch> {
+        self.next_epoch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the number of batches in the epoch that [`iter`](Self::iter) starts next. With a batch
@@ -394,7 +395,7 @@ impl<B: Batch> DataLoader<B> {
             return usize::try_from(steps).ok();
         }
         match &self.content {
-            Content::Batches { sampler, .. } => Some(sampler.len(self.origin.epoch(self.next().epoch))),
+            Content::Batches { sampler, .. } => Some(sampler.len(self.origin.epoch(self.next_epoch().epoch))),
             Content::Shards(ShardLayout { shards, all_shards, batch_size, drop_last, .. }) => {
                 // This process's share of the samples.
                 let samples = self.origin.samples? as u128 * *shards as u128;

@@ -19,14 +19,14 @@ pub(crate) struct Shards {
     /// The shard after the one whose batch was returned last.
     turn: usize,
     /// True if an error has ended a shard for this epoch, so that a resumed run must read on.
-    have_rest: bool,
+    has_unread_shard: bool,
 }
 
 impl Shards {
     /// Begins every shard at its start.
     pub(crate) fn new(epoch: u64, layout: ShardLayout) -> Self {
         let positions = vec![ShardPosition::default(); layout.shards];
-        Self { epoch, layout, positions, returned: 0, turn: 0, have_rest: false }
+        Self { epoch, layout, positions, returned: 0, turn: 0, has_unread_shard: false }
     }
 
     /// Begins every shard where a state says.
@@ -38,7 +38,7 @@ impl Shards {
         must_agree(SHARDS, position.shards.len(), layout.shards)?;
         let turn = position.turn % layout.shards;
         let (positions, returned) = (position.shards.clone(), position.batches);
-        Ok(Self { epoch, layout, positions, returned, turn, have_rest: false })
+        Ok(Self { epoch, layout, positions, returned, turn, has_unread_shard: false })
     }
 
     pub(crate) fn epoch(&self) -> u64 {
@@ -84,17 +84,17 @@ impl Shards {
     }
 
     /// Notes what the failure of the batch that was returned last means for its shard.
-    pub(crate) fn failed(&mut self, shard: usize, then: AfterFailure) {
-        match then {
+    pub(crate) fn failed(&mut self, shard: usize, after: AfterFailure) {
+        match after {
             AfterFailure::Continues => {}
-            AfterFailure::EndsForEpoch => self.have_rest = true,
+            AfterFailure::EndsForEpoch => self.has_unread_shard = true,
             AfterFailure::Ends => self.positions[shard].ended = true,
         }
     }
 
     /// True if an error has ended a shard before its end, and a resumed run must read on.
-    pub(crate) fn have_rest(&self) -> bool {
-        self.have_rest
+    pub(crate) fn has_unread_shard(&self) -> bool {
+        self.has_unread_shard
     }
 
     /// Returns the position for a state.

@@ -113,7 +113,7 @@ pub(crate) fn seeds() -> BTreeMap<&'static str, Vec<Vec<u8>>> {
         Event::NotReady { failure: failure.clone() },
         Event::Done { task: 1, lease, encoded, held: true, position: 9, bad: vec![bad.clone()] },
         Event::NeedSlot { task: 1, lease, needed: 1 << 20 },
-        Event::Failed { task: 2, lease, failure, held: false, position: 0, then: AfterFailure::Ends },
+        Event::Failed { task: 2, lease, failure, held: false, position: 0, after: AfterFailure::Ends },
         Event::Skipped { task: 3, lease, held: false },
         Event::Unused { task: 3, lease },
         Event::Bye,

@@ -188,7 +188,7 @@ pub enum Event {
         /// As in [`Done`](Self::Done).
         position: u64,
         /// What the failure means for the task's shard.
-        then: AfterFailure,
+        after: AfterFailure,
     },
     /// The worker has skipped the task, because the epoch is over or abandoned.
     Skipped {
@@ -445,7 +445,7 @@ mod tests {
             failure: failure.cut_to_frame(),
             held: false,
             position: 0,
-            then: AfterFailure::EndsForEpoch,
+            after: AfterFailure::EndsForEpoch,
         };
         assert!(codec::encode(&event).unwrap().len() <= MAX_FRAME);
     }

@@ -188,12 +188,12 @@ impl Worker<'_> {
             }
             Outcome::Failed { lease, failure } => {
                 let failure = failure.cut_to_frame();
-                let then = match (&request, &self.fetch) {
+                let after = match (&request, &self.fetch) {
                     (BatchRequest::NextOf { shard, .. }, Ok(fetch)) => fetch.after_failure(*shard),
                     (BatchRequest::NextOf { .. }, Err(_)) => AfterFailure::EndsForEpoch,
                     _ => AfterFailure::Continues,
                 };
-                Event::Failed { task: number, lease, failure, held: self.is_held(lease), position, then }
+                Event::Failed { task: number, lease, failure, held: self.is_held(lease), position, after }
             }
             Outcome::Cancelled { lease } => Event::Skipped { task: number, lease, held: self.is_held(lease) },
             Outcome::Exhausted { lease } => {

@@ -218,7 +218,7 @@ impl Lie {
                     failure,
                     held: false,
                     position: u64::MAX,
-                    then: AfterFailure::Continues,
+                    after: AfterFailure::Continues,
                 }
             }
             Self::SaysBye => Event::Bye,

@@ -49,7 +49,7 @@ pub(crate) enum Outcome {
     Failed {
         failure: Box<Failure>,
         position: u64,
-        then: AfterFailure,
+        after: AfterFailure,
     },
     /// No worker was asked, or main gave the batch up.
     Lost(Box<Error>),

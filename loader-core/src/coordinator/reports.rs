@@ -49,8 +49,8 @@ impl Coordinator {
                 let outcome = Outcome::Batch { lease, encoded, held, position, bad };
                 self.take_answer(Answer { worker, task, lease, held }, outcome, crew)
             }
-            Event::Failed { task, lease, failure, held, position, then } => {
-                let outcome = Outcome::Failed { failure: Box::new(failure), position, then };
+            Event::Failed { task, lease, failure, held, position, after } => {
+                let outcome = Outcome::Failed { failure: Box::new(failure), position, after };
                 self.take_answer(Answer { worker, task, lease, held }, outcome, crew)
             }
             Event::AllSamplesBad { task, lease, held, position, bad } => {
@@ -237,7 +237,7 @@ impl Coordinator {
         let Some(&Wanted::NextOf { shard, .. }) = wanted else { return };
         let (position, is_over) = match outcome {
             Outcome::Batch { position, .. } | Outcome::AllSamplesBad { position, .. } => (*position, false),
-            Outcome::Failed { position, then, .. } => (*position, *then != AfterFailure::Continues),
+            Outcome::Failed { position, after, .. } => (*position, *after != AfterFailure::Continues),
             Outcome::Lost(_) => return,
         };
         self.supply.reached(shard, position, is_over);

@@ -64,7 +64,7 @@ pub(crate) struct ShardEnd {
     pub(crate) position: u64,
     pub(crate) snapshot: Option<Vec<u8>>,
     /// What it means for the shard if the batch failed.
-    pub(crate) then: AfterFailure,
+    pub(crate) after: AfterFailure,
 }
 
 impl Supply {
@@ -231,7 +231,7 @@ impl Supply {
                 let Self::Shards { shards, .. } = self else { unreachable!("a plan has no shards") };
                 let number = shards.returned();
                 let samples = shards.advance(shard, end.position, end.snapshot);
-                shards.failed(shard, end.then);
+                shards.failed(shard, end.after);
                 BatchInfo::of_shard(number, shard, samples, Some(worker), bad)
             }
         }
@@ -249,10 +249,10 @@ impl Supply {
 
     /// True if the user's position stays in the epoch at its end: the sampler has panicked, and so the rest of the
     /// epoch is unknown, or a shard was not read to its end.
-    pub(super) fn has_rest(&self) -> bool {
+    pub(super) fn has_unread_shard(&self) -> bool {
         match self {
             Self::Batches { plan, .. } => plan.has_failed(),
-            Self::Shards { shards, .. } => shards.have_rest(),
+            Self::Shards { shards, .. } => shards.has_unread_shard(),
         }
     }
 

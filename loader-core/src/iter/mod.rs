@@ -227,7 +227,7 @@ impl<B: Batch> Iter<B> {
     }
 
     /// Notes the merged state from which the run was resumed.
-    pub(crate) fn in_run_from(self, resumed_from: Option<ResumedFrom>) -> Self {
+    pub(crate) fn with_resumed_from(self, resumed_from: Option<ResumedFrom>) -> Self {
         Self { resumed_from, ..self }
     }
 

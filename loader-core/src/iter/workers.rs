@@ -353,10 +353,10 @@ fn open<B: Batch>(coordinator: &Coordinator, taken: &Taken, outcome: Outcome) ->
     let (lease, encoded, held, position, bad) = match outcome {
         // Main does not know where the lost batch ends in its shard. A resumed run begins with this batch.
         Outcome::Lost(error) => {
-            return failed(ShardEnd { then: AfterFailure::EndsForEpoch, ..ShardEnd::default() }, *error);
+            return failed(ShardEnd { after: AfterFailure::EndsForEpoch, ..ShardEnd::default() }, *error);
         }
-        Outcome::Failed { failure, position, then } => {
-            let end = ShardEnd { position, snapshot: None, then };
+        Outcome::Failed { failure, position, after } => {
+            let end = ShardEnd { position, snapshot: None, after };
             return failed(end, Error::from_failure(*failure, batch, Some(worker)));
         }
         Outcome::AllSamplesBad { position, bad } => {

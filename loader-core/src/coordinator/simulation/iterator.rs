@@ -53,7 +53,7 @@ pub(super) enum Returned {
 pub(super) struct EndOfFailure {
     pub(super) shard: u32,
     pub(super) position: u64,
-    pub(super) then: AfterFailure,
+    pub(super) after: AfterFailure,
 }
 
 /// A batch that the user holds.
@@ -213,7 +213,7 @@ impl Iteration {
             Wanted::NextOf { shard, .. } => Some(shard as u32),
             Wanted::Samples(_) => None,
         };
-        let failure = |position, then| shard.map(|shard| EndOfFailure { shard, position, then });
+        let failure = |position, after| shard.map(|shard| EndOfFailure { shard, position, after });
         let (end, bad, returned) = match outcome {
             Outcome::Batch { lease, encoded, held, position, bad } => {
                 let loan = self.coordinator.slots().lend(lease, encoded.len, held);
@@ -232,15 +232,15 @@ impl Iteration {
             Outcome::AllSamplesBad { position, bad } => {
                 (ShardEnd { position, ..ShardEnd::default() }, bad, Returned::Nothing(number))
             }
-            Outcome::Failed { position, then, .. } => {
-                let end = ShardEnd { position, snapshot: None, then };
-                (end, Vec::new(), Returned::Failed(number, failure(position, then)))
+            Outcome::Failed { position, after, .. } => {
+                let end = ShardEnd { position, snapshot: None, after };
+                (end, Vec::new(), Returned::Failed(number, failure(position, after)))
             }
             Outcome::Lost(error) => {
                 self.shared.log(|| format!("batch {number} is lost: {error}"));
-                let then = AfterFailure::EndsForEpoch;
-                let end = ShardEnd { then, ..ShardEnd::default() };
-                (end, Vec::new(), Returned::Failed(number, failure(0, then)))
+                let after = AfterFailure::EndsForEpoch;
+                let end = ShardEnd { after, ..ShardEnd::default() };
+                (end, Vec::new(), Returned::Failed(number, failure(0, after)))
             }
         };
         self.coordinator.returned(taken, end, bad);

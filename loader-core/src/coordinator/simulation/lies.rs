@@ -22,9 +22,9 @@ pub(super) fn invalid_event(rng: &mut ChaCha8Rng, task: u64, lease: Lease) -> Ev
         2 => Event::Done { task, lease, encoded: Encoded { start: 0, len: 1 }, held, position, bad },
         3 => {
             let failure = Failure::to_send("a lie".to_owned());
-            let then = [AfterFailure::Continues, AfterFailure::EndsForEpoch, AfterFailure::Ends];
-            let then = then[rng.random_range(0..then.len())];
-            Event::Failed { task, lease, failure, held, position, then }
+            let after = [AfterFailure::Continues, AfterFailure::EndsForEpoch, AfterFailure::Ends];
+            let after = after[rng.random_range(0..after.len())];
+            Event::Failed { task, lease, failure, held, position, after }
         }
         4 => Event::AllSamplesBad { task, lease, held, position, bad },
         5 => Event::NeedSlot { task: NO_TASK, lease, needed: 1 << 40 },

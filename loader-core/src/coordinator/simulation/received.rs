@@ -30,9 +30,9 @@ impl Received {
 
     /// Notes that another iterator continues the epoch: it reads on the shards that have ended for this epoch only.
     pub(super) fn resume(&mut self) {
-        for (_, then) in &mut self.shards {
-            if *then == AfterFailure::EndsForEpoch {
-                *then = AfterFailure::Continues;
+        for (_, after) in &mut self.shards {
+            if *after == AfterFailure::EndsForEpoch {
+                *after = AfterFailure::Continues;
             }
         }
     }
@@ -78,9 +78,9 @@ impl Received {
     fn take_turn(&mut self, shard: u32) {
         let count = self.shards.len();
         while self.in_order && self.turn != shard as usize {
-            let (next, then) = self.shards[self.turn];
+            let (next, after) = self.shards[self.turn];
             let has_items =
-                then == AfterFailure::Continues && next < self.dataset.shard_len(self.turn as u32);
+                after == AfterFailure::Continues && next < self.dataset.shard_len(self.turn as u32);
             assert!(!has_items, "a batch of shard {shard} arrives at the turn of shard {}", self.turn);
             self.turn = (self.turn + 1) % count;
         }
@@ -92,10 +92,10 @@ impl Received {
         let faults = (from..to).map(|item| self.dataset.fault_of_item(shard, item));
         let has_fault = faults.into_iter().any(|fault| !matches!(fault, Fault::None | Fault::HangsOnce));
         assert!(!has_fault, "a batch has items {from}..{to} of shard {shard}, of which one always fails");
-        let (next, then) = &mut self.shards[shard as usize];
+        let (next, after) = &mut self.shards[shard as usize];
         assert_eq!(
             (from, AfterFailure::Continues),
-            (*next, *then),
+            (*next, *after),
             "shard {shard} has a gap, a repeated item, or an item after its end"
         );
         let end = self.dataset.shard_len(shard).min(from + self.dataset.batch_size);
@@ -104,7 +104,7 @@ impl Received {
     }
 
     fn note_failure_of_shard(&mut self, failure: &EndOfFailure) {
-        let &EndOfFailure { shard, position, then } = failure;
+        let &EndOfFailure { shard, position, after } = failure;
         self.take_turn(shard);
         let (next, before) = self.shards[shard as usize];
         assert_eq!(before, AfterFailure::Continues, "shard {shard} continues after its end");
@@ -113,27 +113,31 @@ impl Received {
         let size = self.dataset.size(Content::Items { shard, from: next, to: end });
         let is_allowed = has_fault || size > self.dataset.max_sure_size;
         assert!(is_allowed, "items {next}..{end} of shard {shard} failed, although they have no fault");
-        self.shards[shard as usize] = (position.max(next), then);
+        self.shards[shard as usize] = (position.max(next), after);
     }
 
     /// Checks at the end of the epoch that nothing is missing, and that the state stays in the epoch if a shard has a
     /// rest for a resumed run.
     pub(super) fn check_end(&self, position: Option<&Position>) {
-        let has_rest = self.shards.iter().any(|(_, then)| *then == AfterFailure::EndsForEpoch);
-        assert_eq!(position.is_some(), has_rest, "the position at the end is {position:?} after {self:?}");
+        let has_unread_shard = self.shards.iter().any(|(_, after)| *after == AfterFailure::EndsForEpoch);
+        assert_eq!(
+            position.is_some(),
+            has_unread_shard,
+            "the position at the end is {position:?} after {self:?}"
+        );
         if let Some(Position::Shards(position)) = position {
             let saved = position.shards.iter().map(|shard| (shard.position, shard.ended));
-            let received = self.shards.iter().map(|&(next, then)| (next, then == AfterFailure::Ends));
+            let received = self.shards.iter().map(|&(next, after)| (next, after == AfterFailure::Ends));
             assert!(saved.eq(received), "the position is {position:?} after {self:?}");
         }
         if self.dataset.shards == 0 {
             let numbers = self.batches.keys().copied();
             assert!(numbers.eq(0..self.dataset.batches), "a batch is missing: {self:?}");
         }
-        for (shard, &(next, then)) in self.shards.iter().enumerate() {
+        for (shard, &(next, after)) in self.shards.iter().enumerate() {
             let len = self.dataset.shard_len(shard as u32);
             assert!(
-                then != AfterFailure::Continues || next == len,
+                after != AfterFailure::Continues || next == len,
                 "the end of shard {shard} is missing: {self:?}"
             );
         }

@@ -449,28 +449,28 @@ impl Worker {
 
     /// Reports that user code has failed on a sample.
     fn fail(&mut self, loading: &Loading, sample: u64, env: &Environment<'_>) {
-        let mut then = AfterFailure::Continues;
+        let mut after = AfterFailure::Continues;
         if let Indices::NextOf { shard, .. } = loading.task.indices {
             // Some failures of a shard are panics, and some say that the shard cannot be read on.
-            then = match sample % 4 {
+            after = match sample % 4 {
                 1 => AfterFailure::Ends,
                 3 => AfterFailure::EndsForEpoch,
                 _ => AfterFailure::Continues,
             };
             self.advance_cursor(loading.content());
-            if then != AfterFailure::Continues {
+            if after != AfterFailure::Continues {
                 self.cursors.insert(shard, SHARD_ENDED);
             }
         }
         let position = match loading.content() {
-            Content::Items { from, .. } if then == AfterFailure::EndsForEpoch => from,
+            Content::Items { from, .. } if after == AfterFailure::EndsForEpoch => from,
             Content::Items { to, .. } => to,
             Content::Samples { .. } => 0,
         };
-        let panicked = then == AfterFailure::Ends;
+        let panicked = after == AfterFailure::Ends;
         let chain = vec!["it fails".to_owned()];
         let failure = Failure { stage: Stage::Fetch, index: Some(sample), chain, panicked, backtrace: None };
-        let event = |task, lease| Event::Failed { task, lease, failure, held: false, position, then };
+        let event = |task, lease| Event::Failed { task, lease, failure, held: false, position, after };
         self.give_back(loading, env, event);
     }
 
@@ -514,8 +514,8 @@ impl Worker {
                         env.shared.count("larger slots refused");
                         let position = self.advance_cursor(loading.content());
                         let (failure, lease) = (Failure::to_send(reason), old);
-                        let (held, then) = (false, AfterFailure::Continues);
-                        self.events.push_back(Event::Failed { task, lease, failure, held, position, then });
+                        let (held, after) = (false, AfterFailure::Continues);
+                        self.events.push_back(Event::Failed { task, lease, failure, held, position, after });
                     }
                 }
             }

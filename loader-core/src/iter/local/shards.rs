@@ -181,7 +181,8 @@ impl<B> LocalShards<B> {
     /// Returns the user's position in the epoch; `None` once the end is known, unless a part of the epoch is left for
     /// a resumed run.
     pub(in super::super) fn position(&self) -> Option<Position> {
-        let is_over = self.upcoming.is_none() && !self.open.contains(&true) && !self.shards.have_rest();
+        let is_over =
+            self.upcoming.is_none() && !self.open.contains(&true) && !self.shards.has_unread_shard();
         (!is_over).then(|| Position::Shards(self.shards.write()))
     }
 }
