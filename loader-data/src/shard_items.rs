@@ -61,7 +61,7 @@ impl<T, I: SnapshotIterator<Item = Result<T>>> SnapshotIterator for ShardItems<I
 impl DataProblem {
     /// True if the file cannot be reached or is another one. False if it was read, and its content or an
     /// option is wrong.
-    pub(crate) fn is_of_access(&self) -> bool {
+    pub(crate) fn is_access_error(&self) -> bool {
         self.is_outage()
             || matches!(
                 self,

@@ -73,9 +73,9 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error, is_python: bool, noted: O
         }
         Error::SharedMemoryExhausted { .. } => {
             // The engine advises the Rust method, and names what holds a batch in Rust.
-            let of_rust =
+            let rust_advice =
                 "`to_owned_tensor`; what `to_burn`, `into_dlpack` or `view` has returned holds its batch too";
-            let text = error.to_string().replace(of_rust, "`tensor.clone()`; with NumPy `array.copy()`");
+            let text = error.to_string().replace(rust_advice, "`tensor.clone()`; with NumPy `array.copy()`");
             return PyRuntimeError::new_err(text);
         }
         _ => return PyRuntimeError::new_err(error.to_string()),

@@ -64,7 +64,7 @@ impl IntoObject for PyBatch {
                     memories.append(Memory::new(array))?;
                 }
                 let pickle = Py::new(py, Memory::new(pickle))?;
-                ShownBatch { pickle, arrays: memories.unbind() }.into_object_or_keep(convert, kept)
+                ReceivedBatch { pickle, arrays: memories.unbind() }.into_object_or_keep(convert, kept)
             }
         }
     }
@@ -72,12 +72,12 @@ impl IntoObject for PyBatch {
 
 /// A batch from a worker, as `convert` is called with it: the memory of the pickle, and the list of the arrays' memory.
 /// The arrays of the object are views of its slot.
-struct ShownBatch {
+struct ReceivedBatch {
     pickle: Py<Memory>,
     arrays: Py<PyList>,
 }
 
-impl IntoObject for ShownBatch {
+impl IntoObject for ReceivedBatch {
     fn into_object(self, convert: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         self.into_object_or_keep(convert, &mut None)
     }

@@ -196,7 +196,7 @@ impl Current {
             };
             let rows = row..(row + self.step).min(self.entry.rows as u64);
             let mut read = table.read(&self.entry, body, &[rows]);
-            if read.as_ref().is_err_and(|error| !error.problem.is_of_access()) && self.step > 1 {
+            if read.as_ref().is_err_and(|error| !error.problem.is_access_error()) && self.step > 1 {
                 // Rows are read one by one, so that only the damaged ones fail.
                 self.step = 1;
                 read = table.read(&self.entry, body, from_ref(&(row..row + 1)));

@@ -20,14 +20,14 @@ use crate::{
 /// Number of bytes that one thread reads at a time while the index is made.
 const PART_BYTES: u64 = 16 << 20;
 
-/// Number of lines of a file, beside the first, whose beginnings are compared with a stored index.
+/// Number of lines of a file, besides the first, whose beginnings are compared with a stored index.
 const CHECKED_LINES: usize = 2;
 
-/// Max number of files whose lines are compared with a stored index. Of more files, a sample is drawn: opening a
-/// file of a network disk takes milliseconds.
+/// Max number of files whose lines are compared with a stored index. Of more files, a random part is drawn:
+/// opening a file of a network disk takes milliseconds.
 const CHECKED_FILES: usize = 256;
 
-/// Seed of this sample. It is fixed, so that each process checks the same files.
+/// Seed of this random part. It is fixed, so that each process checks the same files.
 const CHECKED_FILES_SEED: u64 = 0;
 
 /// Number of words of a run of blank lines: rows before it, blank lines up to its end, offset of its
@@ -204,8 +204,8 @@ impl<'a> FileIndex<'a> {
     /// machines that share an index may have copies of the data file.
     fn fits_content(&self, blob: &Blob) -> Result<bool> {
         let Some(last) = self.starts.len().checked_sub(1) else { return Ok(true) };
-        for sample in 0..=CHECKED_LINES {
-            let start = self.starts[last * sample / CHECKED_LINES];
+        for line in 0..=CHECKED_LINES {
+            let start = self.starts[last * line / CHECKED_LINES];
             // A line at the beginning may follow a byte order mark.
             if start > BYTE_ORDER_MARK.len() as u64 && blob.read(start - 1..start)? != b"\n" {
                 return Ok(false);
@@ -230,7 +230,7 @@ fn status(words: &[u64], file: &DataFile, files: &Files, number: usize) -> Index
     }
 }
 
-/// True if file `number` of `count` is in the sample of files that are checked.
+/// True if file `number` of `count` is in the random part of the files that is checked.
 fn is_checked(number: usize, count: usize) -> bool {
     let drawn = xxh3_64_with_seed(&(number as u64).to_le_bytes(), CHECKED_FILES_SEED);
     count <= CHECKED_FILES || drawn % (count as u64) < CHECKED_FILES as u64
@@ -289,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_many_files_a_sample_is_checked() {
+    fn of_many_files_a_part_is_checked() {
         let checked = |count| (0..count).filter(|&number| is_checked(number, count)).count();
         assert_eq!(checked(CHECKED_FILES), CHECKED_FILES);
         let of_many = checked(50_000);

@@ -116,7 +116,7 @@ impl LineStream {
         for _ in 0..count {
             match lines.next_with(|_| Ok(())) {
                 None => break,
-                Some(Err(error)) if error.problem.is_of_access() => return Err(error.into()),
+                Some(Err(error)) if error.problem.is_access_error() => return Err(error.into()),
                 Some(_) => {}
             }
         }

@@ -142,7 +142,7 @@ fn typed_rows_and_mixed_files() {
 }
 
 #[test]
-fn what_is_no_file_is_a_typed_error() {
+fn a_path_that_is_no_regular_file_is_a_typed_error() {
     refuses_what_is_no_file("npy", |path| Arrays::open(path).unwrap_err());
     refuses_what_is_no_file("npz", |path| Arrays::open_fields([("x", path)]).unwrap_err());
 }

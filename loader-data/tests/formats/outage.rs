@@ -77,7 +77,7 @@ fn fixture(name: &str) -> Vec<u8> {
 
 /// How a server fails.
 #[derive(Debug, Clone, Copy)]
-struct Outage {
+struct ServerFault {
     fault: Fault,
     max_retries: usize,
     timeout: Duration,
@@ -85,7 +85,7 @@ struct Outage {
     text: &'static str,
 }
 
-const STATUS: Outage = Outage {
+const STATUS: ServerFault = ServerFault {
     fault: Fault::Status(500),
     max_retries: 0,
     timeout: Duration::from_secs(20),
@@ -93,17 +93,22 @@ const STATUS: Outage = Outage {
 };
 
 /// Every way in which a server fails.
-const ALL: [Outage; 5] = [
+const ALL: [ServerFault; 5] = [
     STATUS,
-    Outage { max_retries: 1, ..STATUS },
-    Outage {
+    ServerFault { max_retries: 1, ..STATUS },
+    ServerFault {
         fault: Fault::Cut(1000),
         max_retries: 1,
         text: "the connection to the server was cut",
         ..STATUS
     },
-    Outage { fault: Fault::Short(1000), max_retries: 1, text: "an answer ended after 1000 of", ..STATUS },
-    Outage {
+    ServerFault {
+        fault: Fault::Short(1000),
+        max_retries: 1,
+        text: "an answer ended after 1000 of",
+        ..STATUS
+    },
+    ServerFault {
         fault: Fault::StallAfter(1000),
         timeout: Duration::from_secs(2),
         text: "no complete answer from the server",
@@ -139,7 +144,7 @@ impl Case {
         Self { server, config }
     }
 
-    fn options(&self, outage: Outage) -> StoreOptions {
+    fn options(&self, outage: ServerFault) -> StoreOptions {
         StoreOptions {
             endpoint: Some(self.server.url("")),
             skip_signature: true,
@@ -155,7 +160,7 @@ impl Case {
         self.check_outages(&[STATUS]);
     }
 
-    fn check_outages(&self, outages: &[Outage]) {
+    fn check_outages(&self, outages: &[ServerFault]) {
         for &outage in outages {
             self.check_loader(outage, |workers, with_snapshots| {
                 let config: RecordConfig = serde_json::from_str(self.config).unwrap();
@@ -169,7 +174,7 @@ impl Case {
 
     /// Checks that an outage ends the epoch with one error for each shard that it meets, and that runs resumed
     /// from the states after these errors, and after the end, load the other samples of the epoch.
-    fn check_loader<B: Batch>(&self, outage: Outage, build: impl Fn(usize, bool) -> DataLoader<B>) {
+    fn check_loader<B: Batch>(&self, outage: ServerFault, build: impl Fn(usize, bool) -> DataLoader<B>) {
         let runs =
             if outage.max_retries == 0 && outage.fault == STATUS.fault { &RUNS[..] } else { &RUNS[2..] };
         for &run @ (workers, resumed_with, with_snapshots, is_late) in runs {

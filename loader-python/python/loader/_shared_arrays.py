@@ -37,7 +37,8 @@ class ArrayFile(MemoryFile):
         super().__init__("loader-arrays")
         self._size = 0
         self.ranges: list[ArrayRange] = []
-        #: Mappings of main whose files workers map. As long as they exist, no other file gets the number of such a file.
+        #: Mappings of main whose files workers map. The kernel gives the inode of a file to another file only after no
+        #: process maps the first.
         self.mappings: list[mmap.mmap] = []
 
     def add(self, buffer: pickle.PickleBuffer) -> bool:

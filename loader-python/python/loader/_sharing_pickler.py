@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 #: Modules whose objects `multiprocessing` pickles with functions of its own while it starts a process.
 _SHARED = ("multiprocessing.connection", "multiprocessing.heap", "multiprocessing.sharedctypes")
-#: Number of bytes at each end of a mapping that are compared where the numbers of files are not enough.
+#: Number of bytes at each end of a mapping that are compared where the identities of files are not enough.
 _COMPARED_BYTES = 4096
 
 
@@ -116,14 +116,14 @@ def _view(storage: Any, offset: int, dtype: Any, shape: tuple[int, ...], stride:
     return torch.empty(0, dtype=dtype).set_(storage, offset, shape, stride)
 
 
-class _FileNumber(NamedTuple):
-    """Identifies a file, whatever its name is. A file that replaces it has another number as long as it exists."""
+class _FileId(NamedTuple):
+    """The identity of a file, whatever its name is. A file that replaces it has another one as long as it exists."""
 
     device: int
     inode: int
 
     @classmethod
-    def of(cls, descriptor: int) -> "_FileNumber":
+    def of(cls, descriptor: int) -> "_FileId":
         status = os.fstat(descriptor)
         return cls(status.st_dev, status.st_ino)
 
@@ -133,54 +133,55 @@ class _Mappings:
 
     def __init__(self) -> None:
         #: The file of each mapping, by the ``id`` of the mapping; ``None`` if a worker cannot map it.
-        self._files: dict[int, _FileNumber | None] = {}
-        #: The mappings themselves. Another file can get the number of a file only after nothing maps that file.
+        self._files: dict[int, _FileId | None] = {}
+        #: The mappings themselves. The kernel gives the inode of a file to another file only after no process maps the
+        #: first.
         self.mappings: list[mmap.mmap] = []
         #: The start of each mapped range of main's memory, and its end and file. Read once, because main may have
         #: thousands of mappings.
-        self._ranges: list[tuple[int, int, _FileNumber]] | None = None
+        self._ranges: list[tuple[int, int, _FileId]] | None = None
 
-    def file_of(self, mapped: Any) -> _FileNumber | None:
-        """Returns the number of the file of an array. Returns ``None`` if the file that has its name now is another one
-        or is shorter, because the program has replaced, removed or truncated the file of the array."""
+    def file_of(self, mapped: Any) -> _FileId | None:
+        """Returns the identity of the file of an array. Returns ``None`` if the file that has its name now is another
+        one or is shorter, because the program has replaced, removed or truncated the file of the array."""
         mapping = mapped.base
         if id(mapping) not in self._files:
             self.mappings.append(mapping)
             try:
                 with open(mapped.filename, "rb") as file:
-                    self._files[id(mapping)] = self._number(mapped, file)
+                    self._files[id(mapping)] = self._identity(mapped, file)
             except OSError:
                 self._files[id(mapping)] = None
         return self._files[id(mapping)]
 
-    def _number(self, mapped: Any, file: Any) -> _FileNumber | None:
+    def _identity(self, mapped: Any, file: Any) -> _FileId | None:
         if os.path.getsize(file.fileno()) < mapped.offset + mapped.nbytes:
             return None
-        number = _FileNumber.of(file.fileno())
+        identity = _FileId.of(file.fileno())
         if self._ranges is None:
             self._ranges = _mapped_ranges()
-        if _file_at(self._ranges, mapped.ctypes.data) == number:
-            return number
-        return number if _is_same_file(mapped, file) else None
+        if _file_at(self._ranges, mapped.ctypes.data) == identity:
+            return identity
+        return identity if _is_same_file(mapped, file) else None
 
 
 def _is_same_file(mapped: Any, file: Any) -> bool:
-    """True if an array is a mapping of an open file, on file systems whose mappings have other numbers than their files:
-    overlays, as containers have them, and btrfs."""
+    """True if an array is a mapping of an open file, on file systems whose mappings have other identities than their
+    files: overlays, as containers have them, and btrfs."""
     import numpy
 
     again = numpy.memmap(file, numpy.uint8, "r", mapped.offset, (mapped.nbytes,))
     ranges = _mapped_ranges()
-    numbers = [_file_at(ranges, array.ctypes.data) for array in (mapped, again)]
-    if numbers[0] is None or numbers[0] != numbers[1]:
+    identities = [_file_at(ranges, array.ctypes.data) for array in (mapped, again)]
+    if identities[0] is None or identities[0] != identities[1]:
         return False
-    # Snapshots of btrfs have equal numbers.
+    # Snapshots of btrfs have equal identities.
     content = numpy.frombuffer(mapped.base, numpy.uint8, mapped.nbytes, mapped.offset % mmap.ALLOCATIONGRANULARITY)
     ends = (slice(_COMPARED_BYTES), slice(-_COMPARED_BYTES, None))
     return all(numpy.array_equal(content[end], again[end]) for end in ends)
 
 
-def _mapped_ranges() -> list[tuple[int, int, _FileNumber]]:
+def _mapped_ranges() -> list[tuple[int, int, _FileId]]:
     """Returns the ranges of main's memory that are mapped from files, in order, as the kernel lists them."""
     ranges = []
     with open("/proc/self/maps", "rb") as lines:
@@ -189,11 +190,11 @@ def _mapped_ranges() -> list[tuple[int, int, _FileNumber]]:
             if int(inode) != 0:
                 start, end = (int(address, 16) for address in part.split(b"-"))
                 major, minor = (int(number, 16) for number in device.split(b":"))
-                ranges.append((start, end, _FileNumber(os.makedev(major, minor), int(inode))))
+                ranges.append((start, end, _FileId(os.makedev(major, minor), int(inode))))
     return ranges
 
 
-def _file_at(ranges: list[tuple[int, int, _FileNumber]], address: int) -> _FileNumber | None:
+def _file_at(ranges: list[tuple[int, int, _FileId]], address: int) -> _FileId | None:
     place = bisect.bisect_right(ranges, address, key=lambda mapped: mapped[0]) - 1
     return ranges[place][2] if place >= 0 and address < ranges[place][1] else None
 
@@ -215,18 +216,18 @@ def _reduce_mapped(value: Any, mappings: _Mappings) -> Any:
     # In a worker, `/dev/fd/5` and `/proc/self/fd/5` are other files.
     if path.startswith(("/proc/", "/dev/fd/")):
         return NotImplemented
-    number = mappings.file_of(mapped)
-    if number is None:
+    identity = mappings.file_of(mapped)
+    if identity is None:
         return NotImplemented
     mode = "r" if mapped.mode == "r" else "r+"
     layout = (value.ctypes.data - mapped.ctypes.data, value.dtype, value.shape, value.strides)
-    return _map, (type(value), path, number, mode, mapped.offset, mapped.nbytes, *layout)
+    return _map, (type(value), path, identity, mode, mapped.offset, mapped.nbytes, *layout)
 
 
 def _map(
     kind: type,
     path: str,
-    number: _FileNumber,
+    identity: _FileId,
     mode: str,
     offset: int,
     size: int,
@@ -238,7 +239,7 @@ def _map(
     import numpy
 
     with open(path, "rb" if mode == "r" else "r+b") as file:
-        is_same = _FileNumber.of(file.fileno()) == number
+        is_same = _FileId.of(file.fileno()) == identity
         # NumPy would extend a file that it may write to.
         if not is_same or os.path.getsize(file.fileno()) < offset + size:
             raise RuntimeError(

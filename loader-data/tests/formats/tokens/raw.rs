@@ -106,7 +106,7 @@ fn workers_deaths_and_resumes_change_nothing() {
 }
 
 #[test]
-fn what_is_no_file_is_a_typed_error() {
+fn a_path_that_is_no_regular_file_is_a_typed_error() {
     refuses_what_is_no_file("bin", |path| Tokens::<i64>::open(path, DType::U16, 2).unwrap_err());
     refuses_what_is_no_file("idx", |path| Tokens::<i64>::open_megatron(path, 2).unwrap_err());
 }
