@@ -18,7 +18,7 @@ pub(crate) struct Shards {
     returned: u64,
     /// The shard after the one whose batch was returned last.
     turn: usize,
-    /// True if an error has ended a shard for this epoch, so that a resumed run must read on.
+    /// True if an error has ended a shard for this epoch, so that a resumed run must read the rest.
     has_unread_shard: bool,
 }
 
@@ -92,7 +92,7 @@ impl Shards {
         }
     }
 
-    /// True if an error has ended a shard before its end, and a resumed run must read on.
+    /// True if an error has ended a shard before its end, and a resumed run must read the rest.
     pub(crate) fn has_unread_shard(&self) -> bool {
         self.has_unread_shard
     }

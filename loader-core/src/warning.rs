@@ -21,8 +21,8 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Warning {
-    /// `build()`: there are more workers than CPUs that they can count on, by their affinity, the control group's
-    /// quota, and the number of the launcher's processes on this machine.
+    /// `build()`: there are more workers than CPUs for the workers, by their affinity, the control group's quota,
+    /// and the number of the launcher's processes on this machine.
     #[error(
         "num_workers is {workers}, but the workers may use {cpus} CPUs{}: workers share CPUs, which may make loading \
          slower; lower num_workers, or use \"auto\"", part_of(*.processes)
@@ -46,10 +46,10 @@ pub enum Warning {
         launched: LaunchedRank,
     },
     /// `build()`: a launcher tells only one of local rank and local size, so the loader cannot tell which part of the
-    /// machine's CPUs the process may count on. `num_workers = "auto"` or `worker_affinity` needs it.
+    /// machine's CPUs is for the workers of the process. `num_workers = "auto"` or `worker_affinity` needs it.
     #[error(
-        "the environment says {launched}, but not which part of this machine is that of this process, so its workers \
-         count on all CPUs; {}", complete(.variable)
+        "the environment says {launched}, but does not say both the local rank and the local size, so the loader \
+         cannot divide the CPUs of this machine and counts all of them for its workers; {}", complete(.variable)
     )]
     LocalRanksUnknown {
         /// What the launcher's variables say.
@@ -60,9 +60,9 @@ pub enum Warning {
     /// `build()` of an iterable dataset: `num_workers` is `"auto"` without a maximum, and `shards` is not set, so the
     /// number of shards, and with it the order of the batches, follows from the number of CPUs.
     #[error(
-        "the stream is read in {shards} shards, a number that follows from the {cpus} CPUs that its workers may use: \
-         with other CPUs, the same seed may give another order; set shards to {shards}, or to another number, to fix the \
-         order"
+        "the loader reads the dataset in {shards} shards because its workers may use {cpus} CPUs; with another \
+         number of CPUs, the same seed may give another order; set shards, for example to {shards}, so that the order \
+         does not depend on the machine"
     )]
     OrderDependsOnCpus {
         /// Number of shards.
@@ -243,7 +243,7 @@ fn part_of(processes: usize) -> String {
     }
 }
 
-/// Returns how the user tells which part of the machine a process has.
+/// Returns what the user can do, given the variable that is missing.
 fn complete(variable: &str) -> String {
     match variable {
         "" => "set num_workers to a number, and leave out worker_affinity".to_owned(),

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use loader_core::Warning;
 
 /// What the warning of a worker's death adds if the dataset has a state.
-const STATE_BEGINS_AGAIN: &str = "; in the new worker the state of its dataset begins again, as it was when the loader \
-                                  started its workers: if the samples depend on it, set on_worker_death=\"fail\" and \
-                                  resume";
+const STATE_BEGINS_AGAIN: &str = "; the new worker begins with the state that the dataset had when the loader started \
+                                  its workers; if the samples depend on this state, set on_worker_death=\"fail\" and \
+                                  resume from state_dict()";
 
 /// Warnings that Python has not seen yet. Any thread of the engine may add one; only the thread that iterates
 /// calls Python with them, so that no thread waits for the interpreter.

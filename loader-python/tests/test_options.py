@@ -114,7 +114,7 @@ def test_the_warning_of_a_death_tells_of_a_state_that_begins_again(state, tmp_pa
     dataset = (Counts if state else Dies)(8, tmp_path / "died")
     _, texts = warnings_of(DataLoader(dataset, num_workers=1))
     text = next(text for text in texts if "worker 0" in text)
-    assert ("the state of its dataset begins again" in text) == state
+    assert ("begins with the state that the dataset had" in text) == state
 
 
 class Dies(Rows):

@@ -100,8 +100,14 @@ fn launcher(plan: &Plan) -> Vec<Check> {
             let meaning = match (rank.local_rank, rank.local_size) {
                 _ if rank.world_size == 1 => "`loader run` loads the share of this rank",
                 (Some(_), Some(_)) => "`loader run` loads the share of this rank",
-                (None, Some(_)) => "`loader run` loads the share of this rank; the launcher does not set a local rank, so worker_affinity does not divide the CPUs",
-                (_, None) => "`loader run` loads the share of this rank; the launcher does not set the number of ranks on this machine, so neither worker_affinity nor `--num-workers auto` divides the CPUs",
+                (None, Some(_)) => {
+                    "`loader run` loads the share of this rank; the launcher sets no local rank, so with \
+                     `worker_affinity` the loader does not divide the CPUs"
+                }
+                (_, None) => {
+                    "`loader run` loads the share of this rank; the launcher sets no local size, so the loader does \
+                     not divide the CPUs, neither with `worker_affinity` nor with `--num-workers auto`"
+                }
             };
             Check::new(NAME, Status::Ok, rank.to_string(), meaning)
         }

@@ -152,7 +152,7 @@ fn every_candidate_for_the_launcher_is_listed() {
 
 /// `torchrun` starts several ranks on a machine, and binds none of them.
 #[test]
-fn ranks_that_are_not_bound_count_on_their_part_of_the_machine() {
+fn ranks_that_are_not_bound_use_their_part_of_the_machine() {
     let allowed = CpuSet::allowed().unwrap().len();
     let with = |workers: &str, local: &[(&str, &str)]| {
         let mut doctor = command(&["doctor", "--json", workers]);
@@ -172,7 +172,7 @@ fn ranks_that_are_not_bound_count_on_their_part_of_the_machine() {
         "num_workers is 2, but the workers may use 1 CPUs, the part of one of 999 processes on this machine";
     assert!(warnings(&many).contains(expected), "{many}");
     let unknown = with("--num-workers=auto", &[("LOCAL_RANK", "0")]);
-    let expected = "its workers count on all CPUs; set LOCAL_WORLD_SIZE too";
+    let expected = "counts all of them for its workers; set LOCAL_WORLD_SIZE too";
     assert!(warnings(&unknown).contains(expected), "{unknown}");
 }
 

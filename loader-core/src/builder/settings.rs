@@ -578,15 +578,16 @@ mod tests {
         ] {
             assert_eq!(warning(launched, options), None, "{launched}");
         }
-        let says = "the environment says rank 1 of 4 (torchrun: RANK, WORLD_SIZE), but not which part of this machine is \
-                    that of this process, so its workers count on all CPUs";
+        let says = "the environment says rank 1 of 4 (torchrun: RANK, WORLD_SIZE), but does not say both the local \
+                    rank and the local size, so the loader cannot divide the CPUs of this machine and counts all of \
+                    them for its workers";
         let set_size = format!("{says}; set LOCAL_WORLD_SIZE too");
         assert_eq!(warning(rank, auto()).as_deref(), Some(&*set_size));
         assert_eq!(warning(rank, share()).as_deref(), Some(&*set_size));
         assert_eq!(warning(size, share()), Some(format!("{says}; set LOCAL_RANK too")));
         let jsrun = warning("JSM_NAMESPACE_RANK=1 JSM_NAMESPACE_SIZE=4 JSM_NAMESPACE_LOCAL_RANK=1", auto());
         let advice =
-            "so its workers count on all CPUs; set num_workers to a number, and leave out worker_affinity";
+            "counts all of them for its workers; set num_workers to a number, and leave out worker_affinity";
         assert!(jsrun.as_ref().is_some_and(|text| text.ends_with(advice)), "{jsrun:?}");
     }
 

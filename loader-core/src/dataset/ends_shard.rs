@@ -2,18 +2,18 @@
 
 use std::{error::Error, fmt};
 
-/// Error context that marks an item as an error after which the shard cannot be read on, although its data
-/// may be whole: a server does not answer, or the network fails.
+/// Error context that ends the shard: nothing more of it can be read for now, although its data may be whole.
 ///
 /// The loader then reports the error in place of the batch, whatever
 /// [`on_bad_sample`](crate::Builder::on_bad_sample) says, and ends the shard for this epoch. The shard keeps
 /// the position at which the batch began, so a run that resumes from the state reads all samples from there
-/// on. If an epoch ends with such a shard, the state stays in the epoch. The iterator of the shard is not asked for another item.
+/// on. If an epoch ends with such a shard, the state stays in the epoch. The loader then does not ask the
+/// shard's iterator for another item.
 ///
-/// Code that changes such an error must keep the mark: it must add text with `context`, as [`anyhow`] has it,
-/// and must not make a new error of the text. An iterator that may be wrapped by other code should return
-/// another marked error if it is asked for an item after the first one. With `None`, a wrapper that loses the
-/// mark would make a shard that ends early look whole.
+/// Code between the iterator and the loader must keep the mark: it adds text with `context` and makes no new
+/// error from the text. After the first marked error, the iterator should return marked errors for all further
+/// items. If it returned `None` instead, code that loses the mark would make a shard that ended early look
+/// whole.
 ///
 /// Do not mark the error of one file that is gone, forbidden or damaged: no later try would get past it, so the
 /// shard would end there in every epoch, and [`on_bad_sample`](crate::Builder::on_bad_sample) could not skip it.
@@ -70,7 +70,8 @@ impl EndsShard {
 impl fmt::Display for EndsShard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "the shard cannot be read on and ends for this epoch; a run that resumes from the state tries again",
+            "the shard cannot be read further, so it ends for this epoch; a run that resumes from the state reads \
+             the rest",
         )
     }
 }

@@ -322,8 +322,8 @@ impl<S> Cursor<S> {
         self.wants_snapshot.store(is_due, Ordering::Relaxed);
     }
 
-    /// Ends the shard because it cannot be read on. Its position stays at `start`, the beginning of this
-    /// batch, so that a resumed run tries again.
+    /// Ends the shard because it cannot be read further. Its position stays at `start`, the beginning of this
+    /// batch, so that a resumed run reads the rest.
     fn end_at(&mut self, start: u64) {
         (self.items, self.position, self.skip) = (None, start, 0);
         self.after_failure = AfterFailure::EndsForEpoch;

@@ -203,8 +203,8 @@ fn check_start(blob: &Blob) -> Result<()> {
         return Ok(());
     }
     let reason = format!(
-        "the file begins with the header of llm.c and modded-nanogpt; set it to {LLM_C_HEADER}, or to 0 if these \
-         bytes are tokens"
+        "the file begins with the header of llm.c and modded-nanogpt; set `header_bytes` to {LLM_C_HEADER}, \
+         or to 0 if these bytes are tokens"
     );
     let problem = DataProblem::InvalidOption { option: "header_bytes", reason };
     Err(DataError::new(&blob.file().location, problem))

@@ -197,7 +197,7 @@ impl Case {
                 let Error::DatasetFailed { failure, .. } = &error else { panic!("{what}: {error:?}") };
                 let text = failure.chain.join(": ");
                 assert!(text.contains(outage.text), "{what}: {text}");
-                assert!(text.contains("the shard cannot be read on"), "{what}: {text}");
+                assert!(text.contains("the shard cannot be read further"), "{what}: {text}");
                 states.push(serde_json::to_string(&batches.state()).unwrap());
             }
             assert_eq!(

@@ -164,7 +164,7 @@ fn an_order_that_follows_from_the_number_of_cpus_is_warned_of() {
     assert_eq!(warnings(1.into(), None), []);
 }
 
-/// Ranks on machines with other CPUs would have other numbers of shards, and read data twice or never.
+/// Ranks on machines with other CPUs would have other numbers of shards, and read some data twice and some never.
 #[test]
 fn ranks_do_not_find_their_numbers_of_shards() {
     let build = |workers: NumWorkers, shards: Option<usize>, world_size, group_size| {
@@ -174,7 +174,10 @@ fn ranks_do_not_find_their_numbers_of_shards() {
     };
     for group_size in [1, 2] {
         let error = build(NumWorkers::auto(), None, 2, group_size).unwrap_err();
-        assert!(error.starts_with("shards: ") && error.contains("set shards, or the maximum"), "{error}");
+        assert!(
+            error.starts_with("shards: ") && error.contains("set shards, or max of num_workers"),
+            "{error}"
+        );
         assert_eq!(build(NumWorkers::auto(), Some(16), 2, group_size), Ok(()));
         assert_eq!(build(AutoWorkers::default().max(16).into(), None, 2, group_size), Ok(()));
         assert_eq!(build(1.into(), None, 2, group_size), Ok(()));

@@ -451,7 +451,7 @@ impl Worker {
     fn fail(&mut self, loading: &Loading, sample: u64, env: &Environment<'_>) {
         let mut after = AfterFailure::Continues;
         if let Indices::NextOf { shard, .. } = loading.task.indices {
-            // Some failures of a shard are panics, and some say that the shard cannot be read on.
+            // Some failures of a shard are panics, and some say that the shard cannot be read further.
             after = match sample % 4 {
                 1 => AfterFailure::Ends,
                 3 => AfterFailure::EndsForEpoch,
