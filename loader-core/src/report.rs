@@ -55,8 +55,8 @@ pub struct EpochReport {
     pub workers: Vec<WorkerReport>,
     /// Number of workers that load batches now, or did at the end of the epoch.
     pub num_workers: usize,
-    /// Number of CPUs that the workers, or the program without workers, can count on, by affinity, the control
-    /// group's quota, and the number of the launcher's processes on this machine.
+    /// Number of CPUs for the workers, or for the program without workers: by affinity, the control group's
+    /// quota, and the number of the launcher's processes on this machine.
     pub cpus: usize,
     /// Bytes of shared memory that the loader has allocated for batches.
     pub shared_memory_bytes: u64,

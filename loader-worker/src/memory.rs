@@ -37,7 +37,7 @@ impl MemoryLimit {
         process::private_memory(std::process::id()).unwrap_or(0).saturating_sub(self.before)
     }
 
-    /// True if so many bytes are more than the limit.
+    /// True if `bytes` exceeds the limit.
     pub(crate) fn is_exceeded_by(self, bytes: u64) -> bool {
         bytes > self.limit
     }

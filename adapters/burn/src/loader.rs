@@ -169,7 +169,7 @@ impl<B: Batch, O: Send + 'static> BurnLoader<B, O> {
     ///
     /// Batches, their order, errors and progress are the same, but a panic of the conversion is an error,
     /// [`ConversionFailed`](loader_core::Error::ConversionFailed). Converted batches that wait hold their slots. The
-    /// report of the epoch takes the conversion for the training step.
+    /// report of the epoch counts the time of the conversion as time of the training step.
     #[must_use]
     pub fn ahead(mut self, batches: usize) -> Self {
         self.ahead = batches;

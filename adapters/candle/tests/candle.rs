@@ -120,7 +120,7 @@ fn shapes_and_dtypes_that_one_side_lacks_are_refused() {
     assert!(error.to_string().contains("f8e4m3"), "{error}");
 }
 
-/// A program that has forgotten the feature `cuda` of candle gets an error, and no tensor on the CPU.
+/// A program without the feature `cuda` of candle gets an error, and no tensor on the CPU.
 #[test]
 fn a_device_of_cuda_without_the_feature_is_an_error() {
     assert!(!candle_core::utils::cuda_is_available(), "the tests are built without the feature");

@@ -29,7 +29,7 @@ pub(crate) struct WorkerCpus {
 
 impl WorkerCpus {
     /// The mask of the thread that starts the workers. If the launcher has not bound its processes, all of them
-    /// have the same mask, so each counts on an equal part of the CPUs only.
+    /// have the same mask, so each has only an equal part of the CPUs for its workers.
     pub(crate) fn inherited(local: LocalRanks) -> Self {
         let (own, ranks) = (cpus(), local.processes());
         let (count, processes) = match ranks {
@@ -101,14 +101,15 @@ impl WorkerCpus {
         self.processes
     }
 
-    /// Number of CPUs that the workers together can count on, at most the control group's quota.
+    /// Number of CPUs for the workers together, at most the control group's quota.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 }
 
-/// Returns the CPUs that one of `processes` processes can count on, and by how many processes they were divided. The
-/// process has `own` of `all` CPUs in its mask, which all processes share if `is_shared` is true.
+/// Returns the number of CPUs for the workers of one of `processes` processes, and by how many processes the
+/// CPUs were divided. The process has `own` of `all` CPUs in its mask, which all processes share if `is_shared`
+/// is true.
 fn divided(own: usize, all: usize, processes: usize, is_shared: bool) -> (usize, usize) {
     let part = |cpus: usize| (cpus / processes).max(1);
     let count = if is_shared { part(own) } else { own.min(part(all)) };

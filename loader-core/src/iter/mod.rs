@@ -92,7 +92,7 @@ pub(crate) struct IterOptions {
     pub(crate) steps: Option<u64>,
     /// True if batches come with the hashes of their samples.
     pub(crate) digest: bool,
-    /// Number of CPUs that the workers, or main without workers, can count on.
+    /// Number of CPUs for the workers, or for main without workers.
     pub(crate) cpus: usize,
 }
 

@@ -17,10 +17,11 @@ pub enum NumWorkers {
 
 /// How the loader finds the number of workers; see [`NumWorkers::Auto`].
 ///
-/// The loader begins with one worker less than the number of CPUs that the workers can count on (by their
-/// [affinity](crate::WorkerAffinity), the control group's quota, and the number of the launcher's processes on this
-/// machine), within `min` and `max`. It then adds workers while it predicts that the program gets batches sooner, and
-/// parks workers that are not needed. The batches stay the same, and so does their order unless `in_order` is false.
+/// The loader begins with one worker less than the number of CPUs for the workers (by their
+/// [affinity](crate::WorkerAffinity), the control group's quota, and the number of the launcher's processes
+/// on this machine), within `min` and `max`. It then adds workers while it predicts that the program gets
+/// batches sooner, and parks workers that are not needed. The batches stay the same, and so does their order
+/// unless `in_order` is false.
 ///
 /// [`EpochReport::tuning`](crate::EpochReport::tuning) lists the decisions.
 /// [`WorkerInfo::num_workers`](crate::WorkerInfo::num_workers) returns `max`.

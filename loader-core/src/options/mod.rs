@@ -406,9 +406,9 @@ impl LoaderOptions {
         }
     }
 
-    /// Returns the number of CPUs that workers of a loader with these options can count on. Several processes of
-    /// a launcher that inherit the CPUs of the machine count on equal parts of them. `build()` reports an affinity
-    /// that cannot be used.
+    /// Returns the number of CPUs for the workers of a loader with these options. Of several processes of a
+    /// launcher that inherit the CPUs of the machine, each has an equal part of them. `build()` reports an
+    /// affinity that cannot be used.
     pub fn count_cpus(&self) -> usize {
         let variables = ranks::environment();
         let found = self.worker_cpus(&variables);

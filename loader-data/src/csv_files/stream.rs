@@ -29,8 +29,8 @@ use crate::{
 /// # Errors
 /// A row that cannot be parsed is an item that is an error, as for [`Csv`](crate::Csv), with its offset in
 /// the file instead of its row. A file whose compressed content is damaged is one such item from the damage
-/// on. So is a block that cannot be read. If no file can be read for
-/// now, the shard ends, see [`Outage`](loader_core::Outage).
+/// on. So is a block that cannot be read. If no file can be read for now, the shard ends, see
+/// [`Outage`](loader_core::Outage).
 ///
 /// # Examples
 /// ```

@@ -65,7 +65,7 @@ impl Source {
     /// # Errors
     /// Returns the error of the file, if it cannot be read, or else the library's error.
     pub(super) fn guard<T, E: ToString>(&self, call: impl FnOnce() -> Result<T, E>) -> Result<T> {
-        // The library may have got over an error of an earlier call.
+        // The library may have recovered from an error of an earlier call.
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
         let reason = match catch_unwind(AssertUnwindSafe(call)) {
             Ok(Ok(value)) => return Ok(value),
