@@ -21,8 +21,8 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Warning {
-    /// `build()`: there are more workers than CPUs for the workers, by their affinity, the control group's quota,
-    /// and the number of the launcher's processes on this machine.
+    /// `build()`: there are more workers than CPUs for the workers, by their affinity, the control group's
+    /// quota, and the number of the launcher's processes on this machine.
     #[error(
         "num_workers is {workers}, but the workers may use {cpus} CPUs{}: workers share CPUs, which may make loading \
          slower; lower num_workers, or use \"auto\"", part_of(*.processes)
@@ -46,7 +46,8 @@ pub enum Warning {
         launched: LaunchedRank,
     },
     /// `build()`: a launcher tells only one of local rank and local size, so the loader cannot tell which part of the
-    /// machine's CPUs is for the workers of the process. `num_workers = "auto"` or `worker_affinity` needs it.
+    /// machine's CPUs is for the workers of the process. `num_workers = "auto"` or `worker_affinity` needs to
+    /// know it.
     #[error(
         "the environment says {launched}, but does not say both the local rank and the local size, so the loader \
          cannot divide the CPUs of this machine and counts all of them for its workers; {}", complete(.variable)

@@ -98,8 +98,8 @@ fn killed_by(py: Python<'_>, exit: &WorkerExit) -> Option<String> {
     py.import("signal").and_then(|signal| signal.call_method1("strsignal", (number,))?.extract()).ok()
 }
 
-/// Makes the exception of a worker again; `None` if the failure was not a Python exception. Returns the exception
-/// of a signal handler that has run meanwhile.
+/// Makes the exception of a worker again; `None` if the failure was not a Python exception. Returns the
+/// exception of a signal handler that has run meanwhile.
 fn raised_again(py: Python<'_>, failure: &UserFailure, worker: Option<usize>) -> Option<PyErr> {
     let (class, traceback) = failure.backtrace.as_ref()?.strip_prefix(CLASS)?.split_once('\n')?;
     let module = py.import("loader._errors");

@@ -108,8 +108,8 @@ impl WorkerCpus {
 }
 
 /// Returns the number of CPUs for the workers of one of `processes` processes, and by how many processes the
-/// CPUs were divided. The process has `own` of `all` CPUs in its mask, which all processes share if `is_shared`
-/// is true.
+/// CPUs were divided. The process has `own` of `all` CPUs in its mask, which all processes share if
+/// `is_shared` is true.
 fn divided(own: usize, all: usize, processes: usize, is_shared: bool) -> (usize, usize) {
     let part = |cpus: usize| (cpus / processes).max(1);
     let count = if is_shared { part(own) } else { own.min(part(all)) };

@@ -99,10 +99,11 @@ impl<O: OpenShard, C, W> Builder<Iterable<O>, C, W> {
                 (epochs.workers.min(shards), epochs.max_workers.min(shards));
             if self.settings.options.shards.is_none() && auto.max.is_none() {
                 if self.settings.options.world_size.is_some_and(|ranks| ranks > 1) {
-                    const PROBLEM: &str = "several ranks that read an iterable dataset with num_workers = \"auto\" need \
-                                           it: otherwise each rank would take the number of shards from its own CPUs, and \
-                                           ranks with different numbers would read some data twice and some never; \
-                                           set shards, or max of num_workers, to the same number on all ranks";
+                    const PROBLEM: &str = "several ranks that read an iterable dataset with num_workers = \"auto\" \
+                                           need it: otherwise each rank would take the number of shards from its \
+                                           own CPUs, and ranks with different numbers would read some data twice \
+                                           and some never; set shards, or max of num_workers, to the same number on \
+                                           all ranks";
                     return Err(Error::invalid_option("shards", PROBLEM));
                 }
                 self.settings.warn.warn(&Warning::OrderDependsOnCpus { shards, cpus: cpus.count() });

@@ -5,15 +5,15 @@ use std::{error::Error, fmt};
 /// Error context that ends the shard: nothing more of it can be read for now, although its data may be whole.
 ///
 /// The loader then reports the error in place of the batch, whatever
-/// [`on_bad_sample`](crate::Builder::on_bad_sample) says, and ends the shard for this epoch. The shard keeps
-/// the position at which the batch began, so a run that resumes from the state reads all samples from there
-/// on. If an epoch ends with such a shard, the state stays in the epoch. The loader then does not ask the
-/// shard's iterator for another item.
+/// [`on_bad_sample`](crate::Builder::on_bad_sample) says, and ends the shard for this epoch. The loader then
+/// does not ask the shard's iterator for another item. The shard keeps the position at which the batch began,
+/// so a run that resumes from the state reads all samples from there on. If an epoch ends with such a shard,
+/// the state stays in the epoch.
 ///
 /// Code between the iterator and the loader must keep the mark: it adds text with `context` and makes no new
-/// error from the text. After the first marked error, the iterator should return marked errors for all further
-/// items. If it returned `None` instead, code that loses the mark would make a shard that ended early look
-/// whole.
+/// error from the text. After the first marked error, the iterator should return marked errors for all
+/// further items. If it returned `None` instead, code that loses the mark would make a shard that ended early
+/// look whole.
 ///
 /// Do not mark the error of one file that is gone, forbidden or damaged: no later try would get past it, so the
 /// shard would end there in every epoch, and [`on_bad_sample`](crate::Builder::on_bad_sample) could not skip it.

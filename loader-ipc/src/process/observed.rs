@@ -56,8 +56,8 @@ pub fn cpu_time(pid: u32) -> Option<Duration> {
 /// Returns the private memory of a process in bytes. It includes neither shared memory, such as slots, nor
 /// code.
 pub fn private_memory(pid: u32) -> Option<u64> {
-    // `shared` counts pages of files and of shared memory. It does not count pages that a fork shares until one
-    // of the two processes writes to them, so these count as private.
+    // `shared` counts pages of files and of shared memory. It does not count pages that a fork shares until
+    // one of the two processes writes to them, so these count as private.
     let [_, resident, shared, ..] = memory_fields(pid)?;
     Some(resident.saturating_sub(shared))
 }

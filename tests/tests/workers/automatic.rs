@@ -164,7 +164,8 @@ fn an_order_that_follows_from_the_number_of_cpus_is_warned_of() {
     assert_eq!(warnings(1.into(), None), []);
 }
 
-/// Ranks on machines with other CPUs would have other numbers of shards, and read some data twice and some never.
+/// Ranks on machines with other CPUs would have other numbers of shards, and read some data twice and some
+/// never.
 #[test]
 fn ranks_do_not_find_their_numbers_of_shards() {
     let build = |workers: NumWorkers, shards: Option<usize>, world_size, group_size| {

@@ -28,8 +28,8 @@ impl Received {
         Self { dataset, in_order, batches: BTreeMap::new(), shards, turn: 0 }
     }
 
-    /// Notes that another iterator continues the epoch: it reads the rest of the shards that have ended for this
-    /// epoch only.
+    /// Notes that another iterator continues the epoch: it reads the rest of the shards that have ended for
+    /// this epoch only.
     pub(super) fn resume(&mut self) {
         for (_, after) in &mut self.shards {
             if *after == AfterFailure::EndsForEpoch {
