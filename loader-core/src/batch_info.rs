@@ -26,6 +26,8 @@ pub struct BatchInfo {
     /// Digest of the samples except the repeated ones; `None` without the option
     /// [`digest`](crate::Builder::digest).
     pub digest: Option<SampleDigest>,
+    /// True if the batch has failed and a resumed run reads it again.
+    pub(crate) is_read_again: bool,
 }
 
 impl BatchInfo {
@@ -51,7 +53,17 @@ impl BatchInfo {
         let bad_samples = bad.into_iter().map(|sample| for_user(sample, number, None)).collect();
         let samples = indices.len();
         repeated = repeated.min(samples);
-        Self { number, samples, indices, shard: None, worker, bad_samples, repeated, digest: None }
+        Self {
+            number,
+            samples,
+            indices,
+            shard: None,
+            worker,
+            bad_samples,
+            repeated,
+            digest: None,
+            is_read_again: false,
+        }
     }
 
     /// Describes a batch of the next `items` of a shard, from which the `bad` ones were left out.
@@ -64,8 +76,8 @@ impl BatchInfo {
     ) -> Self {
         let samples = narrow(items).saturating_sub(bad.len());
         let bad_samples = bad.into_iter().map(|sample| for_user(sample, number, Some(shard))).collect();
-        let (indices, shard, repeated, digest) = (Vec::new(), Some(shard), 0, None);
-        Self { number, indices, samples, shard, worker, bad_samples, repeated, digest }
+        let (indices, shard, repeated, digest, is_read_again) = (Vec::new(), Some(shard), 0, None, false);
+        Self { number, indices, samples, shard, worker, bad_samples, repeated, digest, is_read_again }
     }
 
     /// Sets the digest from the hashes of the samples, in their order. Returns false and sets nothing if the

@@ -270,7 +270,9 @@ impl DataProblem {
         match self {
             Self::NoCredentials | Self::Timeout { .. } | Self::Store(_) => true,
             // S3 reports requests that were sent too slowly, and credentials that have expired, as 400.
-            Self::Server { status } => !(401..500).contains(status) || matches!(status, 401 | 408 | 425 | 429),
+            Self::Server { status } => {
+                !(401..500).contains(status) || matches!(status, 401 | 408 | 425 | 429)
+            }
             Self::Unreadable(error) => is_outage_of_system(error),
             _ => false,
         }

@@ -232,7 +232,8 @@ impl Supply {
                 let number = shards.returned();
                 let samples = shards.advance(shard, end.position, end.snapshot);
                 shards.failed(shard, end.after);
-                BatchInfo::of_shard(number, shard, samples, Some(worker), bad)
+                let is_read_again = end.after == AfterFailure::EndsForEpoch;
+                BatchInfo { is_read_again, ..BatchInfo::of_shard(number, shard, samples, Some(worker), bad) }
             }
         }
     }

@@ -432,7 +432,8 @@ impl<B: Batch> Iterator for Iter<B> {
             }
             return None;
         };
-        self.steps += u64::from(info.is_some());
+        // A batch that a resumed run reads again counts then.
+        self.steps += u64::from(info.as_ref().is_some_and(|info| !info.is_read_again));
         let loaded = info.as_ref().filter(|_| batch.is_ok());
         let now = self.stopwatch.waited(asked, loaded, || self.inner.resource_use());
         self.stats.next_ends(asked, now, Some(loaded.map(|info| info.samples)));

@@ -120,6 +120,27 @@ fn a_dataset_that_cannot_be_opened_keeps_the_position() {
     }
 }
 
+#[test]
+fn a_batch_that_is_read_again_takes_one_step() {
+    let _watchdog = Watchdog::start();
+    let folder = tempfile::tempdir().unwrap();
+    let outage = folder.path().join("outage");
+    for workers in [0, 2] {
+        let dataset = Unavailable { outage: outage.clone(), in_setup: false };
+        let builder = DataLoader::stream(dataset).shards(1).batch_size(10).num_workers(workers);
+        let loader = builder.steps_per_epoch(10).build().unwrap();
+        std::fs::write(&outage, "").unwrap();
+        let mut state = loader.state();
+        for _ in 0..11 {
+            state = resume_during_outage(&loader, &state).1;
+        }
+        std::fs::remove_file(&outage).unwrap();
+        let mut batches = loader.resume(&state).unwrap();
+        assert_eq!(batches.by_ref().filter(Result::is_ok).count(), 10, "{workers} workers");
+        assert_eq!(batches.state().epoch(), 1);
+    }
+}
+
 /// `interleave` and `chain` open some of their streams in the middle of an epoch.
 #[test]
 fn a_nested_stream_that_cannot_be_opened_keeps_the_position() {

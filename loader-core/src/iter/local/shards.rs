@@ -138,10 +138,13 @@ impl<B> LocalShards<B> {
             Err(failure) => (None, Err(Error::from_failure(failure, number, None))),
         };
         let samples = self.shards.advance(shard, position, snapshot);
+        let mut info = BatchInfo::of_shard(number, shard, samples, None, bad);
         if batch.is_err() {
-            self.shards.failed(shard, self.reader.after_failure(shard));
+            let after = self.reader.after_failure(shard);
+            info.is_read_again = after == AfterFailure::EndsForEpoch;
+            self.shards.failed(shard, after);
         }
-        Some(digested(BatchInfo::of_shard(number, shard, samples, None, bad), batch))
+        Some(digested(info, batch))
     }
 
     /// True if there is another batch. This call loads it.
