@@ -145,7 +145,7 @@ pub enum Warning {
     /// A sample could not be loaded, and was skipped or replaced.
     #[error("{0}")]
     BadSample(BadSample),
-    /// A worker uses more memory of its own than `worker_memory_limit`. It ends before its next batch, and
+    /// A worker has allocated more private memory than `worker_memory_limit`. It ends before its next batch, and
     /// another process takes its place.
     #[error(
         "worker {worker} (pid {pid}) uses {resident} bytes of memory, but worker_memory_limit is {limit}; \

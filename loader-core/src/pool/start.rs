@@ -56,7 +56,7 @@ pub(crate) struct Launch {
     /// Maximum number of times that workers killed before they have answered are started again while a pool
     /// starts, for all of its workers together.
     pub(crate) start_retries: u32,
-    /// Maximum number of bytes of memory of a worker's own; shared memory does not count.
+    /// Maximum number of bytes of private memory that a worker allocates after its start.
     pub(crate) memory_limit: Option<u64>,
     pub(crate) warn: Warn,
 }
