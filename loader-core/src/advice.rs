@@ -119,14 +119,16 @@ impl fmt::Display for Advice {
                 write!(f, "{on_cpu:.0} % of it on a CPU; ")?;
                 write_gain(f, num_workers, more, gain)
             }
-            Self::IoBound { num_workers, more, gain, busy_share, on_cpu_share } => {
-                let (busy, off_cpu) = (percent(busy_share), percent(1.0 - on_cpu_share));
-                write!(f, "the workers are the bottleneck: they were busy for {busy:.0} % of the time, ")?;
-                write!(f, "and for {off_cpu:.0} % of that busy time they waited for disks, servers or ")?;
-                f.write_str("other programs; ")?;
+            Self::IoBound { num_workers, more, gain, on_cpu_share, .. } => {
+                let waiting = percent(1.0 - on_cpu_share);
+                write!(
+                    f,
+                    "the workers waited for disks, servers or other programs for {waiting:.0} % of their "
+                )?;
+                f.write_str("busy time; ")?;
                 if more == 0 {
                     const NO_GAIN: &str =
-                        "more workers did not raise the rate; read larger files, or use a cache";
+                        "more workers did not raise the rate; larger files, or a cache, would help";
                     return f.write_str(NO_GAIN);
                 }
                 write_gain(f, num_workers, more, gain)
@@ -184,15 +186,13 @@ mod tests {
         assert_eq!(text(computing, 1, 1), text(computing, 1, 8));
         assert_eq!(
             text(FIGURES, 1, 8),
-            "the workers are the bottleneck: they were busy for 100 % of the time, and for 75 % of that busy time \
-             they waited for disks, servers or other programs; 2 workers instead of 1 would raise the rate by up to \
-             100 %"
+            "the workers waited for disks, servers or other programs for 75 % of their busy time; 2 workers instead \
+             of 1 would raise the rate by up to 100 %"
         );
         assert_eq!(
             Advice::new(&FIGURES, 1, 8, true).to_string(),
-            "the workers are the bottleneck: they were busy for 100 % of the time, and for 75 % of that busy time \
-             they waited for disks, servers or other programs; more workers did not raise the rate; read larger \
-             files, or use a cache"
+            "the workers waited for disks, servers or other programs for 75 % of their busy time; more workers did \
+             not raise the rate; larger files, or a cache, would help"
         );
         let decoding = LoadFigures { cpu_seconds: 0.02, ..FIGURES };
         assert_eq!(
