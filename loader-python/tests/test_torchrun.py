@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import warnings
 
 import processes
 import pytest
@@ -89,6 +90,8 @@ def rust(rank):
     from the launcher because a config says so."""
     import loader
 
+    # The machine may have fewer CPUs than the ranks have workers.
+    warnings.filterwarnings("ignore", "num_workers is 2", RuntimeWarning)
     rows = loader.Csv(sys.argv[1])
     options = {"batch_size": 4, "shuffle": True, "seed": 3, "num_workers": 2}
     launched = loader.RustLoader(rows, launcher="auto", **options)

@@ -73,8 +73,9 @@ def _dumps(value: Any, arrays: ArrayFile) -> tuple[bytes, bool]:
     if cloudpickle is not None:
         try:
             return _pickle(value, arrays, cloudpickle.Pickler), False
-        except (pickle.PicklingError, TypeError, AttributeError) as error:
-            if problem is None and _has_importable_main():
+        except Exception as error:
+            is_of_a_global = isinstance(error, (pickle.PicklingError, TypeError, AttributeError))
+            if problem is None and is_of_a_global and _has_importable_main():
                 _warn_of_import(error)
             else:
                 problem = problem or error
