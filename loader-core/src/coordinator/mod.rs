@@ -301,8 +301,7 @@ impl Coordinator {
     /// Returns the user's position in the epoch; `None` once the end is known, unless a part of the epoch is left for
     /// a resumed run.
     pub(crate) fn position(&self) -> Option<Position> {
-        let is_over =
-            self.schedule.is_closed() && self.schedule.is_empty() && !self.supply.has_unread_shard();
+        let is_over = self.schedule.is_closed() && self.schedule.is_empty() && !self.supply.has_rest();
         (!is_over).then(|| self.supply.position(&self.schedule))
     }
 

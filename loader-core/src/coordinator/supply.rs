@@ -250,7 +250,7 @@ impl Supply {
 
     /// True if the user's position stays in the epoch at its end: the sampler has panicked, and so the rest of the
     /// epoch is unknown, or a shard was not read to its end.
-    pub(super) fn has_unread_shard(&self) -> bool {
+    pub(super) fn has_rest(&self) -> bool {
         match self {
             Self::Batches { plan, .. } => plan.has_failed(),
             Self::Shards { shards, .. } => shards.has_unread_shard(),
