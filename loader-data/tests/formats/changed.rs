@@ -23,7 +23,10 @@ fn assert_noticed<B: Batch>(content: &[u8], load: impl Fn(&Path, usize) -> DataL
         batches.next().unwrap().unwrap();
         OpenOptions::new().write(true).open(&path).unwrap().write_all(content).unwrap();
         let error = batches.find_map(Result::err).expect("the epoch ended without an error");
-        let Error::DatasetFailed { failure, .. } = &error else { panic!("{workers} workers: {error:?}") };
+        // A worker that opens its dataset only after the write finds it then.
+        let (Error::DatasetFailed { failure, .. } | Error::OpenFailed { failure, .. }) = &error else {
+            panic!("{workers} workers: {error:?}")
+        };
         let text = failure.chain.join(": ");
         assert!(text.contains("has changed since the dataset was opened"), "{workers} workers: {text}");
     }
