@@ -90,6 +90,8 @@ pub(crate) struct EpochFigures<'a> {
     samples: u64,
     /// How many of `samples` the rank repeats, so that all ranks have equally many.
     repeated: u64,
+    /// Bytes of shared memory that the batches took.
+    bytes: u64,
     seconds: f64,
     samples_per_second: f64,
     first_batch_seconds: Option<f64>,
@@ -187,6 +189,7 @@ impl<'a> Event<'a> {
             batches: report.batches,
             samples: report.samples,
             repeated: report.repeated,
+            bytes: report.bytes,
             seconds: report.elapsed.as_secs_f64(),
             samples_per_second: report.samples_per_second(),
             first_batch_seconds: report.first_batch.map(|after| after.as_secs_f64()),

@@ -18,6 +18,8 @@ pub struct BatchInfo {
     pub shard: Option<usize>,
     /// The worker that loaded it; `None` if the main process did.
     pub worker: Option<usize>,
+    /// Number of bytes of shared memory that its content takes; 0 if the main process loaded it.
+    pub bytes: u64,
     /// Samples of it that were skipped or replaced.
     pub bad_samples: Vec<BadSample>,
     /// Number of samples at the end of the batch that repeat those of another rank, so that all ranks load
@@ -59,6 +61,7 @@ impl BatchInfo {
             indices,
             shard: None,
             worker,
+            bytes: 0,
             bad_samples,
             repeated,
             digest: None,
@@ -76,8 +79,18 @@ impl BatchInfo {
     ) -> Self {
         let samples = narrow(items).saturating_sub(bad.len());
         let bad_samples = bad.into_iter().map(|sample| for_user(sample, number, Some(shard))).collect();
-        let (indices, shard, repeated, digest, is_read_again) = (Vec::new(), Some(shard), 0, None, false);
-        Self { number, indices, samples, shard, worker, bad_samples, repeated, digest, is_read_again }
+        Self {
+            number,
+            indices: Vec::new(),
+            samples,
+            shard: Some(shard),
+            worker,
+            bytes: 0,
+            bad_samples,
+            repeated: 0,
+            digest: None,
+            is_read_again: false,
+        }
     }
 
     /// Sets the digest from the hashes of the samples, in their order. Returns false and sets nothing if the

@@ -8,8 +8,9 @@ use serde::{Serialize, Serializer, ser::SerializeMap};
 /// Maximum number of samples in [`LoadTimes::slowest`].
 const MAX_SLOWEST: usize = 16;
 
-/// How long loading took in an epoch, from [`EpochReport::times`](crate::EpochReport::times): in the workers,
-/// or in main without workers. All times are wall-clock times. Batches that failed are not counted.
+/// How long loading took, from [`EpochReport::times`](crate::EpochReport::times) for an epoch (in the workers, or in
+/// main without workers), and from [`LoaderStats::times`](crate::LoaderStats::times) for all epochs of the workers.
+/// All times are wall-clock times. Batches that failed are not counted.
 ///
 /// The time of every batch is measured. Samples and phases are measured in profiled batches: a batch is
 /// profiled if the samples of the worker's previous batch took at least 50 µs on average, and otherwise one
@@ -17,7 +18,7 @@ const MAX_SLOWEST: usize = 16;
 ///
 /// Its `Display` is one line with the percentiles and the slowest sample; empty before the first batch.
 /// Serialised, all times are numbers of seconds.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LoadTimes {
     /// Time of each phase, in the profiled batches.

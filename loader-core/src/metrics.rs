@@ -13,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use loader_ipc::profile::Phase;
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
@@ -20,7 +21,8 @@ use nix::{
 
 use crate::{
     error::Error,
-    stats::{LoaderStats, SharedStats},
+    load_times::Percentiles,
+    stats::{LoaderStats, SharedStats, WorkerStats},
 };
 
 /// Maximum time for a client to send its request and to receive the answer.
@@ -188,6 +190,8 @@ fn metrics(stats: &LoaderStats) -> String {
     metric("epochs_total", "counter", "Epochs begun.", &one(stats.epochs as f64));
     metric("batches_total", "counter", "Batches returned.", &one(stats.batches as f64));
     metric("samples_total", "counter", "Samples returned.", &one(stats.samples as f64));
+    let bytes = stats.bytes as f64;
+    metric("batch_bytes_total", "counter", "Shared memory that returned batches took.", &one(bytes));
     metric("errors_total", "counter", "Errors returned.", &one(stats.errors as f64));
     let waiting = stats.waiting.as_secs_f64();
     metric("wait_seconds_total", "counter", "Time that the program has waited for batches.", &one(waiting));
@@ -202,7 +206,7 @@ fn metrics(stats: &LoaderStats) -> String {
     );
     let bytes = stats.shared_memory_bytes as f64;
     metric("shared_memory_bytes", "gauge", "Shared memory allocated for batches.", &one(bytes));
-    let of_workers = |value: fn(&crate::stats::WorkerStats) -> f64| {
+    let of_workers = |value: fn(&WorkerStats) -> f64| {
         let workers = stats.workers.iter().enumerate();
         workers
             .map(|(number, worker)| (format!("{{worker=\"{number}\"}}"), value(worker)))
@@ -219,12 +223,37 @@ fn metrics(stats: &LoaderStats) -> String {
         "Time that a worker has been in its current state on its current sample.",
         &age,
     );
+    let phases: Vec<_> =
+        stats.workers.iter().enumerate().flat_map(|(number, worker)| phases(number, worker)).collect();
+    let help = "Time that a worker has spent in a phase of loading, in the profiled batches.";
+    metric("worker_phase_seconds_total", "counter", help, &phases);
+    let help = "Times from a task to its report.";
+    metric("batch_load_seconds", "gauge", help, &percentiles(stats.times.batch));
+    let help = "Times in which the dataset returned a sample, in the profiled batches.";
+    metric("sample_load_seconds", "gauge", help, &percentiles(stats.times.sample));
     text
+}
+
+/// Returns the time of each phase of a worker, with its labels.
+fn phases(number: usize, worker: &WorkerStats) -> impl Iterator<Item = (String, f64)> {
+    let of = worker.phases;
+    Phase::ALL.into_iter().map(move |phase| {
+        (format!("{{worker=\"{number}\",phase=\"{}\"}}", phase.name()), of.of(phase).as_secs_f64())
+    })
+}
+
+/// Returns percentiles, with their labels.
+fn percentiles(of: Option<Percentiles>) -> Vec<(String, f64)> {
+    let Some(Percentiles { p50, p95, p99, .. }) = of else { return Vec::new() };
+    let one =
+        |(quantile, time): (&str, Duration)| (format!("{{quantile=\"{quantile}\"}}"), time.as_secs_f64());
+    [("0.5", p50), ("0.95", p95), ("0.99", p99)].into_iter().map(one).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::batch_info::BatchInfo;
 
     fn ask(address: SocketAddr, request: &str) -> String {
         let mut client = TcpStream::connect(address).unwrap();
@@ -238,16 +267,20 @@ mod tests {
     #[test]
     fn statistics_are_served_until_the_server_is_dropped() {
         let stats = Arc::new(SharedStats::default());
-        stats.epoch_begins();
+        stats.epoch_begins(0);
         let asked = Instant::now();
         stats.next_begins(asked);
-        stats.next_ends(asked, asked + Duration::from_millis(1500), Some(Some(64)));
+        let batch =
+            BatchInfo { bytes: 512, ..BatchInfo::of_indices(0, (0..64).collect(), 0, Some(0), Vec::new()) };
+        stats.next_ends(asked, asked + Duration::from_millis(1500), Some(Some(&batch)));
         let any = "127.0.0.1:0".parse().unwrap();
         let server = MetricsServer::start(any, Arc::clone(&stats)).unwrap();
         let address = server.address();
         let answer = ask(address, "GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
-        for line in ["loader_batches_total 1", "loader_samples_total 64", "loader_wait_seconds_total 1.5"] {
+        let lines =
+            ["batches_total 1", "samples_total 64", "batch_bytes_total 512", "wait_seconds_total 1.5"];
+        for line in lines.map(|line| format!("loader_{line}")) {
             assert!(answer.lines().any(|found| found == line), "no {line} in {answer}");
         }
         assert!(ask(address, "GET /other HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));

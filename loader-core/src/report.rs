@@ -33,6 +33,8 @@ pub struct EpochReport {
     pub samples: u64,
     /// Number of these samples that repeat those of another rank, so that all ranks load equally many.
     pub repeated: u64,
+    /// Number of bytes of shared memory that the content of these batches took; 0 without workers.
+    pub bytes: u64,
     /// Digest of these samples except the repeated ones; `None` without the option
     /// [`digest`](crate::Builder::digest). If the iterator was resumed, the digest in its
     /// [`State`](crate::State) is included, so this is the digest of the epoch so far.
@@ -244,6 +246,7 @@ pub(crate) struct Stopwatch {
     batches: u64,
     samples: u64,
     repeated: u64,
+    bytes: u64,
     digest: Option<SampleDigest>,
     errors: u64,
     bad_samples: Vec<BadSample>,
@@ -264,6 +267,7 @@ impl Stopwatch {
             batches: 0,
             samples: 0,
             repeated: 0,
+            bytes: 0,
             digest,
             errors: 0,
             bad_samples: Vec::new(),
@@ -313,6 +317,7 @@ impl Stopwatch {
                 self.batches += 1;
                 self.samples += batch.samples as u64;
                 self.repeated += batch.repeated as u64;
+                self.bytes += batch.bytes;
                 if let (Some(digest), Some(of_batch)) = (&mut self.digest, batch.digest) {
                     *digest += of_batch;
                 }
@@ -375,6 +380,7 @@ impl Stopwatch {
             batches: self.batches,
             samples: self.samples,
             repeated: self.repeated,
+            bytes: self.bytes,
             digest: self.digest,
             errors: self.errors,
             restarts: 0,

@@ -10,10 +10,14 @@ use std::{
 
 use loader_ipc::{
     control::{ControlPage, WorkerSnapshot, WorkerState},
-    profile::nanos,
+    profile::{Profile, nanos},
 };
 
-use crate::warning::{Warn, Warning};
+use crate::{
+    batch_info::BatchInfo,
+    load_times::{LoadTimes, PhaseTimes},
+    warning::{Warn, Warning},
+};
 
 /// Statistics of a loader since `build()`, over all epochs and iterators, from
 /// [`DataLoader::stats`](crate::DataLoader::stats).
@@ -26,6 +30,8 @@ pub struct LoaderStats {
     pub batches: u64,
     /// Number of samples in these batches.
     pub samples: u64,
+    /// Number of bytes of shared memory that the content of these batches took; 0 without workers.
+    pub bytes: u64,
     /// Number of errors returned.
     pub errors: u64,
     /// Time that the program has waited in `next`, with the current call and the first batch of each epoch.
@@ -41,6 +47,9 @@ pub struct LoaderStats {
     /// Statistics of each worker of the last pool, by its number; empty without workers, and after the pool has
     /// ended.
     pub workers: Vec<WorkerStats>,
+    /// Times that these workers have measured since the pool was started, with the slowest samples of the epoch that
+    /// began last; without values if `workers` is empty.
+    pub times: LoadTimes,
 }
 
 /// Statistics of a worker since its pool was started.
@@ -62,6 +71,8 @@ pub struct WorkerStats {
     pub samples: u64,
     /// Time spent loading batches.
     pub busy: Duration,
+    /// Time of each phase, in the profiled batches; see [`LoadTimes`].
+    pub phases: PhaseTimes,
 }
 
 /// Reads the statistics of a loader on a thread that the loader need not outlive, from
@@ -81,8 +92,11 @@ impl StatsReader {
 pub(crate) struct SharedStats {
     built: Instant,
     epochs: AtomicU64,
+    /// Number of the epoch that began last.
+    epoch: AtomicU64,
     batches: AtomicU64,
     samples: AtomicU64,
+    bytes: AtomicU64,
     errors: AtomicU64,
     waiting_nanos: AtomicU64,
     /// Nanoseconds from `built` to the current call of `next`; 0 outside of `next`. With several iterators at
@@ -103,8 +117,10 @@ impl Default for SharedStats {
         Self {
             built: Instant::now(),
             epochs: AtomicU64::new(0),
+            epoch: AtomicU64::new(0),
             batches: AtomicU64::new(0),
             samples: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             waiting_nanos: AtomicU64::new(0),
             in_next_since: AtomicU64::new(0),
@@ -122,13 +138,14 @@ impl SharedStats {
     pub(crate) fn read(&self) -> LoaderStats {
         let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
         let (page, workers) = self.workers.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let workers = page.upgrade().map_or_else(Vec::new, |page| {
-            (0..workers).map(|worker| WorkerStats::new(&page.read(worker))).collect()
-        });
+        let (workers, times) = page
+            .upgrade()
+            .map_or_else(Default::default, |page| of_workers(&page, workers, load(&self.epoch)));
         LoaderStats {
             epochs: load(&self.epochs),
             batches: load(&self.batches),
             samples: load(&self.samples),
+            bytes: load(&self.bytes),
             errors: load(&self.errors),
             waiting: Duration::from_nanos(self.waiting()),
             restarts: load(&self.restarts),
@@ -136,6 +153,7 @@ impl SharedStats {
             ready_batches: load(&self.ready_batches),
             shared_memory_bytes: load(&self.shared_memory_bytes),
             workers,
+            times,
         }
     }
 
@@ -165,8 +183,9 @@ impl SharedStats {
         })
     }
 
-    pub(crate) fn epoch_begins(&self) {
+    pub(crate) fn epoch_begins(&self, epoch: u64) {
         add(&self.epochs, 1);
+        self.epoch.store(epoch, Ordering::Relaxed);
     }
 
     /// Notes the workers that an iterator uses.
@@ -179,17 +198,17 @@ impl SharedStats {
         self.in_next_since.store(self.nanos_at(asked).max(1), Ordering::Relaxed);
     }
 
-    /// Notes that `next`, called at `asked`, returns `now`: a batch with a number of samples, an error
-    /// (`Some(None)`), or the end (`None`).
-    pub(crate) fn next_ends(&self, asked: Instant, now: Instant, returned: Option<Option<usize>>) {
+    /// Notes that `next`, called at `asked`, returns `now`: a batch, an error (`Some(None)`), or the end (`None`).
+    pub(crate) fn next_ends(&self, asked: Instant, now: Instant, returned: Option<Option<&BatchInfo>>) {
         self.in_next_since.store(0, Ordering::Relaxed);
         // Release: who sees this sum sees that the call has ended.
         self.waiting_nanos
             .fetch_add(self.nanos_at(now).saturating_sub(self.nanos_at(asked)), Ordering::Release);
         match returned {
-            Some(Some(samples)) => {
+            Some(Some(batch)) => {
                 add(&self.batches, 1);
-                add(&self.samples, samples as u64);
+                add(&self.samples, batch.samples as u64);
+                add(&self.bytes, batch.bytes);
             }
             Some(None) => add(&self.errors, 1),
             None => {}
@@ -207,11 +226,21 @@ impl SharedStats {
     }
 }
 
+/// Returns the statistics of the first `workers` workers of `page`, and their times, with the slowest samples of
+/// `epoch`.
+fn of_workers(page: &ControlPage, workers: usize, epoch: u64) -> (Vec<WorkerStats>, LoadTimes) {
+    let profiles: Vec<_> = (0..workers).map(|worker| page.area_of(worker).read()).collect();
+    let stats = profiles.iter().enumerate();
+    let stats = stats.map(|(worker, profile)| WorkerStats::new(&page.read(worker), profile)).collect();
+    let slowest = (0..workers).flat_map(|worker| page.area_of(worker).slowest(epoch));
+    (stats, LoadTimes::new(&profiles, slowest))
+}
+
 impl WorkerStats {
-    fn new(snapshot: &WorkerSnapshot) -> Self {
+    fn new(snapshot: &WorkerSnapshot, profile: &Profile) -> Self {
         let WorkerSnapshot { state, age, task: batch, sample, batches, samples, busy, .. } = *snapshot;
         let index = usize::try_from(sample).unwrap_or(usize::MAX);
-        Self { state, age, batch, index, batches, samples, busy }
+        Self { state, age, batch, index, batches, samples, busy, phases: PhaseTimes::new(profile) }
     }
 }
 

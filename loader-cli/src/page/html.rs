@@ -84,11 +84,11 @@ fn epochs(epochs: &[EpochReport]) -> Markup {
         h2 { "Epochs" }
         p.note {
             "Waiting: time after the first batch that the program waited, and its share. Ready: mean number of batches that were \
-             loaded and not asked for yet."
+             loaded and not asked for yet. MB/s: shared memory that the batches of a second took, in millions of bytes."
         }
         div.wide { table {
             thead { tr {
-                @for name in ["epoch", "batches", "samples", "time", "samples/s", "first batch", "waiting", "share", "ready", "restarts", "errors", "bad samples"] {
+                @for name in ["epoch", "batches", "samples", "time", "samples/s", "MB/s", "first batch", "waiting", "share", "ready", "restarts", "errors", "bad samples"] {
                     th scope="col" { (name) }
                 }
             } }
@@ -100,6 +100,7 @@ fn epochs(epochs: &[EpochReport]) -> Markup {
                     td { (report.samples) }
                     td { (time(report.elapsed)) }
                     td { (format!("{:.0}", report.samples_per_second())) }
+                    td { (megabytes_per_second(report)) }
                     td { (report.first_batch.map(time).unwrap_or_default()) }
                     td { (time(report.waiting)) }
                     td { (percent(report.waiting, steady)) }
@@ -112,6 +113,12 @@ fn epochs(epochs: &[EpochReport]) -> Markup {
         } }
         @if epochs.len() > MAX_PLOTTED { p.note { "The last " (MAX_PLOTTED) " epochs follow in detail." } }
     }
+}
+
+/// Returns the rate at which batches came through shared memory; empty without workers.
+fn megabytes_per_second(report: &EpochReport) -> String {
+    let rate = report.bytes as f64 / 1e6 / report.elapsed.as_secs_f64();
+    if report.bytes == 0 { String::new() } else { format!("{rate:.1}") }
 }
 
 fn epoch(report: &EpochReport) -> Markup {

@@ -82,6 +82,7 @@ fn assert_epoch(epoch: &Value) {
         "batches",
         "samples",
         "repeated",
+        "bytes",
         "seconds",
         "samples_per_second",
         "first_batch_seconds",

@@ -176,7 +176,7 @@ impl<B: Batch> Iter<B> {
         }
         .map(|pass| pass.of_iterator(self.warn.clone()));
         self.stats = Arc::clone(stats);
-        stats.epoch_begins();
+        stats.epoch_begins(self.epoch());
         tracing_events::epoch_began(self.epoch(), self.num_workers());
         if let Inner::Workers(iter) = &self.inner {
             iter.publish_to(stats);
@@ -436,7 +436,7 @@ impl<B: Batch> Iterator for Iter<B> {
         self.steps += u64::from(info.as_ref().is_some_and(|info| !info.is_read_again));
         let loaded = info.as_ref().filter(|_| batch.is_ok());
         let now = self.stopwatch.waited(asked, loaded, || self.inner.resource_use());
-        self.stats.next_ends(asked, now, Some(loaded.map(|info| info.samples)));
+        self.stats.next_ends(asked, now, Some(loaded));
         self.trace_step(asked, now, info.as_ref(), batch.as_ref().err());
         if self.stopwatch.is_count_due(now)
             && let Inner::Workers(iter) = &self.inner

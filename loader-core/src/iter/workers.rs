@@ -318,11 +318,13 @@ fn next_batch<B: Batch>(
     let Team { coordinator, decoding, trace, last_task, .. } = team;
     *last_task = Some(taken.task());
     let trace = trace.as_ref().filter(|trace| trace.is_continuous()).map(|trace| (trace, Instant::now()));
-    let Opened { end, hashes, mut batch, bad } = decoding.measure(|| open(coordinator, &taken, outcome));
+    let Opened { end, hashes, mut batch, bytes, bad } =
+        decoding.measure(|| open(coordinator, &taken, outcome));
     if let Some((trace, started)) = trace {
         trace.decoded(started, taken.batch());
     }
     let mut info = team.coordinator.returned(taken, end, bad);
+    info.bytes = bytes;
     if let Some(hashes) = hashes
         && !info.set_digest(&hashes)
     {
@@ -343,13 +345,15 @@ struct Opened<B> {
     hashes: Option<Vec<u128>>,
     /// `None` if all samples of the batch were left out.
     batch: Result<Option<B>, Error>,
+    /// Number of bytes that the batch takes in its slot.
+    bytes: u64,
     bad: Vec<BadSampleRecord>,
 }
 
 /// Decodes the batch of an outcome. Its tensors stay in the slot.
 fn open<B: Batch>(coordinator: &Coordinator, taken: &Taken, outcome: Outcome) -> Opened<B> {
     let (worker, batch) = (taken.worker(), taken.batch());
-    let failed = |end, error| Opened { end, hashes: None, batch: Err(error), bad: Vec::new() };
+    let failed = |end, error| Opened { end, hashes: None, batch: Err(error), bytes: 0, bad: Vec::new() };
     let (lease, encoded, held, position, bad) = match outcome {
         // Main does not know where the lost batch ends in its shard. A resumed run begins with this batch.
         Outcome::Lost(error) => {
@@ -361,7 +365,7 @@ fn open<B: Batch>(coordinator: &Coordinator, taken: &Taken, outcome: Outcome) ->
         }
         Outcome::AllSamplesBad { position, bad } => {
             let end = ShardEnd { position, ..ShardEnd::default() };
-            return Opened { end, hashes: None, batch: Ok(None), bad };
+            return Opened { end, hashes: None, batch: Ok(None), bytes: 0, bad };
         }
         Outcome::Batch { lease, encoded, held, position, bad } => (lease, encoded, held, position, bad),
     };
@@ -384,5 +388,5 @@ fn open<B: Batch>(coordinator: &Coordinator, taken: &Taken, outcome: Outcome) ->
         Ok((hashes, (snapshot, batch))) => (hashes, snapshot, Ok(Some(batch))),
         Err(error) => (None, None, Err(error)),
     };
-    Opened { end: ShardEnd { position, snapshot, ..ShardEnd::default() }, hashes, batch, bad }
+    Opened { end: ShardEnd { position, snapshot, ..ShardEnd::default() }, hashes, batch, bytes: used, bad }
 }

@@ -141,6 +141,8 @@ fn any_thread_can_read_the_statistics_and_the_metrics() {
     assert_eq!((stats.batches, stats.samples), (rest as u64 + 1, SAMPLES as u64));
     assert_eq!(stats.restarts, 1);
     assert!(stats.waiting >= 20 * TICK);
+    assert_eq!(stats.bytes, batches.report().bytes);
+    assert!(stats.bytes >= 8 * SAMPLES as u64, "a sample has 8 bytes: {}", stats.bytes);
     let lines = [
         format!("loader_batches_total {}", stats.batches),
         format!("loader_restarts_total {}", stats.restarts),
@@ -152,7 +154,13 @@ fn any_thread_can_read_the_statistics_and_the_metrics() {
     // The workers of a new epoch are shown from its beginning on.
     let mut batches = loader.iter().unwrap();
     batches.next().unwrap().unwrap();
-    assert_eq!(loader.stats().workers.len(), 2);
+    let stats = loader.stats();
+    assert_eq!(stats.workers.len(), 2);
+    // The next batches may have been loaded too.
+    let times = stats.times.batch.expect("a batch was loaded");
+    assert!(times.count >= 1 && times.p50 >= TICK, "{times:?}");
+    assert!(stats.workers.iter().map(|worker| worker.phases.read).sum::<Duration>() >= TICK, "{stats:?}");
+    assert!(!stats.times.slowest.is_empty());
 }
 
 #[test]
