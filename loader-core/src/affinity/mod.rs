@@ -1,11 +1,13 @@
 //! The CPUs to which workers are bound.
 //!
-//! `topology` reads the NUMA nodes and cores of the machine and divides them; this file decides which CPUs a
-//! process may use, and gives each worker its set. `loader-ipc` binds the process when it starts it.
+//! `topology` reads the NUMA nodes and cores of the machine and divides them, `gpus` reads which CPUs are near a GPU;
+//! this file decides which CPUs a process may use, and gives each worker its set. `loader-ipc` binds the process when
+//! it starts it.
 
+mod gpus;
 mod topology;
 
-use std::io;
+use std::{io, path::Path};
 
 use loader_ipc::cpu_set::CpuSet;
 
@@ -56,7 +58,7 @@ impl WorkerCpus {
         let allowed = CpuSet::allowed().map_err(system)?;
         let own = || CpuSet::of_this_thread().map_err(system);
         let share = || match local.rank_and_size() {
-            Some((rank, ranks)) => Topology::of(&allowed).part(rank, ranks),
+            Some((rank, ranks)) => part(&allowed, rank, ranks),
             None => allowed.clone(),
         };
         let single = |order: fn(&Topology) -> Vec<usize>| -> Result<Vec<CpuSet>, Error> {
@@ -104,6 +106,15 @@ impl WorkerCpus {
     /// Number of CPUs for the workers together, at most the control group's quota.
     pub(crate) fn count(&self) -> usize {
         self.count
+    }
+}
+
+/// Returns the CPUs of process `rank` of `ranks` on this machine, near its GPU if the system tells where that is.
+fn part(allowed: &CpuSet, rank: usize, ranks: usize) -> CpuSet {
+    let near = || gpus::near(Path::new(gpus::DEVICES), allowed, rank, ranks);
+    match (!gpus::are_chosen()).then(near).flatten() {
+        Some((near, rank, ranks)) => Topology::of(&near).part(rank, ranks),
+        None => Topology::of(allowed).part(rank, ranks),
     }
 }
 
