@@ -18,7 +18,8 @@ pub struct BatchInfo {
     pub shard: Option<usize>,
     /// The worker that loaded it; `None` if the main process did.
     pub worker: Option<usize>,
-    /// Number of bytes of shared memory that its content takes; 0 if the main process loaded it.
+    /// Number of bytes of shared memory that it takes, with padding and with tensors that collation has discarded; 0 if
+    /// the main process loaded it.
     pub bytes: u64,
     /// Samples of it that were skipped or replaced.
     pub bad_samples: Vec<BadSample>,

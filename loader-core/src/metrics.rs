@@ -178,76 +178,90 @@ fn request(client: &mut TcpStream, deadline: Instant) -> io::Result<Vec<u8>> {
 
 /// Formats statistics as Prometheus reads them.
 fn metrics(stats: &LoaderStats) -> String {
-    let mut text = String::new();
-    let mut metric = |name: &str, kind: &str, help: &str, values: &[(String, f64)]| {
+    let mut text = Text::default();
+    text.counter("epochs", "Epochs begun.", stats.epochs as f64);
+    text.counter("batches", "Batches returned.", stats.batches as f64);
+    text.counter("samples", "Samples returned.", stats.samples as f64);
+    let help = "Bytes of shared memory that the returned batches took.";
+    text.counter("batch_bytes", help, stats.bytes as f64);
+    text.counter("errors", "Errors returned.", stats.errors as f64);
+    let help = "Time that the program has waited for batches.";
+    text.counter("wait_seconds", help, stats.waiting.as_secs_f64());
+    text.counter("restarts", "Workers that were replaced.", stats.restarts as f64);
+    text.counter("bad_samples", "Samples that were skipped or replaced.", stats.bad_samples as f64);
+    let help = "Batches that workers have loaded and the program has not received.";
+    text.metric("ready_batches", "gauge", help, [(String::new(), stats.ready_batches as f64)]);
+    let help = "Shared memory allocated for batches.";
+    text.metric("shared_memory_bytes", "gauge", help, [(String::new(), stats.shared_memory_bytes as f64)]);
+    text.workers(stats);
+    text.0
+}
+
+/// The text of an answer.
+#[derive(Default)]
+struct Text(String);
+
+impl Text {
+    /// Writes what is known of each worker of the current pool.
+    fn workers(&mut self, stats: &LoaderStats) {
+        let of_each = |value: fn(&WorkerStats) -> f64| {
+            let workers = stats.workers.iter().enumerate();
+            workers.map(move |(number, worker)| (format!("{{worker=\"{number}\"}}"), value(worker)))
+        };
+        let help = "Time that a worker has spent on batches.";
+        self.metric(
+            "worker_busy_seconds_total",
+            "counter",
+            help,
+            of_each(|worker| worker.busy.as_secs_f64()),
+        );
+        let help = "Batches that a worker has loaded.";
+        self.metric("worker_batches_total", "counter", help, of_each(|worker| worker.batches as f64));
+        let help = "Time that a worker has been in its current state on its current sample.";
+        self.metric("worker_state_seconds", "gauge", help, of_each(|worker| worker.age.as_secs_f64()));
+        let help = "Batches whose phases and samples were measured.";
+        self.counter("profiled_batches", help, stats.times.profiled_batches as f64);
+        let phases = stats.workers.iter().enumerate().flat_map(|(number, worker)| {
+            Phase::ALL.into_iter().map(move |phase| {
+                let labels = format!("{{worker=\"{number}\",phase=\"{}\"}}", phase.name());
+                (labels, worker.phases.of(phase).as_secs_f64())
+            })
+        });
+        let help = "Time that a worker has spent in a phase of loading, measured in profiled batches.";
+        self.metric("worker_phase_seconds_total", "counter", help, phases);
+        self.summary("batch_load_seconds", "Time in which a worker loads a batch.", stats.times.batch);
+        let help = "Time in which the dataset loads a sample, measured in profiled batches.";
+        self.summary("sample_load_seconds", help, stats.times.sample);
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: f64) {
+        self.metric(&format!("{name}_total"), "counter", help, [(String::new(), value)]);
+    }
+
+    /// Writes percentiles.
+    fn summary(&mut self, name: &str, help: &str, of: Option<Percentiles>) {
+        let Some(Percentiles { count, p50, p95, p99 }) = of else { return };
+        let quantiles = [("0.5", p50), ("0.95", p95), ("0.99", p99)];
+        let quantiles =
+            quantiles.map(|(quantile, time)| (format!("{{quantile=\"{quantile}\"}}"), time.as_secs_f64()));
+        let count = ("_count".to_owned(), count as f64);
+        self.metric(name, "summary", help, quantiles.into_iter().chain([count]));
+    }
+
+    /// Writes a metric with its values, each with what follows the name.
+    fn metric(
+        &mut self,
+        name: &str,
+        kind: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (String, f64)>,
+    ) {
         // Writing to a `String` cannot fail.
-        let _ = writeln!(text, "# HELP loader_{name} {help}\n# TYPE loader_{name} {kind}");
+        let _ = writeln!(self.0, "# HELP loader_{name} {help}\n# TYPE loader_{name} {kind}");
         for (labels, value) in values {
-            let _ = writeln!(text, "loader_{name}{labels} {value}");
+            let _ = writeln!(self.0, "loader_{name}{labels} {value}");
         }
-    };
-    let one = |value: f64| [(String::new(), value)];
-    metric("epochs_total", "counter", "Epochs begun.", &one(stats.epochs as f64));
-    metric("batches_total", "counter", "Batches returned.", &one(stats.batches as f64));
-    metric("samples_total", "counter", "Samples returned.", &one(stats.samples as f64));
-    let bytes = stats.bytes as f64;
-    metric("batch_bytes_total", "counter", "Shared memory that returned batches took.", &one(bytes));
-    metric("errors_total", "counter", "Errors returned.", &one(stats.errors as f64));
-    let waiting = stats.waiting.as_secs_f64();
-    metric("wait_seconds_total", "counter", "Time that the program has waited for batches.", &one(waiting));
-    metric("restarts_total", "counter", "Workers that were replaced.", &one(stats.restarts as f64));
-    let bad = stats.bad_samples as f64;
-    metric("bad_samples_total", "counter", "Samples that were skipped or replaced.", &one(bad));
-    metric(
-        "ready_batches",
-        "gauge",
-        "Batches that workers have loaded and the program has not received.",
-        &one(stats.ready_batches as f64),
-    );
-    let bytes = stats.shared_memory_bytes as f64;
-    metric("shared_memory_bytes", "gauge", "Shared memory allocated for batches.", &one(bytes));
-    let of_workers = |value: fn(&WorkerStats) -> f64| {
-        let workers = stats.workers.iter().enumerate();
-        workers
-            .map(|(number, worker)| (format!("{{worker=\"{number}\"}}"), value(worker)))
-            .collect::<Vec<_>>()
-    };
-    let busy = of_workers(|worker| worker.busy.as_secs_f64());
-    metric("worker_busy_seconds_total", "counter", "Time that a worker has spent on batches.", &busy);
-    let batches = of_workers(|worker| worker.batches as f64);
-    metric("worker_batches_total", "counter", "Batches that a worker has loaded.", &batches);
-    let age = of_workers(|worker| worker.age.as_secs_f64());
-    metric(
-        "worker_state_seconds",
-        "gauge",
-        "Time that a worker has been in its current state on its current sample.",
-        &age,
-    );
-    let phases: Vec<_> =
-        stats.workers.iter().enumerate().flat_map(|(number, worker)| phases(number, worker)).collect();
-    let help = "Time that a worker has spent in a phase of loading, in the profiled batches.";
-    metric("worker_phase_seconds_total", "counter", help, &phases);
-    let help = "Times from a task to its report.";
-    metric("batch_load_seconds", "gauge", help, &percentiles(stats.times.batch));
-    let help = "Times in which the dataset returned a sample, in the profiled batches.";
-    metric("sample_load_seconds", "gauge", help, &percentiles(stats.times.sample));
-    text
-}
-
-/// Returns the time of each phase of a worker, with its labels.
-fn phases(number: usize, worker: &WorkerStats) -> impl Iterator<Item = (String, f64)> {
-    let of = worker.phases;
-    Phase::ALL.into_iter().map(move |phase| {
-        (format!("{{worker=\"{number}\",phase=\"{}\"}}", phase.name()), of.of(phase).as_secs_f64())
-    })
-}
-
-/// Returns percentiles, with their labels.
-fn percentiles(of: Option<Percentiles>) -> Vec<(String, f64)> {
-    let Some(Percentiles { p50, p95, p99, .. }) = of else { return Vec::new() };
-    let one =
-        |(quantile, time): (&str, Duration)| (format!("{{quantile=\"{quantile}\"}}"), time.as_secs_f64());
-    [("0.5", p50), ("0.95", p95), ("0.99", p99)].into_iter().map(one).collect()
+    }
 }
 
 #[cfg(test)]
@@ -267,7 +281,7 @@ mod tests {
     #[test]
     fn statistics_are_served_until_the_server_is_dropped() {
         let stats = Arc::new(SharedStats::default());
-        stats.epoch_begins(0);
+        stats.epoch_begins();
         let asked = Instant::now();
         stats.next_begins(asked);
         let batch =

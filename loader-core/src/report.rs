@@ -33,7 +33,7 @@ pub struct EpochReport {
     pub samples: u64,
     /// Number of these samples that repeat those of another rank, so that all ranks load equally many.
     pub repeated: u64,
-    /// Number of bytes of shared memory that the content of these batches took; 0 without workers.
+    /// Number of bytes of shared memory that these batches took; 0 without workers.
     pub bytes: u64,
     /// Digest of these samples except the repeated ones; `None` without the option
     /// [`digest`](crate::Builder::digest). If the iterator was resumed, the digest in its

@@ -19,8 +19,8 @@ use crate::{
     warning::{Warn, Warning},
 };
 
-/// Statistics of a loader since `build()`, over all epochs and iterators, from
-/// [`DataLoader::stats`](crate::DataLoader::stats).
+/// Statistics of a loader from [`DataLoader::stats`](crate::DataLoader::stats): since `build()`, over all epochs and
+/// iterators, except `workers` and `times`, which begin with the workers that were started last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LoaderStats {
@@ -30,7 +30,7 @@ pub struct LoaderStats {
     pub batches: u64,
     /// Number of samples in these batches.
     pub samples: u64,
-    /// Number of bytes of shared memory that the content of these batches took; 0 without workers.
+    /// Number of bytes of shared memory that these batches took; 0 without workers.
     pub bytes: u64,
     /// Number of errors returned.
     pub errors: u64,
@@ -44,11 +44,11 @@ pub struct LoaderStats {
     pub ready_batches: u64,
     /// Bytes of shared memory that were allocated for batches then.
     pub shared_memory_bytes: u64,
-    /// Statistics of each worker of the last pool, by its number; empty without workers, and after the pool has
-    /// ended.
+    /// Statistics of each worker of the last pool, by its number, with workers that are parked; empty without workers,
+    /// and after the pool has ended.
     pub workers: Vec<WorkerStats>,
-    /// Times that these workers have measured since the pool was started, with the slowest samples of the epoch that
-    /// began last; without values if `workers` is empty.
+    /// What these workers have measured since the pool was started. `slowest` has only samples of the epoch that they
+    /// load. Without values if `workers` is empty.
     pub times: LoadTimes,
 }
 
@@ -92,8 +92,6 @@ impl StatsReader {
 pub(crate) struct SharedStats {
     built: Instant,
     epochs: AtomicU64,
-    /// Number of the epoch that began last.
-    epoch: AtomicU64,
     batches: AtomicU64,
     samples: AtomicU64,
     bytes: AtomicU64,
@@ -108,8 +106,8 @@ pub(crate) struct SharedStats {
     bad_samples: AtomicU64,
     ready_batches: AtomicU64,
     shared_memory_bytes: AtomicU64,
-    /// The control page of the workers that were started last, and the number of workers.
-    workers: Mutex<(Weak<ControlPage>, usize)>,
+    /// The workers whose iterator counted its ready batches last.
+    workers: Mutex<PublishedWorkers>,
 }
 
 impl Default for SharedStats {
@@ -117,7 +115,6 @@ impl Default for SharedStats {
         Self {
             built: Instant::now(),
             epochs: AtomicU64::new(0),
-            epoch: AtomicU64::new(0),
             batches: AtomicU64::new(0),
             samples: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
@@ -137,10 +134,7 @@ impl Default for SharedStats {
 impl SharedStats {
     pub(crate) fn read(&self) -> LoaderStats {
         let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
-        let (page, workers) = self.workers.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let (workers, times) = page
-            .upgrade()
-            .map_or_else(Default::default, |page| of_workers(&page, workers, load(&self.epoch)));
+        let (workers, times) = self.workers.lock().unwrap_or_else(PoisonError::into_inner).clone().read();
         LoaderStats {
             epochs: load(&self.epochs),
             batches: load(&self.batches),
@@ -183,14 +177,14 @@ impl SharedStats {
         })
     }
 
-    pub(crate) fn epoch_begins(&self, epoch: u64) {
+    pub(crate) fn epoch_begins(&self) {
         add(&self.epochs, 1);
-        self.epoch.store(epoch, Ordering::Relaxed);
     }
 
-    /// Notes the workers that an iterator uses.
-    pub(crate) fn set_workers(&self, page: &Arc<ControlPage>, workers: usize) {
-        *self.workers.lock().unwrap_or_else(PoisonError::into_inner) = (Arc::downgrade(page), workers);
+    /// Notes the first `count` workers of `page`, which load `epoch`.
+    pub(crate) fn set_workers(&self, page: &Arc<ControlPage>, count: usize, epoch: u64) {
+        let workers = PublishedWorkers { page: Arc::downgrade(page), count, epoch };
+        *self.workers.lock().unwrap_or_else(PoisonError::into_inner) = workers;
     }
 
     /// Notes that the program calls `next` at `asked`.
@@ -226,14 +220,25 @@ impl SharedStats {
     }
 }
 
-/// Returns the statistics of the first `workers` workers of `page`, and their times, with the slowest samples of
-/// `epoch`.
-fn of_workers(page: &ControlPage, workers: usize, epoch: u64) -> (Vec<WorkerStats>, LoadTimes) {
-    let profiles: Vec<_> = (0..workers).map(|worker| page.area_of(worker).read()).collect();
-    let stats = profiles.iter().enumerate();
-    let stats = stats.map(|(worker, profile)| WorkerStats::new(&page.read(worker), profile)).collect();
-    let slowest = (0..workers).flat_map(|worker| page.area_of(worker).slowest(epoch));
-    (stats, LoadTimes::new(&profiles, slowest))
+/// Workers of an iterator, whose areas on the control page are reserved.
+#[derive(Debug, Clone, Default)]
+struct PublishedWorkers {
+    page: Weak<ControlPage>,
+    count: usize,
+    /// Number of the epoch that they load.
+    epoch: u64,
+}
+
+impl PublishedWorkers {
+    /// Returns the statistics of each worker, and the times of all of them.
+    fn read(&self) -> (Vec<WorkerStats>, LoadTimes) {
+        let Some(page) = self.page.upgrade() else { return Default::default() };
+        let profiles: Vec<_> = (0..self.count).map(|worker| page.area_of(worker).read()).collect();
+        let stats = profiles.iter().enumerate();
+        let stats = stats.map(|(worker, profile)| WorkerStats::new(&page.read(worker), profile)).collect();
+        let slowest = (0..self.count).flat_map(|worker| page.area_of(worker).slowest(self.epoch));
+        (stats, LoadTimes::new(&profiles, slowest))
+    }
 }
 
 impl WorkerStats {

@@ -84,7 +84,7 @@ fn epochs(epochs: &[EpochReport]) -> Markup {
         h2 { "Epochs" }
         p.note {
             "Waiting: time after the first batch that the program waited, and its share. Ready: mean number of batches that were \
-             loaded and not asked for yet. MB/s: shared memory that the batches of a second took, in millions of bytes."
+             loaded and not asked for yet. MB/s: millions of bytes of shared memory that the batches took, divided by the time of the epoch."
         }
         div.wide { table {
             thead { tr {

@@ -1,136 +1,176 @@
-//! Which CPUs are near the GPU of each process, as the kernel lists PCI devices.
+//! Which CPUs are near the GPU of a process, as the kernel lists PCI devices.
 
-use std::{
-    collections::BTreeMap,
-    env, fs,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use loader_ipc::cpu_set::CpuSet;
 
-/// The folder with a folder per PCI device.
+/// The folder in which the kernel lists PCI devices.
 pub(super) const DEVICES: &str = "/sys/bus/pci/devices";
 /// PCI vendors of GPUs for computation: NVIDIA and AMD.
 const VENDORS: [&str; 2] = ["0x10de", "0x1002"];
-/// PCI classes of GPUs: VGA, 3D, and processing accelerators.
-const CLASSES: [&str; 3] = ["0x0300", "0x0302", "0x1200"];
-/// Variables that choose GPUs. Their numbers need not be those of the kernel's list.
-const VARIABLES: [&str; 3] = ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"];
+/// PCI classes of GPUs: VGA, 3D and other display controllers, and processing accelerators.
+const CLASSES: [&str; 4] = ["0x0300", "0x0302", "0x0380", "0x1200"];
+/// Variables that list the numbers of the GPUs that a process may use.
+const VISIBLE_GPUS: [&str; 4] =
+    ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"];
+/// The variable that lists the GPUs of a container, which sees all GPUs of the machine in [`DEVICES`].
+const GPUS_OF_CONTAINER: &str = "NVIDIA_VISIBLE_DEVICES";
 
-/// True if a variable chooses the GPUs of this process, so that it may not use the GPU of its number.
-pub(super) fn are_chosen() -> bool {
-    VARIABLES.iter().any(|name| env::var_os(name).is_some_and(|value| !value.is_empty()))
+/// The CPUs that a process shares with the other processes whose GPUs are near them.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct SharedCpus {
+    pub(super) cpus: CpuSet,
+    /// Number of this process among those that share the CPUs, from 0.
+    pub(super) position: usize,
+    /// Number of processes that share the CPUs.
+    pub(super) processes: usize,
 }
 
-/// Returns the CPUs near GPU `rank`, the number of this process among those whose GPUs are near the same CPUs, and
-/// how many these are, if process `i` of `ranks` uses GPU `i`. Of the CPUs, only `allowed` ones count.
+/// True if process `i` of `ranks` may be assumed to use GPU `i`: no variable lists other GPUs.
+pub(super) fn have_ranks(ranks: usize, variable: impl Fn(&str) -> Option<String>) -> bool {
+    let lists_all = |value: &str| value.split(',').map(str::trim).eq((0..ranks).map(|gpu| gpu.to_string()));
+    VISIBLE_GPUS.iter().all(|name| variable(name).is_none_or(|value| lists_all(&value)))
+        && variable(GPUS_OF_CONTAINER).is_none_or(|value| value == "all")
+}
+
+/// Returns the CPUs of `allowed` near GPU `rank`, if process `i` of `ranks` uses GPU `i`.
 ///
-/// Returns `None` if there are not as many GPUs as processes, or if some CPUs are near no GPU or near more GPUs than
-/// others, so that the processes would have different numbers of CPUs.
-pub(super) fn near(
-    devices: &Path,
-    allowed: &CpuSet,
-    rank: usize,
-    ranks: usize,
-) -> Option<(CpuSet, usize, usize)> {
-    let near: Vec<_> = gpus(devices).iter().map(|gpu| cpus_near(gpu, allowed)).collect();
-    let mut groups = BTreeMap::<&CpuSet, Vec<usize>>::new();
-    for (process, cpus) in near.iter().enumerate() {
-        groups.entry(cpus).or_default().push(process);
+/// Returns `None` unless the machine has `ranks` GPUs of one model, each CPU of `allowed` is near GPUs, and each GPU
+/// has equally many CPUs: some processes would otherwise have fewer CPUs than others.
+pub(super) fn shared_cpus(devices: &Path, allowed: &CpuSet, rank: usize, ranks: usize) -> Option<SharedCpus> {
+    let of_gpus = cpus_of_gpus(devices, allowed, ranks)?;
+    let mut gpus_near = BTreeMap::<&CpuSet, Vec<usize>>::new();
+    for (gpu, cpus) in of_gpus.iter().enumerate() {
+        gpus_near.entry(cpus).or_default().push(gpu);
     }
-    let is_even =
-        groups.iter().all(|(cpus, processes)| !cpus.is_empty() && processes.len() * groups.len() == ranks);
-    let cpus = || groups.keys().flat_map(|cpus| cpus.iter());
-    let is_partition = cpus().count() == allowed.len() && cpus().collect::<CpuSet>() == *allowed;
-    if near.len() != ranks || !is_even || !is_partition {
-        return None;
-    }
-    let own = near.get(rank)?;
-    let position = groups[own].iter().position(|&process| process == rank)?;
-    Some((own.clone(), position, groups[own].len()))
+    let groups = gpus_near.len();
+    let is_even = gpus_near
+        .iter()
+        .all(|(cpus, gpus)| cpus.len() * groups == allowed.len() && gpus.len() * groups == ranks);
+    let all: CpuSet = gpus_near.keys().flat_map(|cpus| cpus.iter()).collect();
+    let own = of_gpus.get(rank).filter(|_| is_even && all == *allowed)?;
+    let gpus = &gpus_near[own];
+    let position = gpus.iter().position(|&gpu| gpu == rank)?;
+    Some(SharedCpus { cpus: own.clone(), position, processes: gpus.len() })
 }
 
-/// Returns the folders of the GPUs, in the order of their addresses on the bus.
-fn gpus(devices: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(devices) else { return Vec::new() };
-    let is_one_of = |device: &Path, file: &str, values: &[&str]| {
-        let text = fs::read_to_string(device.join(file)).unwrap_or_default();
-        values.iter().any(|value| text.starts_with(value))
-    };
-    let is_gpu =
-        |device: &PathBuf| is_one_of(device, "vendor", &VENDORS) && is_one_of(device, "class", &CLASSES);
-    let mut gpus: Vec<_> = entries.flatten().map(|entry| entry.path()).filter(is_gpu).collect();
+/// Returns the CPUs of `allowed` near each GPU of the model of which there are `count`, in the order of the GPUs'
+/// addresses; `None` if there is no such model, or more than one.
+fn cpus_of_gpus(devices: &Path, allowed: &CpuSet, count: usize) -> Option<Vec<CpuSet>> {
+    let mut models = BTreeMap::<(String, String), Vec<_>>::new();
+    for device in fs::read_dir(devices).ok()?.flatten() {
+        let read = |file| fs::read_to_string(device.path().join(file)).unwrap_or_default();
+        let is_one_of = |values: &[&str], text: &str| values.iter().any(|value| text.starts_with(value));
+        let vendor = read("vendor");
+        if is_one_of(&VENDORS, &vendor) && is_one_of(&CLASSES, &read("class")) {
+            let name = device.file_name();
+            // A longer address has a larger number of the PCI domain.
+            let gpu = ((name.len(), name), read("local_cpulist"));
+            models.entry((vendor, read("device"))).or_default().push(gpu);
+        }
+    }
+    let mut models = models.into_values().filter(|gpus| gpus.len() == count);
+    let mut gpus = models.next().filter(|_| models.next().is_none())?;
     gpus.sort();
-    gpus
-}
-
-/// Returns those of `allowed` that are near a device; empty if the kernel does not tell.
-fn cpus_near(device: &Path, allowed: &CpuSet) -> CpuSet {
-    let list = fs::read_to_string(device.join("local_cpulist")).unwrap_or_default();
-    list.parse::<CpuSet>().unwrap_or_default().iter().filter(|&cpu| allowed.contains(cpu)).collect()
+    let near = |list: &str| {
+        let cpus = list.parse::<CpuSet>().unwrap_or_default();
+        cpus.iter().filter(|&cpu| allowed.contains(cpu)).collect()
+    };
+    Some(gpus.iter().map(|(_, list)| near(list)).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Makes a folder as the kernel does for devices with an address, a class and the CPUs near them.
-    fn devices(devices: &[(&str, &str, &str)]) -> tempfile::TempDir {
+    /// The class of a GPU without a display.
+    const GPU: &str = "0x030200";
+
+    /// Makes a folder as the kernel does, for devices with an address, a class, a model and the CPUs near them.
+    fn devices(devices: &[(&str, &str, &str, &str)]) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
-        for (address, class, cpus) in devices {
+        for (address, class, model, cpus) in devices {
             let device = folder.path().join(address);
             fs::create_dir(&device).unwrap();
-            for (file, text) in [("vendor", "0x10de"), ("class", class), ("local_cpulist", cpus)] {
+            let files = [("vendor", "0x10de"), ("class", class), ("device", model), ("local_cpulist", cpus)];
+            for (file, text) in files {
                 fs::write(device.join(file), format!("{text}\n")).unwrap();
             }
         }
         folder
     }
 
-    const GPU: &str = "0x030200";
-
-    fn parts(folder: &tempfile::TempDir, allowed: &str, ranks: usize) -> Vec<Option<(String, usize, usize)>> {
+    fn shared(
+        folder: &tempfile::TempDir,
+        allowed: &str,
+        ranks: usize,
+    ) -> Vec<Option<(String, usize, usize)>> {
         let allowed = allowed.parse().unwrap();
-        let part = |rank| {
-            near(folder.path(), &allowed, rank, ranks)
-                .map(|(cpus, rank, ranks)| (cpus.to_string(), rank, ranks))
+        let shared = |rank| {
+            let shared = shared_cpus(folder.path(), &allowed, rank, ranks)?;
+            Some((shared.cpus.to_string(), shared.position, shared.processes))
         };
-        (0..ranks).map(part).collect()
+        (0..ranks).map(shared).collect()
     }
 
     #[test]
-    fn the_cpus_near_a_gpu_are_divided_among_the_processes_of_the_gpus_near_them() {
-        // The second GPU on the bus is on the second node, as on machines that interleave them. The network card between
-        // them is no GPU.
+    fn processes_share_the_cpus_near_their_gpus() {
+        // The second GPU by address is on the second node, as on machines that interleave them. The card of another
+        // model and the network card do not count.
         let four = devices(&[
-            ("0000:17:00.0", GPU, "0-3,8-11"),
-            ("0000:31:00.0", GPU, "4-7,12-15"),
-            ("0000:32:00.0", "0x020000", "0-3,8-11"),
-            ("0000:98:00.0", GPU, "0-3,8-11"),
-            ("0000:b1:00.0", GPU, "4-7,12-15"),
+            ("0000:17:00.0", GPU, "0x2330", "0-3,8-11"),
+            ("0000:31:00.0", GPU, "0x2330", "4-7,12-15"),
+            ("0000:32:00.0", "0x020000", "0x1021", "0-3,8-11"),
+            ("0000:98:00.0", GPU, "0x2330", "0-3,8-11"),
+            ("0000:99:00.0", "0x030000", "0x1cb1", "0-3,8-11"),
+            ("10000:01:00.0", "0x038000", "0x2330", "4-7,12-15"),
         ]);
-        let [first, second] = ["0-3,8-11", "4-7,12-15"];
-        let expected = [(first, 0), (second, 0), (first, 1), (second, 1)];
-        let expected = expected.map(|(cpus, rank)| Some((cpus.to_owned(), rank, 2)));
-        assert_eq!(parts(&four, "0-15", 4), expected);
-        // The control group may have a part of the machine.
-        let expected = [("0-1", 0), ("4-5", 0), ("0-1", 1), ("4-5", 1)];
-        let expected = expected.map(|(cpus, rank)| Some((cpus.to_owned(), rank, 2)));
-        assert_eq!(parts(&four, "0-1,4-5", 4), expected);
-        // Processes without a GPU, CPUs that are near none, and a node without CPUs for this control group.
-        assert_eq!(parts(&four, "0-15", 8), vec![None; 8]);
-        assert_eq!(parts(&four, "0-17", 4), vec![None; 4]);
-        assert_eq!(parts(&four, "0-3", 4), vec![None; 4]);
+        let halves = |[first, second]: [&str; 2]| {
+            [(first, 0), (second, 0), (first, 1), (second, 1)]
+                .map(|(cpus, position)| Some((cpus.to_owned(), position, 2)))
+        };
+        assert_eq!(shared(&four, "0-15", 4), halves(["0-3,8-11", "4-7,12-15"]));
+        // The control group has a part of the machine, which may be uneven or without CPUs of the second node.
+        assert_eq!(shared(&four, "0-1,4-5", 4), halves(["0-1", "4-5"]));
+        assert_eq!(shared(&four, "0,4-7", 4), vec![None; 4]);
+        assert_eq!(shared(&four, "0-3", 4), vec![None; 4]);
+        // CPUs that are near no GPU, and another number of processes.
+        assert_eq!(shared(&four, "0-17", 4), vec![None; 4]);
+        assert_eq!(shared(&four, "0-15", 8), vec![None; 8]);
+        // The only model of which there is one.
+        assert_eq!(shared(&four, "0-3,8-11", 1), [Some(("0-3,8-11".to_owned(), 0, 1))]);
     }
 
     #[test]
-    fn uneven_and_unknown_places_of_gpus_are_left_out() {
-        let uneven = devices(&[("0", GPU, "0-1"), ("1", GPU, "0-1"), ("2", GPU, "2-3")]);
-        assert_eq!(parts(&uneven, "0-3", 3), vec![None; 3]);
-        let unknown = devices(&[("0", GPU, ""), ("1", GPU, "0-3")]);
-        assert_eq!(parts(&unknown, "0-3", 2), vec![None; 2]);
-        let overlapping = devices(&[("0", GPU, "0-2"), ("1", GPU, "1-3")]);
-        assert_eq!(parts(&overlapping, "0-3", 2), vec![None; 2]);
-        assert_eq!(near(Path::new("/nonexistent"), &"0-3".parse().unwrap(), 0, 2), None);
+    fn gpus_whose_places_are_uneven_or_unknown_are_not_considered() {
+        let uneven = devices(&[("0", GPU, "a", "0-1"), ("1", GPU, "a", "0-1"), ("2", GPU, "a", "2-3")]);
+        assert_eq!(shared(&uneven, "0-3", 3), vec![None; 3]);
+        let two_models = devices(&[("0", GPU, "a", "0-1"), ("1", GPU, "b", "2-3")]);
+        assert_eq!(shared(&two_models, "0-3", 1), [None]);
+        let overlapping = devices(&[("0", GPU, "a", "0-2"), ("1", GPU, "a", "1-3")]);
+        assert_eq!(shared(&overlapping, "0-3", 2), vec![None; 2]);
+        // The kernel lists all CPUs for a device of which it does not know the node.
+        let unknown = devices(&[("0", GPU, "a", "0-3"), ("1", GPU, "a", "0-3")]);
+        let all = |position| Some(("0-3".to_owned(), position, 2));
+        assert_eq!(shared(&unknown, "0-3", 2), [all(0), all(1)]);
+        assert_eq!(shared_cpus(Path::new("/nonexistent"), &"0-3".parse().unwrap(), 0, 2), None);
+    }
+
+    #[test]
+    fn variables_that_list_other_gpus_are_noticed() {
+        let have = |name: &'static str, value: &str| {
+            have_ranks(2, |asked| (asked == name).then(|| value.to_owned()))
+        };
+        assert!(
+            have("OTHER", "1")
+                && have("CUDA_VISIBLE_DEVICES", "0,1")
+                && have("NVIDIA_VISIBLE_DEVICES", "all")
+        );
+        for value in ["", "0", "1,0", "0,1,2", "GPU-8d2"] {
+            assert!(
+                !have("CUDA_VISIBLE_DEVICES", value) && !have("NVIDIA_VISIBLE_DEVICES", value),
+                "{value}"
+            );
+        }
     }
 }

@@ -7,7 +7,7 @@
 mod gpus;
 mod topology;
 
-use std::{io, path::Path};
+use std::{env, io, path::Path};
 
 use loader_ipc::cpu_set::CpuSet;
 
@@ -111,9 +111,9 @@ impl WorkerCpus {
 
 /// Returns the CPUs of process `rank` of `ranks` on this machine, near its GPU if the system tells where that is.
 fn part(allowed: &CpuSet, rank: usize, ranks: usize) -> CpuSet {
-    let near = || gpus::near(Path::new(gpus::DEVICES), allowed, rank, ranks);
-    match (!gpus::are_chosen()).then(near).flatten() {
-        Some((near, rank, ranks)) => Topology::of(&near).part(rank, ranks),
+    let shared = || gpus::shared_cpus(Path::new(gpus::DEVICES), allowed, rank, ranks);
+    match gpus::have_ranks(ranks, |name| env::var(name).ok()).then(shared).flatten() {
+        Some(shared) => Topology::of(&shared.cpus).part(shared.position, shared.processes),
         None => Topology::of(allowed).part(rank, ranks),
     }
 }

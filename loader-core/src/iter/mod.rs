@@ -176,7 +176,7 @@ impl<B: Batch> Iter<B> {
         }
         .map(|pass| pass.of_iterator(self.warn.clone()));
         self.stats = Arc::clone(stats);
-        stats.epoch_begins(self.epoch());
+        stats.epoch_begins();
         tracing_events::epoch_began(self.epoch(), self.num_workers());
         if let Inner::Workers(iter) = &self.inner {
             iter.publish_to(stats);

@@ -208,7 +208,7 @@ impl<B> WorkerIter<B> {
     /// Makes the state of the workers readable through the loader's statistics.
     pub(super) fn publish_to(&self, stats: &SharedStats) {
         if let Some(team) = &self.team {
-            team.pool.publish_to(stats);
+            team.pool.publish_to(stats, team.coordinator.epoch());
         }
     }
 
@@ -388,5 +388,6 @@ fn open<B: Batch>(coordinator: &Coordinator, taken: &Taken, outcome: Outcome) ->
         Ok((hashes, (snapshot, batch))) => (hashes, snapshot, Ok(Some(batch))),
         Err(error) => (None, None, Err(error)),
     };
-    Opened { end: ShardEnd { position, snapshot, ..ShardEnd::default() }, hashes, batch, bytes: used, bad }
+    let bytes = if batch.is_ok() { used } else { 0 };
+    Opened { end: ShardEnd { position, snapshot, ..ShardEnd::default() }, hashes, batch, bytes, bad }
 }

@@ -21,7 +21,8 @@ pub enum WorkerAffinity {
     /// Workers may use all CPUs of main's control group (the machine, if there is none), also those that main
     /// is not bound to. If a launcher tells the number of this process among its processes on this machine,
     /// the CPUs are divided among these processes, whole physical cores in the order of NUMA nodes, and the
-    /// workers of each may use its part. If there are as many GPUs as processes, process `i` gets CPUs near GPU `i`.
+    /// workers of each may use its part. If there are as many GPUs as processes, process `i` gets CPUs near
+    /// GPU `i` where this gives all processes equally many.
     Share,
     /// Each worker is bound to one CPU. Worker 0 gets one of the first NUMA node, worker 1 one of the second,
     /// and so on; of a node, physical cores come before their second hardware threads. The CPUs are those of

@@ -109,9 +109,9 @@ impl Pool {
         self.workers.len()
     }
 
-    /// Makes the state of the workers readable through the loader's statistics.
-    pub(crate) fn publish_to(&self, stats: &SharedStats) {
-        stats.set_workers(&self.control, self.workers.len());
+    /// Makes the state of the workers, which load `epoch`, readable through the loader's statistics.
+    pub(crate) fn publish_to(&self, stats: &SharedStats, epoch: u64) {
+        stats.set_workers(&self.control, self.workers.len(), epoch);
     }
 
     /// Returns what the worker has measured.
