@@ -47,8 +47,8 @@ pub enum Error {
     },
     /// The tensor is empty, and the product of the other sizes of its shape overflows in burn.
     #[error(
-        "burn cannot represent the shape {0:?}: the product of its sizes other than 0 exceeds {max}; change the shape \
-         of the sample",
+        "burn cannot represent the shape {0:?}: the product of its nonzero sizes exceeds {max}; change the shape of \
+         the sample",
         max = usize::MAX
     )]
     Shape(Vec<usize>),

@@ -39,10 +39,10 @@ pub enum Problem {
     /// There is no conversion of integers to the dtype.
     #[error("integers are not converted to {}; convert to a float, then use candle's `to_dtype`", .0.as_str())]
     NoConversion(candle_core::DType),
-    /// candle cannot represent the shape: the product of its sizes other than 0 overflows.
+    /// candle cannot represent the shape: the product of its nonzero sizes overflows.
     #[error(
-        "candle cannot represent the shape {0:?}: the product of its sizes other than 0 exceeds {max}; change the \
-         shape of the sample",
+        "candle cannot represent the shape {0:?}: the product of its nonzero sizes exceeds {max}; change the shape \
+         of the sample",
         max = usize::MAX
     )]
     Shape(Vec<usize>),

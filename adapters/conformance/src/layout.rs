@@ -39,13 +39,17 @@ pub(crate) fn shapes() -> Vec<Vec<usize>> {
     shapes
 }
 
-/// An empty tensor may have a shape whose sizes other than 0 have a product that overflows. Frameworks multiply the
-/// sizes, so it must be refused by an error that names the shape.
+/// An empty tensor may have a shape whose nonzero sizes have a product that overflows. Frameworks multiply the sizes,
+/// so it must be refused by an error that names the shape and says what to do.
 pub fn shapes_that_overflow_are_refused<A: Adapter>() {
     let shape = [0, usize::MAX, 2];
     let tensor = AnyTensor::from_bytes(DType::F32, shape, &[]).unwrap();
     let Err(error) = A::export(tensor) else { panic!("it is not refused") };
-    assert!(error.to_string().contains(&format!("{shape:?}")), "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains(&format!("{shape:?}")) && text.contains("change the shape of the sample"),
+        "{text}"
+    );
 }
 
 /// A tensor that borrows has the address of the loader's tensor, and allocates less than 4 KiB whatever its

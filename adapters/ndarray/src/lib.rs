@@ -28,7 +28,7 @@ pub enum Error {
         /// Shape of the tensor.
         shape: Vec<usize>,
     },
-    /// ndarray does not support the shape: the product of its sizes without the zeros exceeds `isize::MAX`.
+    /// ndarray does not support the shape: the product of its nonzero sizes exceeds `isize::MAX`.
     #[error("ndarray does not support the shape {shape:?}: {source}; change the shape of the sample")]
     Shape {
         /// Shape of the tensor.

@@ -15,8 +15,8 @@ pub enum Error {
     /// The tensor is empty, and the product of the other sizes of its shape overflows. It could be written, but a reader
     /// that multiplies the sizes could not read it.
     #[error(
-        "readers of safetensors cannot read the shape {0:?}: the product of its nonzero sizes exceeds {max}; give the \
-         sample another shape",
+        "readers of safetensors cannot read the shape {0:?}: the product of its nonzero sizes exceeds {max}; change \
+         the shape of the sample",
         max = isize::MAX
     )]
     Shape(Vec<usize>),
