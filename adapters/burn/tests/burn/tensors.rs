@@ -72,6 +72,22 @@ fn a_wrong_kind_is_refused() {
 }
 
 #[test]
+fn a_dtype_that_a_backend_lacks_is_refused_by_name() {
+    #[expect(deprecated, reason = "no other backend without a GPU lacks a dtype")]
+    let device = Device::ndarray();
+    for dtype in [DType::F16, DType::BF16] {
+        let tensor = AnyTensor::from_bytes(dtype, [1], &[0, 0]).unwrap();
+        let error = tensor.to_burn_as::<1, Float>(&device).unwrap_err();
+        assert!(matches!(&error, Error::UnsupportedDType { dtype: named, .. } if *named == dtype), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("NdArray") && text.contains(dtype.name()) && text.contains("`map`"), "{text}");
+    }
+    let labels = Tensor::from_slice(&[1 << 40, -1_i64], [2]).unwrap();
+    let labels: BurnTensor<1, Int> = labels.to_burn(&device).unwrap();
+    assert_eq!(labels.into_data().try_to_vec::<i64>().unwrap(), [1 << 40, -1]);
+}
+
+#[test]
 fn a_tensor_on_a_device_with_gradients_has_the_same_memory() {
     let device = Device::flex().autodiff();
     let pixels = Tensor::from_slice(&[1.0_f32, 2.0], [1, 2]).unwrap();
