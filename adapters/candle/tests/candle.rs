@@ -229,6 +229,19 @@ fn a_derived_batch_is_converted_field_by_field() {
 #[sample(candle, derive(Debug, PartialEq))] // candle's tensors have no `PartialEq`
 struct Counted(f32, (u8, u64));
 
+#[derive(Sample)]
+#[sample(candle)]
+struct Labelled([f32; 2], #[sample(candle = "i64")] u64);
+
+#[test]
+fn a_tuple_struct_becomes_a_tuple_struct() {
+    let mut stack = Labelled::stack(1);
+    stack.push(Labelled([0.5, 1.0], 7)).unwrap();
+    let LabelledCandle(pixels, label) = stack.finish().unwrap().to_candle(CPU).unwrap();
+    assert_eq!(pixels.to_vec2::<f32>().unwrap(), [[0.5, 1.0]]);
+    assert_eq!(label.to_vec1::<i64>().unwrap(), [7]);
+}
+
 #[test]
 fn the_error_names_the_field() {
     let mut stack = Counted::stack(1);

@@ -2,7 +2,7 @@
 
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
-use syn::{DeriveInput, Field, Fields, Ident, Member, Path, Result, parse_quote, spanned::Spanned};
+use syn::{DeriveInput, Error, Field, Fields, Ident, Member, Path, Result, parse_quote, spanned::Spanned};
 
 use crate::{Options, declare, field::FieldOptions, member_name, members, rank::Rank};
 
@@ -137,7 +137,16 @@ impl Framework {
             let value = quote!(#to_candle_as(&self.#member, #dtype, device));
             return Ok(Converted { ty: quote!(#adapter::candle_core::Tensor), value });
         }
-        let rank = options.rank.map_or_else(|| Rank::of_type(sample), Rank::Known);
+        let written = Rank::of_type(sample);
+        if self.is_ranked && written == Rank::Tuple {
+            let problem = format!(
+                "a tuple is not converted to {0}, because its tensors may have several ranks; make it a struct with \
+                 `#[derive(Sample)]` and `#[sample({0})]`",
+                self.attribute
+            );
+            return Err(Error::new(sample.span(), problem));
+        }
+        let rank = options.rank.map_or(written, Rank::Known);
         let (ty, value) = match (self.is_ranked, rank) {
             (_, Rank::Kept) => (
                 batch,
@@ -151,7 +160,7 @@ impl Framework {
                 quote_spanned!(sample.span()=> <#batch as #adapter::#trait_name>::#associated<#rank>),
                 quote!(#adapter::#trait_name::#method::<#rank>(&self.#member, device)),
             ),
-            (true, Rank::Unknown) => (
+            (true, Rank::Tuple | Rank::Unknown) => (
                 quote_spanned!(sample.span()=> <#batch as #adapter::#trait_name>::#associated<0>),
                 // An error about the missing rank is about this call.
                 quote_spanned!(sample.span()=> #adapter::FixedRank::to_burn_fixed_rank(&self.#member, device)),
@@ -168,4 +177,33 @@ impl Framework {
 
 fn ident(name: &str) -> Ident {
     Ident::new(name, Span::call_site())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn burn_refuses_tuples_in_fields_and_candle_does_not() {
+        let expanded = |input: DeriveInput| {
+            let expanded = crate::expand(&input, parse_quote!(::loader_core));
+            expanded.map(drop).map_err(|error| error.to_string())
+        };
+        for rank in [quote!(), quote!(#[sample(rank = 2)])] {
+            for ty in [quote!((f32, u8)), quote!(Option<(f32, u8)>)] {
+                let of = |framework: TokenStream| {
+                    parse_quote!(
+                        #[sample(#framework)]
+                        struct Digit(u8, #rank #ty);
+                    )
+                };
+                let error = expanded(of(quote!(burn))).unwrap_err();
+                assert!(
+                    error.contains("make it a struct with `#[derive(Sample)]` and `#[sample(burn)]`"),
+                    "{error}"
+                );
+                assert_eq!(expanded(of(quote!(candle))), Ok(()));
+            }
+        }
+    }
 }

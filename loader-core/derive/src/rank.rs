@@ -10,6 +10,8 @@ pub(crate) enum Rank {
     Known(usize),
     /// The batch is a list of the samples, without tensors.
     Kept,
+    /// A tuple, or a container of tuples. The tensors of a tuple may have several ranks.
+    Tuple,
     /// The derive cannot read the rank from the type.
     Unknown,
 }
@@ -23,6 +25,7 @@ impl Rank {
             Type::Paren(inner) => Self::of_type(&inner.elem),
             Type::Group(inner) => Self::of_type(&inner.elem),
             Type::Tuple(tuple) if tuple.elems.is_empty() => Self::Kept,
+            Type::Tuple(_) => Self::Tuple,
             // `&'static str`
             Type::Reference(_) => Self::Kept,
             _ => Self::Unknown,
@@ -73,7 +76,7 @@ mod tests {
 
     #[test]
     fn ranks_are_read_from_types() {
-        let cases: [(Type, Rank); 15] = [
+        let cases: [(Type, Rank); 17] = [
             (parse_quote!(u8), Rank::Known(1)),
             (parse_quote!(half::bf16), Rank::Known(1)),
             (parse_quote!([[[f32; 28]; 28]; 3]), Rank::Known(4)),
@@ -88,7 +91,9 @@ mod tests {
             (parse_quote!(Keep<Vec<[f32; 4]>>), Rank::Kept),
             (parse_quote!(Vec<String>), Rank::Kept),
             (parse_quote!(Tensor<f32>), Rank::Unknown),
-            (parse_quote!((f32, u8)), Rank::Unknown),
+            (parse_quote!((f32, u8)), Rank::Tuple),
+            (parse_quote!(Option<(f32, u8)>), Rank::Tuple),
+            (parse_quote!(Keep<(f32, u8)>), Rank::Kept),
         ];
         for (ty, rank) in cases {
             assert_eq!(Rank::of_type(&ty), rank, "{}", quote::quote!(#ty));

@@ -135,6 +135,19 @@ fn a_derived_batch_has_tensors_of_the_ranks_of_its_fields() {
 
 #[derive(Sample)]
 #[sample(burn)]
+struct Digit([f32; 4], i64);
+
+#[test]
+fn a_tuple_struct_becomes_a_tuple_struct() {
+    let mut stack = Digit::stack(2);
+    [Digit([0.5; 4], 7), Digit([0.0; 4], 3)].into_iter().for_each(|digit| stack.push(digit).unwrap());
+    let DigitBurn(pixels, label) = stack.finish().unwrap().to_burn(&Device::flex()).unwrap();
+    assert_eq!((pixels.dims(), label.dims()), ([2, 4], [2]));
+    assert_eq!(label.into_data().try_to_vec::<i64>().unwrap(), [7, 3]);
+}
+
+#[derive(Sample)]
+#[sample(burn)]
 struct WrongRank(u8, #[sample(rank = 4)] Tensor<f32>);
 
 #[test]
