@@ -6,7 +6,7 @@ use anyhow::bail;
 use loader_core::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::{Fault, Noise, NoiseSample, take_token};
+use super::{Fault, Noise, NoiseSample, ShardNumbers, take_token};
 
 /// Samples of which one fails.
 #[derive(Debug, Serialize, Deserialize)]
@@ -134,48 +134,20 @@ impl IterableDataset for Flaky {
 }
 
 impl SnapshotDataset for Flaky {
-    type Snapshot = usize;
+    type Snapshot = u64;
 
     fn iter_from(
         &self,
         shard: Shard,
         _cx: &mut SampleContext,
-        snapshot: Option<usize>,
-    ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<u64>, Snapshot = usize> + Send> {
-        let (next, step) = (snapshot.unwrap_or(shard.index()), shard.count());
-        Ok(FlakyShard { dataset: self, next, step })
-    }
-}
-
-/// Iterator of a shard of [`Flaky`].
-struct FlakyShard<'a> {
-    dataset: &'a Flaky,
-    next: usize,
-    step: usize,
-}
-
-impl Iterator for FlakyShard<'_> {
-    type Item = anyhow::Result<u64>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let index = self.next;
-        if index >= self.dataset.count {
-            return None;
-        }
-        self.next += self.step;
-        if take_token(&self.dataset.tokens, index)
-            && let Err(error) = self.dataset.fault.happen(index)
-        {
-            return Some(Err(error));
-        }
-        Some(Ok(index as u64))
-    }
-}
-
-impl SnapshotIterator for FlakyShard<'_> {
-    type Snapshot = usize;
-
-    fn snapshot(&self) -> anyhow::Result<usize> {
-        Ok(self.next)
+        snapshot: Option<u64>,
+    ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<u64>, Snapshot = u64> + Send> {
+        let load = |number| {
+            if take_token(&self.tokens, number as usize) {
+                self.fault.happen(number as usize)?;
+            }
+            Ok(number)
+        };
+        Ok(ShardNumbers::new(shard, snapshot, self.count as u64, load))
     }
 }

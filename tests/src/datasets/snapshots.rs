@@ -3,42 +3,48 @@
 use loader_core::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// Squares, with snapshots. Each iterator counts the samples that it has read.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Squares {
-    /// Number of samples.
-    pub count: u64,
-}
-
-/// Iterator of [`Squares`].
+/// Reads every n-th number below a bound, where n is the number of shards, and loads a sample of each. The snapshot is
+/// the next number.
 #[derive(Debug)]
-pub struct SquaresIter {
+pub struct ShardNumbers<F> {
     next: u64,
     end: u64,
     step: u64,
-    read: u64,
+    load: F,
 }
 
-impl Iterator for SquaresIter {
-    type Item = anyhow::Result<(u64, u64)>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let number = self.next;
-        if number >= self.end {
-            return None;
-        }
-        self.next += self.step;
-        self.read += 1;
-        Some(Ok((number * number, self.read)))
+impl<F> ShardNumbers<F> {
+    /// Reads the numbers of `shard` below `end`, from the number in the snapshot on.
+    pub fn new(shard: Shard, snapshot: Option<u64>, end: u64, load: F) -> Self {
+        Self { next: snapshot.unwrap_or(shard.index() as u64), end, step: shard.count() as u64, load }
     }
 }
 
-impl SnapshotIterator for SquaresIter {
+impl<T, F: FnMut(u64) -> anyhow::Result<T>> Iterator for ShardNumbers<F> {
+    type Item = anyhow::Result<T>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let number = self.next;
+        (number < self.end).then(|| {
+            self.next += self.step;
+            (self.load)(number)
+        })
+    }
+}
+
+impl<T, F: FnMut(u64) -> anyhow::Result<T>> SnapshotIterator for ShardNumbers<F> {
     type Snapshot = u64;
 
     fn snapshot(&self) -> anyhow::Result<u64> {
         Ok(self.next)
     }
+}
+
+/// Squares, with snapshots. Each iterator counts the samples that it has read.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Squares {
+    /// Number of samples.
+    pub count: u64,
 }
 
 impl IterableDataset for Squares {
@@ -63,8 +69,12 @@ impl SnapshotDataset for Squares {
         _cx: &mut SampleContext,
         snapshot: Option<u64>,
     ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<(u64, u64)>, Snapshot = u64> + Send> {
-        let next = snapshot.unwrap_or(shard.index() as u64);
-        Ok(SquaresIter { next, end: self.count, step: shard.count() as u64, read: 0 })
+        let mut read = 0;
+        let load = move |number| {
+            read += 1;
+            Ok((number * number, read))
+        };
+        Ok(ShardNumbers::new(shard, snapshot, self.count, load))
     }
 }
 

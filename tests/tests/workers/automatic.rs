@@ -10,7 +10,12 @@ use loader_core::{
     AutoWorkers, Builder, CpuSet, Error, Iter, PrefetchFactor, TuningDecision, TuningReason, Warning,
     WorkerAffinity, kind::MapStyle, prelude::*,
 };
-use loader_tests::{Watchdog, datasets::Slow, processes, ways::all};
+use loader_tests::{
+    Watchdog,
+    datasets::{ShardNumbers, Slow},
+    processes,
+    ways::all,
+};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
@@ -192,33 +197,6 @@ struct SlowSnapshots {
     samples: u64,
 }
 
-struct Numbers {
-    next: u64,
-    end: u64,
-    step: u64,
-}
-
-impl Iterator for Numbers {
-    type Item = anyhow::Result<u64>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let number = self.next;
-        (number < self.end).then(|| {
-            thread::sleep(DELAY);
-            self.next += self.step;
-            Ok(number)
-        })
-    }
-}
-
-impl SnapshotIterator for Numbers {
-    type Snapshot = u64;
-
-    fn snapshot(&self) -> anyhow::Result<u64> {
-        Ok(self.next)
-    }
-}
-
 impl IterableDataset for SlowSnapshots {
     type Sample = u64;
 
@@ -240,8 +218,11 @@ impl SnapshotDataset for SlowSnapshots {
         _cx: &mut SampleContext,
         snapshot: Option<u64>,
     ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<u64>, Snapshot = u64> + Send> {
-        let next = snapshot.unwrap_or(shard.index() as u64);
-        Ok(Numbers { next, end: self.samples, step: shard.count() as u64 })
+        let load = |number| {
+            thread::sleep(DELAY);
+            Ok(number)
+        };
+        Ok(ShardNumbers::new(shard, snapshot, self.samples, load))
     }
 }
 
