@@ -8,24 +8,11 @@ use pyo3::prelude::*;
 pub(crate) trait IntoObject: Send + 'static {
     /// Returns the object. `convert` is called with each tensor.
     fn into_object(self, convert: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>>;
-
-    /// Returns the object. If an interrupt such as Ctrl-C has ended `convert`, sets `kept` to the batch, if the type can
-    /// keep it.
-    fn into_object_or_keep(
-        self,
-        convert: &Bound<'_, PyAny>,
-        _kept: &mut Option<Box<dyn AnyBatch>>,
-    ) -> PyResult<Py<PyAny>>
-    where
-        Self: Sized,
-    {
-        self.into_object(convert)
-    }
 }
 
 /// A batch of any type.
-pub(crate) trait AnyBatch: Send {
-    /// As [`IntoObject::into_object_or_keep`].
+pub(crate) trait AnyBatch: Send + 'static {
+    /// Returns the object. If `convert` raises an exception, sets `kept` to the batch, if the type can keep it.
     fn into_object(
         self: Box<Self>,
         convert: &Bound<'_, PyAny>,
@@ -33,13 +20,14 @@ pub(crate) trait AnyBatch: Send {
     ) -> PyResult<Py<PyAny>>;
 }
 
+/// A batch that is gone if `convert` raises an exception.
 impl<B: IntoObject> AnyBatch for B {
     fn into_object(
         self: Box<Self>,
         convert: &Bound<'_, PyAny>,
-        kept: &mut Option<Box<dyn AnyBatch>>,
+        _kept: &mut Option<Box<dyn AnyBatch>>,
     ) -> PyResult<Py<PyAny>> {
-        self.into_object_or_keep(convert, kept)
+        IntoObject::into_object(*self, convert)
     }
 }
 

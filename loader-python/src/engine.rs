@@ -16,7 +16,7 @@ use loader_core::{
 use pyo3::{PyTraverseError, PyVisit, exceptions::PyValueError, prelude::*, pybacked::PyBackedBytes};
 
 use crate::{
-    batch::IntoObject,
+    batch::AnyBatch,
     errors,
     iterator::{self, AnyIter, BatchIterator, LastState, SIGNAL_INTERVAL},
     opened,
@@ -56,7 +56,7 @@ pub(crate) trait AnyLoader: fmt::Debug + Send + Sync {
     fn len(&self) -> Option<usize>;
 }
 
-impl<B: Batch + IntoObject> AnyLoader for DataLoader<B> {
+impl<B: Batch + AnyBatch> AnyLoader for DataLoader<B> {
     fn epoch(&self, number: u64) -> Result<Box<dyn AnyIter>, Error> {
         Ok(Box::new(self.epoch(number)?))
     }

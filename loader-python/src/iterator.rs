@@ -15,13 +15,7 @@ use pyo3::{
     types::PyDict,
 };
 
-use crate::{
-    batch::{AnyBatch, IntoObject},
-    errors, opened,
-    order::HAS_RAISED,
-    raised::Raised,
-    warnings::Warnings,
-};
+use crate::{batch::AnyBatch, errors, opened, order::HAS_RAISED, raised::Raised, warnings::Warnings};
 
 /// How often a wait for a batch looks for signals, such as Ctrl-C.
 pub(crate) const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
@@ -91,7 +85,7 @@ pub(crate) trait AnyIter: fmt::Debug + Send {
     fn interrupt_waits(&mut self);
 }
 
-impl<B: Batch + IntoObject> AnyIter for Iter<B> {
+impl<B: Batch + AnyBatch> AnyIter for Iter<B> {
     fn next(&mut self) -> Next {
         let next = Iterator::next(self)?;
         Some(next.map(|batch| -> Box<dyn AnyBatch> { Box::new(batch) }))

@@ -6,11 +6,7 @@ use loader_core::Tensor;
 use pyo3::{buffer::PyBuffer, exceptions::PyValueError, prelude::*, types::PyList};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    batch::{AnyBatch, IntoObject},
-    errors,
-    memory::Memory,
-};
+use crate::{batch::AnyBatch, memory::Memory};
 
 /// A batch: what the collation function returned.
 #[derive(Serialize, Deserialize)]
@@ -45,18 +41,14 @@ impl PyBatch {
     }
 }
 
-impl IntoObject for PyBatch {
-    fn into_object(self, convert: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        self.into_object_or_keep(convert, &mut None)
-    }
-
-    fn into_object_or_keep(
-        self,
+impl AnyBatch for PyBatch {
+    fn into_object(
+        self: Box<Self>,
         convert: &Bound<'_, PyAny>,
         kept: &mut Option<Box<dyn AnyBatch>>,
     ) -> PyResult<Py<PyAny>> {
         let py = convert.py();
-        match self {
+        match *self {
             Self::Object(object) => Ok(object),
             Self::Pickled { pickle, arrays } => {
                 let memories = PyList::empty(py);
@@ -64,7 +56,7 @@ impl IntoObject for PyBatch {
                     memories.append(Memory::new(array))?;
                 }
                 let pickle = Py::new(py, Memory::new(pickle))?;
-                ReceivedBatch { pickle, arrays: memories.unbind() }.into_object_or_keep(convert, kept)
+                Box::new(ReceivedBatch { pickle, arrays: memories.unbind() }).into_object(convert, kept)
             }
         }
     }
@@ -77,21 +69,15 @@ struct ReceivedBatch {
     arrays: Py<PyList>,
 }
 
-impl IntoObject for ReceivedBatch {
-    fn into_object(self, convert: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        self.into_object_or_keep(convert, &mut None)
-    }
-
-    fn into_object_or_keep(
-        self,
+impl AnyBatch for ReceivedBatch {
+    fn into_object(
+        self: Box<Self>,
         convert: &Bound<'_, PyAny>,
         kept: &mut Option<Box<dyn AnyBatch>>,
     ) -> PyResult<Py<PyAny>> {
         let made = convert.call1((&self.pickle, &self.arrays));
-        if let Err(error) = &made
-            && errors::is_interrupt(convert.py(), error)
-        {
-            *kept = Some(Box::new(self));
+        if made.is_err() {
+            *kept = Some(self);
         }
         made.map(Bound::unbind)
     }
