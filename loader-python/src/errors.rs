@@ -49,6 +49,16 @@ pub(crate) fn is_interrupt(py: Python<'_>, error: &PyErr) -> bool {
     !error.is_instance_of::<PyException>(py)
 }
 
+/// True if the handler of a signal has raised the exception.
+pub(crate) fn is_of_signal_handler(py: Python<'_>, error: &PyErr) -> bool {
+    let is_of_handler = || {
+        let module = py.import("loader._errors")?;
+        module.call_method1("is_of_signal_handler", (error.traceback(py),))?.extract::<bool>()
+    };
+    // An error here is the exception of one more signal: the batch is kept for it too.
+    is_of_handler().unwrap_or(true)
+}
+
 /// Turns an error of the engine into a Python exception. An exception of user code becomes one of its own class.
 /// `is_python` is true for a dataset of Python objects. `noted` is what [`opened::take_raised`] has returned.
 pub(crate) fn to_python(py: Python<'_>, error: &Error, is_python: bool, noted: Option<PyErr>) -> PyErr {

@@ -168,7 +168,7 @@ impl BatchIterator {
             }
         };
         object.inspect_err(|error| {
-            if errors::is_interrupt(py, error) {
+            if errors::is_interrupt(py, error) || errors::is_of_signal_handler(py, error) {
                 self.undo(kept.map(|batch| Some(Ok(batch))));
             }
         })

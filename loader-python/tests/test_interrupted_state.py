@@ -1,5 +1,8 @@
 """The state after an exception ended the iteration: a loader that continues from it loses no sample."""
 
+import functools
+import signal
+
 import pytest
 import torch
 from torch_datasets import Rows
@@ -114,6 +117,79 @@ def test_a_batch_whose_unpickling_ctrl_c_has_interrupted_comes_next():
     assert numbers(batches) == list(range(6, 20))
 
 
+class Handler:
+    """Handlers of a signal, of every kind, that raise an ordinary exception."""
+
+    def __call__(self, number, frame):
+        raise TimeoutError
+
+    def method(self, number, frame):
+        raise TimeoutError
+
+    def with_an_argument(self, _argument, number, frame):
+        raise TimeoutError
+
+
+HANDLERS = {
+    "method": Handler().method,
+    "object": Handler(),
+    "partial": functools.partial(Handler().with_an_argument, 1),
+}
+
+
+class Signalled(Unreadable):
+    """A batch during whose unpickling in main a signal comes the first time, if it begins with number 6."""
+
+    def __reduce__(self):
+        function = signal_once if int(self.rows[0][0]) == 6 else torch.tensor
+        return function, (self.rows.tolist(),)
+
+
+def signal_once(rows):
+    if not INTERRUPTED:
+        INTERRUPTED.append(True)
+        signal.raise_signal(signal.SIGUSR1)
+    return torch.tensor(rows)
+
+
+@pytest.fixture(params=HANDLERS)
+def handler(request):
+    before = signal.signal(signal.SIGUSR1, HANDLERS[request.param])
+    INTERRUPTED.clear()
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_batch_whose_unpickling_a_handler_has_ended_comes_next(handler):
+    batches = iter(DataLoader(Rows(20), batch_size=2, num_workers=1, collate_fn=Signalled))
+    assert numbers_until_the_exception(batches, TimeoutError) == list(range(6))
+    assert numbers(batches) == list(range(6, 20))
+
+
+def test_the_state_after_the_exception_of_a_handler_has_the_batch(handler):
+    loader = DataLoader(Rows(20), batch_size=2, num_workers=1, collate_fn=Signalled)
+    assert numbers_until_the_exception(loader, TimeoutError) == list(range(6))
+    loader.load_state_dict(loader.state_dict())
+    assert numbers(loader) == list(range(6, 20))
+
+
+class NeverReadable(Unreadable):
+    """A batch that main cannot unpickle, however often it tries, if it begins with number 6."""
+
+    def __reduce__(self):
+        return (fail, ()) if int(self.rows[0][0]) == 6 else (torch.tensor, (self.rows.tolist(),))
+
+
+def fail():
+    raise TimeoutError
+
+
+def test_a_batch_that_cannot_be_unpickled_is_left_out(handler):
+    batches = iter(DataLoader(Rows(20), batch_size=2, num_workers=1, collate_fn=NeverReadable))
+    assert numbers_until_the_exception(batches, TimeoutError) == list(range(6))
+    assert numbers(batches) == list(range(8, 20))
+
+
 def test_a_batch_that_ctrl_c_has_kept_ends_with_its_iterator():
     INTERRUPTED.clear()
     loader = DataLoader(Rows(20), batch_size=2, num_workers=1, collate_fn=ReadOnce)
@@ -133,18 +209,18 @@ def test_a_batch_that_ctrl_c_has_kept_from_the_program_comes_next():
     assert before + numbers(batches) == list(range(12))
 
 
-def test_ctrl_c_while_main_pins_a_batch(monkeypatch):
+@pytest.mark.parametrize("exception", [KeyboardInterrupt, TimeoutError])
+def test_a_signal_while_main_pins_a_batch(exception, handler, monkeypatch):
     def pin(batch, _device):
-        if int(batch[0, 0]) == 6 and not interrupted:
-            interrupted.append(True)
-            raise KeyboardInterrupt
+        if int(batch[0, 0]) == 6 and not INTERRUPTED:
+            INTERRUPTED.append(True)
+            signal.raise_signal(signal.SIGUSR1 if exception is TimeoutError else signal.SIGINT)
         return batch
 
-    interrupted = []
     monkeypatch.setattr(_base, "pin_memory", pin)
     batches = iter(DataLoader(Rows(20), batch_size=2, num_workers=1))
     batches._pin_memory = True  # the argument has no effect without a GPU
-    assert numbers_until_the_exception(batches, KeyboardInterrupt) == list(range(6))
+    assert numbers_until_the_exception(batches, exception) == list(range(6))
     assert numbers(batches) == list(range(6, 20))
 
 

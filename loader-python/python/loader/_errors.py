@@ -1,9 +1,13 @@
 """Describes the exceptions of user code in a worker, and makes them again in main. The engine calls these functions."""
 
+import functools
 import importlib
+import signal
 import sys
 import traceback
 import warnings
+from types import CodeType, TracebackType
+from typing import Any
 
 # Maximum lengths of a traceback and of an exception in one line, in characters. The engine carries at most 16 KiB of a
 # traceback.
@@ -74,3 +78,20 @@ def find_class(module: str, name: str) -> type[BaseException] | None:
 def warn(text: str) -> None:
     """Gives a warning of the engine."""
     warnings.warn(text, RuntimeWarning, stacklevel=4)
+
+
+def is_of_signal_handler(raised_at: TracebackType | None) -> bool:
+    """True if the handler of a signal has raised the exception that has this traceback. Python runs handlers in
+    whatever code the main thread runs."""
+    codes = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(raised_at))
+
+
+def _code(handler: Any) -> CodeType | None:
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    if not callable(handler):
+        return None
+    # A method has the attributes of its function. Any other object with a method `__call__` may be a handler too.
+    code = getattr(handler, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
+    return code if isinstance(code, CodeType) else None

@@ -9,7 +9,7 @@ import pickle
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from . import _base, _engine, _epoch_log, _exit, _fetch, _native, _rust, _state, _stateful
+from . import _base, _engine, _epoch_log, _errors, _exit, _fetch, _native, _rust, _state, _stateful
 from ._base import _BaseDataLoaderIter, _DatasetKind
 from ._worker_process import WorkerProcess
 
@@ -180,8 +180,8 @@ class LoaderIterator(_BaseDataLoaderIter):
             try:
                 batch = _base.pin_memory(batch, self._pin_memory_device)
             except BaseException as error:
-                # Ctrl-C, or the exception of another signal's handler, such as SystemExit.
-                if not isinstance(error, Exception):
+                # Ctrl-C, or the exception of another signal's handler.
+                if not isinstance(error, Exception) or _errors.is_of_signal_handler(error.__traceback__):
                     self._batches.put_back(returned)
                 raise
         if type(returned) is _fetch.BatchWithState:
