@@ -1,6 +1,9 @@
 //! What records the work of a loader.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use crate::{
     error::Error, metrics::MetricsServer, options::LoaderOptions, ranks::LaunchedRank, stats::SharedStats,
@@ -39,6 +42,12 @@ impl Observers {
 }
 
 impl SharedObservers {
+    /// Returns the address at which the metrics are served; `None` before a loader was built, and without the option.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        held.as_ref()?.metrics.as_ref().map(|server| server.address())
+    }
+
     /// Returns the observers. The first call makes them with `make`.
     pub(crate) fn get_or_make(
         &self,

@@ -112,6 +112,11 @@ impl Observers {
     fn new() -> Self {
         Self::default()
     }
+
+    /// Returns the address at which the metrics are served, once an engine has been made with the option `metrics`.
+    fn metrics_address(&self) -> Option<String> {
+        self.0.metrics_address().map(|address| address.to_string())
+    }
 }
 
 #[pymethods]

@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import pickle
 import re
 import socket
 import urllib.request
@@ -47,6 +48,33 @@ def test_metrics_count_all_epochs(kind, num_workers, tmp_path):
         assert found["loader_batches_total"] == str(5 * (epoch + 1))
     del batches, made
     gc.collect()
+    with pytest.raises(OSError):
+        metrics(address)
+
+
+@pytest.mark.parametrize("kind", ["python", "rust"])
+def test_the_system_chooses_the_port_and_has_it_again_after_the_loader(kind, tmp_path):
+    made = make(kind, tmp_path, metrics="127.0.0.1:0")
+    assert made.metrics_address is None
+    list(made)
+    address = made.metrics_address
+    assert metrics(address)["loader_batches_total"] == "5"
+    copied = pickle.loads(pickle.dumps(made))
+    list(copied)
+    assert copied.metrics_address not in (None, address)
+    del made
+    # Without a collection of garbage.
+    with pytest.raises(OSError):
+        metrics(address)
+
+
+def test_the_port_of_a_loader_in_the_order_of_the_engine(tmp_path):
+    (tmp_path / "rows.csv").write_text("number\n1\n2\n")
+    made = loader.RustLoader(loader.Csv(tmp_path / "rows.csv"), metrics="127.0.0.1:0")
+    list(made)
+    address = made.metrics_address
+    assert metrics(address)["loader_batches_total"] == "2"
+    del made
     with pytest.raises(OSError):
         metrics(address)
 

@@ -76,7 +76,8 @@ class DataLoader(_base.DataLoader[_Batch]):
         digest: True to compute a digest of the samples of the epoch. False by default.
         trace: File for a trace of main and the workers.
         trace_on_failure: File for a trace of the last events, written if an error ends the epoch or a worker dies.
-        metrics: Address at which statistics are served for Prometheus, such as ``"127.0.0.1:9100"``.
+        metrics: Address at which statistics are served for Prometheus, such as ``"127.0.0.1:9100"``. With the port 0,
+            the system chooses a port, which :attr:`metrics_address` shows.
     """
 
     def __init__(
@@ -187,6 +188,13 @@ class DataLoader(_base.DataLoader[_Batch]):
         # `type(None)` is a function that returns `None` and, unlike a lambda, can be pickled.
         left_out = {"_iterator": None, "_last_iterator": type(None), "_last_state": None, "_observers": None}
         return self.__dict__ | left_out
+
+    @property
+    def metrics_address(self) -> str | None:
+        """The address of the option ``metrics``, with the port that the system chose if the port was 0. ``None`` before
+        the first iteration. The loader and its iterators keep the port: it is free once the program has dropped all of
+        them."""
+        return None if self._observers is None else self._observers[1].metrics_address()
 
     def _end_epoch(self) -> None:
         """:class:`NoBatches` calls it at its end. The next iterator begins an epoch."""

@@ -48,6 +48,8 @@ class Observers:
     """The statistics, the trace and the metrics of all engines of a loader."""
 
     def __init__(self) -> None: ...
+    def metrics_address(self) -> str | None:
+        """Returns the address at which the metrics are served, once an engine has been made with the option ``metrics``."""
 
 class RustDataset:
     """A dataset of ``loader-data``, made of JSON with the keys of the section ``[dataset]`` of a config file."""

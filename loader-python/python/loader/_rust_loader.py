@@ -39,7 +39,10 @@ class RustLoader:
         # The last iterator. If this object held it, its workers would stay after `break`.
         self._batches: Callable[[], _native.BatchIterator | None] = lambda: None
         options["batch_size"] = 1 if batch_size is None else batch_size
-        self._engine = engine(dataset, json.dumps(options, default=json_value), batch_size is not None)
+        self._observers = _native.Observers()
+        self._engine = engine(
+            dataset, json.dumps(options, default=json_value), batch_size is not None, observers=self._observers
+        )
 
     def __iter__(self) -> _native.BatchIterator:
         convert = self.dataset.convert
@@ -58,6 +61,12 @@ class RustLoader:
         if batches is None:
             raise TypeError("the number of batches of a stream is known only at its end")
         return batches
+
+    @property
+    def metrics_address(self) -> str | None:
+        """The address of the option ``metrics``, with the port that the system chose if the port was 0. The loader and
+        its iterators keep the port: it is free once the program has dropped all of them."""
+        return self._observers.metrics_address()
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the epoch that the next iteration loads."""
