@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, Self, final, type_check_only
 
+@final
 class Memory:
     """Bytes of a batch, in shared memory or on the heap, with the buffer protocol."""
 
@@ -13,6 +14,7 @@ class Memory:
 def allocate(size: int) -> Memory:
     """Allocates bytes for an array of the batch that this thread collates. Their content is undefined."""
 
+@final
 class Numbers:
     """The numbers of a batch, as the engine takes them from an order."""
 
@@ -21,6 +23,7 @@ class Numbers:
 def plain_numbers(keys: list[Any], end: int) -> Numbers | None:
     """Returns the elements if all of them are plain integers from 0 and below ``end``."""
 
+@final
 class Array:
     """A tensor in a slot of shared memory or on the heap, with the buffer protocol and DLPack."""
 
@@ -44,20 +47,22 @@ class Array:
     ) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
+@final
 class Observers:
     """The statistics, the trace and the metrics of all engines of a loader."""
 
-    def __init__(self) -> None: ...
+    def __new__(cls) -> Self: ...
     def metrics_address(self) -> str | None:
         """Returns the address at which the metrics are served, once an engine has been made with the option ``metrics``."""
 
+@final
 class RustDataset:
     """A dataset of ``loader-data``, made of JSON with the keys of the section ``[dataset]`` of a config file."""
 
     #: The names of all kinds.
     kinds: list[str]
 
-    def __init__(self, keys: str) -> None: ...
+    def __new__(cls, keys: str) -> Self: ...
     @staticmethod
     def load(path: str | os.PathLike[str]) -> tuple[RustDataset, str]:
         """Reads a config file. Returns the dataset, and the options of the loader as JSON."""
@@ -88,6 +93,7 @@ class RustDataset:
     def engine(self, parts: RustParts) -> Engine:
         """Makes a loader of this dataset."""
 
+@type_check_only
 class RustParts(Protocol):
     """What the loader of a Rust dataset is made from, beside the dataset."""
 
@@ -106,10 +112,11 @@ class RustParts(Protocol):
     @property
     def arguments(self) -> list[str]: ...
 
+@final
 class Engine:
     """A loader, with its dataset and options as they were when it was made."""
 
-    def __init__(self, parts: Any) -> None: ...
+    def __new__(cls, parts: Any) -> Self: ...
     def iterate(self, epoch: int, convert: Callable[..., Any]) -> BatchIterator:
         """Begins an epoch."""
 
@@ -125,6 +132,7 @@ class Engine:
     def last_state(self) -> str | None:
         """Returns the state of the last iterator, as JSON, if it was closed or dropped."""
 
+@final
 class BatchIterator:
     """The batches of an epoch. Waiting for one releases the interpreter's lock and notices Ctrl-C."""
 
@@ -167,10 +175,11 @@ class BatchIterator:
     def close_at_exit(self) -> None:
         """Closes the iterator at the end of the interpreter, unless another thread uses it for longer than a second."""
 
+@final
 class Template:
     """A process that forks workers."""
 
-    def __init__(self) -> None: ...
+    def __new__(cls) -> Self: ...
     def next_request(self) -> bool: ...
     def started(self, pid: int) -> None: ...
     def not_started(self, errno: int) -> None: ...
