@@ -224,16 +224,13 @@ def steady(peer, options):
 
 
 def resume(peer, options):
-    """Measures torchdata's StatefulDataLoader, because PyTorch's own loader has no state. It resumes with the same
-    number of workers."""
-    try:
-        from torchdata.stateful_dataloader import StatefulDataLoader
-    except ImportError:
-        raise NotApplicable("torchdata is not installed") from None
+    """Measures torchdata's StatefulDataLoader in place of PyTorch's own loader, which has no state. It resumes with the
+    same number of workers."""
+    stateful_loader = stateful_loader_class(options.package)
     stop, compared = options.batches or RESUME_AT, 20
 
     def loader():
-        return StatefulDataLoader(
+        return stateful_loader(
             Integers(START_SAMPLES),
             batch_size=options.batch_size,
             shuffle=options.shuffle,
@@ -270,6 +267,16 @@ def resume(peer, options):
         resume_ms=spread(resumes),
         check={"batches": compared},
     )
+
+
+def stateful_loader_class(package):
+    if package == "loader":
+        return loader_class(package)
+    try:
+        from torchdata.stateful_dataloader import StatefulDataLoader
+    except ImportError:
+        raise NotApplicable("torchdata is not installed") from None
+    return StatefulDataLoader
 
 
 def as_text(value):

@@ -433,3 +433,16 @@ def python() -> Iterator[Case]:
         ]
         options = ["--workers", str(workers), "--folder", ".data/images", "--epochs", "3"]
         yield Case("python", options, rows, "train", sides=(OURS, STANDARD), needs="images", program="python")
+    for found, what in ((resume(), "resume"), (killed(), "worker killed")):
+        for of_rust in found:
+            # The overview has the figures of the loader in Rust.
+            rows = [dataclasses.replace(row, title=f"{what}: {row.title}", overview=None) for row in of_rust.rows]
+            yield dataclasses.replace(
+                of_rust,
+                workload="python",
+                rows=rows,
+                command=of_rust.workload,
+                ours=of_rust.peers,
+                sides=(OURS, RUST, STANDARD),
+                program="python",
+            )
