@@ -2,6 +2,7 @@
 
 import csv
 import gc
+import importlib.util
 import io
 import json
 import os
@@ -482,19 +483,32 @@ def test_a_rust_loader_ends_the_workers_of_an_iterator_that_is_left(tmp_path):
     assert rows.state_dict()["epoch"] == 1
 
 
+#: A process of its own has JAX: JAX warns of each fork of its process, and PyTorch's loaders in other tests fork theirs.
+WITH_JAX = """
+import gc, sys
+import jax, numpy as np
+import loader
+
+path, num_workers = sys.argv[1], int(sys.argv[2])
+rows = loader.Csv(path, output="dlpack", dtypes={"number": "float32"})
+kept = []
+for batch in loader.RustLoader(rows, batch_size=40, num_workers=num_workers):
+    array = batch["number"]
+    kept.append(jax.dlpack.from_dlpack(array))
+    assert kept[-1].unsafe_buffer_pointer() == np.frombuffer(array, np.float32).ctypes.data, "JAX has a copy"
+del array, batch
+gc.collect()
+# No slot was used again while JAX has its array.
+assert [int(array[0]) for array in kept] == list(range(0, 4000, 40))
+assert float(sum(array.sum() for array in kept)) == sum(range(4000))
+print("shared")
+"""
+
+
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_jax_shares_the_memory_of_a_batch_and_keeps_it(num_workers, tmp_path):
-    jax = pytest.importorskip("jax", reason="SKIPPED: JAX is not installed")
+    if importlib.util.find_spec("jax") is None:
+        pytest.skip("SKIPPED: JAX is not installed")
     path = tmp_path / "rows.csv"
     path.write_text("number\n" + "".join(f"{number}\n" for number in range(4000)))
-    rows = loader.Csv(path, output="dlpack", dtypes={"number": "float32"})
-    kept = []
-    for batch in loader.RustLoader(rows, batch_size=40, num_workers=num_workers):
-        array = batch["number"]
-        kept.append(jax.dlpack.from_dlpack(array))
-        assert kept[-1].unsafe_buffer_pointer() == np.frombuffer(array, np.float32).ctypes.data, "JAX has a copy"
-    del array, batch
-    gc.collect()
-    # No slot was used again while JAX has its array.
-    assert [int(array[0]) for array in kept] == list(range(0, 4000, 40))
-    assert float(sum(array.sum() for array in kept)) == sum(range(4000))
+    assert processes.run("-c", WITH_JAX, path, num_workers) == "shared\n"
