@@ -10,6 +10,7 @@ mod launchers;
 #[cfg(feature = "formats")]
 mod layouts;
 mod page;
+mod pictures;
 mod plan;
 #[cfg(feature = "formats")]
 mod record_pack;

@@ -15,11 +15,11 @@ use rustix::{
 
 use crate::support::{PHOTOS, Running, command, pid, worker_pids};
 
-const ROWS: u16 = 24;
+pub(crate) const ROWS: u16 = 24;
 
 /// Opens a terminal with `columns` columns. Returns the end that a program writes to, and a thread that
 /// returns each screen that was seen. The last one is what is left at the end.
-fn terminal(columns: u16) -> (File, JoinHandle<Vec<String>>) {
+pub(crate) fn terminal(columns: u16) -> (File, JoinHandle<Vec<String>>) {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&master).unwrap();
     unlockpt(&master).unwrap();
