@@ -38,7 +38,7 @@ pub enum Advice {
         on_cpu_share: f64,
     },
     /// The workers use a CPU for less than half of their busy time, and there are CPUs for more of them: they wait
-    /// for disks, for servers, or for CPUs that other programs use.
+    /// for disks or for servers.
     IoBound {
         /// Number of workers now.
         num_workers: usize,
@@ -51,6 +51,14 @@ pub enum Advice {
         busy_share: f64,
         /// Share of this busy time in which the workers used a CPU.
         on_cpu_share: f64,
+    },
+    /// The workers use a CPU for less than half of their busy time, and wait for CPUs for most of the rest: other
+    /// programs, or threads of this one that do not load, use the CPUs.
+    CpusTaken {
+        /// Share of the workers' busy time in which they used a CPU.
+        on_cpu_share: f64,
+        /// Share of this busy time in which they waited for a CPU.
+        cpu_wait_share: f64,
     },
     /// The CPUs are busy: only less work per sample, or more CPUs, would help.
     CpusBusy {
@@ -71,7 +79,8 @@ impl Advice {
     /// Returns the advice for a loader with `num_workers` workers on `cpus` CPUs. `has_tried_more` says that more
     /// workers were tried without a gain.
     pub(crate) fn new(figures: &LoadFigures, num_workers: usize, cpus: usize, has_tried_more: bool) -> Self {
-        let LoadFigures { waiting_share, busy_share, on_cpu_share, cpu_seconds, .. } = *figures;
+        let LoadFigures { waiting_share, busy_share, on_cpu_share, cpu_wait_share, cpu_seconds, .. } =
+            *figures;
         if waiting_share <= MAX_WAITING_SHARE {
             return Self::KeepsUp { waiting_share };
         }
@@ -84,6 +93,9 @@ impl Advice {
         let more = workers - num_workers;
         if num_workers == 0 || on_cpu_share >= MIN_ON_CPU_SHARE {
             return Self::MoreWorkers { num_workers, more, gain, busy_share, on_cpu_share };
+        }
+        if cpu_wait_share > (1.0 - on_cpu_share) / 2.0 {
+            return Self::CpusTaken { on_cpu_share, cpu_wait_share };
         }
         let (more, gain) = if has_tried_more { (0, 1.0) } else { (more, gain) };
         Self::IoBound { num_workers, more, gain, busy_share, on_cpu_share }
@@ -120,18 +132,17 @@ impl fmt::Display for Advice {
                 write_gain(f, num_workers, more, gain)
             }
             Self::IoBound { num_workers, more, gain, on_cpu_share, .. } => {
-                let waiting = percent(1.0 - on_cpu_share);
-                write!(
-                    f,
-                    "the workers waited for disks, servers or other programs for {waiting:.0} % of their "
-                )?;
-                f.write_str("busy time; ")?;
+                write_waiting(f, "disks or servers", 1.0 - on_cpu_share)?;
                 if more == 0 {
                     const NO_GAIN: &str =
                         "more workers did not raise the rate; larger files, or a cache, would help";
                     return f.write_str(NO_GAIN);
                 }
                 write_gain(f, num_workers, more, gain)
+            }
+            Self::CpusTaken { cpu_wait_share, .. } => {
+                write_waiting(f, "a CPU", cpu_wait_share)?;
+                f.write_str("only fewer other programs, or more CPUs, would help")
             }
             Self::CpusBusy { cpu_seconds, cpus } => {
                 let (milliseconds, plural) = (1e3 * cpu_seconds, if cpus == 1 { "" } else { "s" });
@@ -153,6 +164,10 @@ impl fmt::Display for Advice {
     }
 }
 
+fn write_waiting(f: &mut fmt::Formatter<'_>, what: &str, share: f64) -> fmt::Result {
+    write!(f, "the workers waited for {what} for {:.0} % of their busy time; ", 100.0 * share)
+}
+
 fn write_gain(f: &mut fmt::Formatter<'_>, num_workers: usize, more: usize, gain: f64) -> fmt::Result {
     let (workers, gain) = (num_workers + more, 100.0 * (gain - 1.0));
     write!(f, "{workers} workers instead of {num_workers} would raise the rate by up to {gain:.0} %")
@@ -168,6 +183,7 @@ mod tests {
         waiting_share: 0.5,
         busy_share: 1.0,
         on_cpu_share: 0.25,
+        cpu_wait_share: 0.3,
         step_seconds: 0.01,
         worker_seconds: 0.02,
         cpu_seconds: 0.006,
@@ -186,13 +202,18 @@ mod tests {
         assert_eq!(text(computing, 1, 1), text(computing, 1, 8));
         assert_eq!(
             text(FIGURES, 1, 8),
-            "the workers waited for disks, servers or other programs for 75 % of their busy time; 2 workers instead \
-             of 1 would raise the rate by up to 100 %"
+            "the workers waited for disks or servers for 75 % of their busy time; 2 workers instead of 1 would raise \
+             the rate by up to 100 %"
         );
         assert_eq!(
             Advice::new(&FIGURES, 1, 8, true).to_string(),
-            "the workers waited for disks, servers or other programs for 75 % of their busy time; more workers did \
-             not raise the rate; larger files, or a cache, would help"
+            "the workers waited for disks or servers for 75 % of their busy time; more workers did not raise the \
+             rate; larger files, or a cache, would help"
+        );
+        assert_eq!(
+            text(LoadFigures { cpu_wait_share: 0.5, ..FIGURES }, 1, 8),
+            "the workers waited for a CPU for 50 % of their busy time; only fewer other \
+             programs, or more CPUs, would help"
         );
         let decoding = LoadFigures { cpu_seconds: 0.02, ..FIGURES };
         assert_eq!(

@@ -17,6 +17,8 @@ pub(crate) struct ResourceUse {
     pub(crate) worker_busy: Duration,
     /// Processor time of the workers.
     pub(crate) worker_cpu: Duration,
+    /// Time that the workers that run now were ready to run while others had the CPUs.
+    pub(crate) worker_cpu_wait: Duration,
     /// Processor time of main, with the program's step if it runs on the CPU.
     pub(crate) main_cpu: Duration,
 }
@@ -26,6 +28,7 @@ impl AddAssign for ResourceUse {
         self.worker_time += other.worker_time;
         self.worker_busy += other.worker_busy;
         self.worker_cpu += other.worker_cpu;
+        self.worker_cpu_wait += other.worker_cpu_wait;
         self.main_cpu += other.main_cpu;
     }
 }
@@ -39,6 +42,7 @@ impl Sub for ResourceUse {
             worker_time: self.worker_time.saturating_sub(before.worker_time),
             worker_busy: self.worker_busy.saturating_sub(before.worker_busy),
             worker_cpu: self.worker_cpu.saturating_sub(before.worker_cpu),
+            worker_cpu_wait: self.worker_cpu_wait.saturating_sub(before.worker_cpu_wait),
             main_cpu: self.main_cpu.saturating_sub(before.main_cpu),
         }
     }
@@ -65,6 +69,10 @@ pub struct LoadFigures {
     /// Share of the busy time in which workers used a CPU; 0 without workers. In the rest they waited for
     /// disks, servers or CPUs.
     pub on_cpu_share: f64,
+    /// Share of the busy time in which workers waited for a CPU, because other threads had all of them; 0 without
+    /// workers, and if the kernel does not measure it.
+    #[serde(default)]
+    pub cpu_wait_share: f64,
     /// Seconds of the program between two calls of `next`.
     pub step_seconds: f64,
     /// Seconds that a worker spends on a batch.
@@ -92,13 +100,14 @@ impl LoadFigures {
             true => (waiting, elapsed),
             false => (used.worker_busy.as_secs_f64(), used.worker_time.as_secs_f64()),
         };
-        let worker_cpu = used.worker_cpu.as_secs_f64();
+        let of_busy = |time: Duration| if busy > 0.0 { (time.as_secs_f64() / busy).min(1.0) } else { 0.0 };
         Some(Self {
             batches,
             batches_per_second: count / elapsed,
             waiting_share: (waiting / elapsed).min(1.0),
             busy_share: (busy / of).min(1.0),
-            on_cpu_share: if busy > 0.0 { (worker_cpu / busy).min(1.0) } else { 0.0 },
+            on_cpu_share: of_busy(used.worker_cpu),
+            cpu_wait_share: of_busy(used.worker_cpu_wait),
             step_seconds: (elapsed - waiting).max(0.0) / count,
             worker_seconds: busy / count,
             cpu_seconds: (used.worker_cpu + used.main_cpu).as_secs_f64() / count,

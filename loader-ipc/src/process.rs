@@ -41,7 +41,7 @@ use crate::{
 };
 
 pub use inherited::Limits;
-pub use observed::{Halt, cpu_time, data_memory, private_memory};
+pub use observed::{Halt, cpu_time, cpu_wait, data_memory, private_memory};
 
 /// Environment variable that marks a process as a worker or a template. Its value is the inode of the socket
 /// that is the process's standard input. A process that merely inherits the variable (a program that a dataset

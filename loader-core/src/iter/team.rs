@@ -175,6 +175,7 @@ impl Team {
             used.worker_busy += worker.busy;
             used.worker_cpu += worker.cpu;
         }
+        used.worker_cpu_wait = self.pool.running_pids().filter_map(process::cpu_wait).sum();
         used
     }
 

@@ -83,6 +83,7 @@ impl Run {
                 let busy = duration(batch * busy * setting.workers as f64);
                 let worker_cpu = duration(load.cpu);
                 self.tuner.add_use(ResourceUse {
+                    worker_cpu_wait: Duration::ZERO,
                     worker_busy: busy,
                     worker_cpu,
                     main_cpu: Duration::ZERO,
@@ -183,6 +184,7 @@ fn the_setting_stays_within_its_bounds_and_memory() {
                 run.tuner.note_batch(batch, batch.mul_f64(rng.random_range(0.0..1.0)));
                 let busy = batch.mul_f64(rng.random_range(0.0..1.0) * setting.workers as f64);
                 run.tuner.add_use(ResourceUse {
+                    worker_cpu_wait: Duration::ZERO,
                     worker_busy: busy,
                     worker_time: batch * setting.workers as u32,
                     worker_cpu: busy / 3,

@@ -53,6 +53,15 @@ pub fn cpu_time(pid: u32) -> Option<Duration> {
     Some(clock_gettime(clock).ok()?.into())
 }
 
+/// Returns for how long the main thread of a process was ready to run while other threads had the CPUs; `None` if the
+/// process does not exist, or if the kernel does not measure it.
+pub fn cpu_wait(pid: u32) -> Option<Duration> {
+    let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+    // Time on a CPU, time in a run queue, and the number of times on a CPU.
+    let nanos = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    Some(Duration::from_nanos(nanos))
+}
+
 /// Returns the private memory of a process in bytes. It includes neither shared memory, such as slots, nor
 /// code.
 pub fn private_memory(pid: u32) -> Option<u64> {

@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, fs, sync::Arc, sync::Mutex, time::Duration};
 
+use anyhow::Context;
 use loader_core::{CpuSet, Error, Iter, Warning, WorkerAffinity, prelude::*};
+use loader_ipc::process;
 use loader_tests::{
     Watchdog,
     processes::{signal, wait_until_gone},
@@ -147,4 +149,40 @@ fn a_cpu_that_does_not_exist_is_refused() {
     assert_eq!(allowed, CpuSet::allowed().unwrap());
     assert!(matches!(build(Vec::new(), 1), Err(Error::InvalidOption { option: "worker_affinity", .. })));
     assert!(build(sets(), 0).is_ok(), "without workers it has no effect");
+}
+
+/// Samples that take two milliseconds of processor time.
+#[derive(Serialize, Deserialize)]
+struct Computed;
+
+impl Dataset for Computed {
+    type Sample = u64;
+
+    fn len(&self) -> usize {
+        1_000_000
+    }
+
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
+        let before = process::cpu_time(std::process::id()).context("no clock")?;
+        while process::cpu_time(std::process::id()).context("no clock")? < before + Duration::from_millis(2) {
+        }
+        Ok(index as u64)
+    }
+}
+
+#[test]
+fn the_report_says_how_long_workers_have_waited_for_a_cpu() {
+    let _watchdog = Watchdog::start();
+    if process::cpu_wait(std::process::id()).is_none() {
+        return skipped("the kernel does not measure how long a thread waits for a CPU");
+    }
+    let one = CpuSet::allowed().unwrap().iter().take(1).collect();
+    let loader = DataLoader::builder(Computed).batch_size(5).num_workers(2);
+    let loader = loader.worker_affinity(WorkerAffinity::Sets(vec![one])).on_warning(|_| {}).build().unwrap();
+    let mut batches = loader.iter().unwrap();
+    batches.by_ref().take(40).for_each(|batch| drop(batch.unwrap()));
+    let figures = batches.report().figures.unwrap();
+    // Each of two workers has the CPU for at most half of the time.
+    assert!(figures.on_cpu_share < 0.6 && figures.cpu_wait_share > 0.3, "{figures:?}");
+    assert!(figures.on_cpu_share + figures.cpu_wait_share < 1.1, "{figures:?}");
 }
