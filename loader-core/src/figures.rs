@@ -17,7 +17,7 @@ pub(crate) struct ResourceUse {
     pub(crate) worker_busy: Duration,
     /// Processor time of the workers.
     pub(crate) worker_cpu: Duration,
-    /// Time that the workers that run now were ready to run while others had the CPUs.
+    /// Time for which workers were ready to run while other threads had the CPUs.
     pub(crate) worker_cpu_wait: Duration,
     /// Processor time of main, with the program's step if it runs on the CPU.
     pub(crate) main_cpu: Duration,

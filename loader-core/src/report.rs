@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use loader_ipc::control::WorkerSnapshot;
+use loader_ipc::{control::WorkerSnapshot, process::CpuUse};
 use serde::Serialize;
 
 use crate::{
@@ -125,6 +125,10 @@ pub struct WorkerReport {
     /// Processor time of the worker, with its start if it was in this epoch.
     #[serde(rename = "cpu_seconds", serialize_with = "as_seconds")]
     pub cpu: Duration,
+    /// Time for which the worker was ready to run while other threads had the CPUs; zero if the kernel does not measure
+    /// it.
+    #[serde(rename = "cpu_wait_seconds", serialize_with = "as_seconds")]
+    pub cpu_wait: Duration,
     /// Number of page faults served from memory (`ru_minflt`). Includes the start of the worker, if it was in
     /// this epoch.
     pub page_faults: u64,
@@ -133,9 +137,10 @@ pub struct WorkerReport {
 }
 
 impl WorkerReport {
-    pub(crate) fn new(snapshot: &WorkerSnapshot, cpu: Duration) -> Self {
+    pub(crate) fn new(snapshot: &WorkerSnapshot, cpu_use: CpuUse) -> Self {
         let WorkerSnapshot { batches, samples, busy, page_faults, .. } = *snapshot;
-        Self { batches, samples, busy, cpu, page_faults, phases: PhaseTimes::default() }
+        let CpuUse { time: cpu, wait: cpu_wait } = cpu_use;
+        Self { batches, samples, busy, cpu, cpu_wait, page_faults, phases: PhaseTimes::default() }
     }
 
     /// Returns the difference to an earlier report of the worker.
@@ -145,6 +150,7 @@ impl WorkerReport {
             samples: self.samples.saturating_sub(before.samples),
             busy: self.busy.saturating_sub(before.busy),
             cpu: self.cpu.saturating_sub(before.cpu),
+            cpu_wait: self.cpu_wait.saturating_sub(before.cpu_wait),
             page_faults: self.page_faults.saturating_sub(before.page_faults),
             phases: self.phases,
         }

@@ -41,7 +41,7 @@ use crate::{
 };
 
 pub use inherited::Limits;
-pub use observed::{Halt, cpu_time, cpu_wait, data_memory, private_memory};
+pub use observed::{CpuUse, Halt, cpu_time, cpu_use, cpu_wait, data_memory, private_memory};
 
 /// Environment variable that marks a process as a worker or a template. Its value is the inode of the socket
 /// that is the process's standard input. A process that merely inherits the variable (a program that a dataset
@@ -75,8 +75,8 @@ struct End {
     status: Option<ExitStatus>,
     /// When main noticed the end of a process that a template reaps.
     noticed: Option<Instant>,
-    /// Processor time of the process, as it was read last. The kernel forgets it when the process is reaped.
-    cpu_time: Duration,
+    /// What was read last of the process. The kernel forgets it when the process is reaped.
+    cpu_use: CpuUse,
 }
 
 impl WorkerProcess {
@@ -173,7 +173,7 @@ impl WorkerProcess {
     pub fn try_reap(&self) -> Option<ExitStatus> {
         let mut end = self.lock();
         if end.status.is_none() {
-            end.cpu_time = cpu_time(self.pid()).unwrap_or(end.cpu_time);
+            end.cpu_use = cpu_use(self.pid()).unwrap_or(end.cpu_use);
             match &self.report {
                 None => end.status = self.reap(),
                 Some(report) => self.receive_end(report, &mut end),
@@ -193,13 +193,13 @@ impl WorkerProcess {
         }
     }
 
-    /// Returns the processor time that all threads of the process have used.
-    pub fn cpu_time(&self) -> Duration {
+    /// Returns for how long the process has used CPUs, and has waited for them, also after its end.
+    pub fn cpu_use(&self) -> CpuUse {
         let mut end = self.lock();
         if end.status.is_none() {
-            end.cpu_time = cpu_time(self.pid()).unwrap_or(end.cpu_time);
+            end.cpu_use = cpu_use(self.pid()).unwrap_or(end.cpu_use);
         }
-        end.cpu_time
+        end.cpu_use
     }
 
     fn reap(&self) -> Option<ExitStatus> {
@@ -225,9 +225,9 @@ impl WorkerProcess {
         }
         let noticed = *end.noticed.get_or_insert_with(Instant::now);
         match report.receive_with_one(Instant::now()) {
-            Ok((TemplateReport::Ended { status, cpu_time }, None)) => {
+            Ok((TemplateReport::Ended { status, cpu_use }, None)) => {
                 end.status = Some(status);
-                end.cpu_time = cpu_time;
+                end.cpu_use = cpu_use;
             }
             Err(LifelineError::TimedOut) if noticed.elapsed() < STATUS_DEADLINE => {}
             // The template has ended, hangs, or has sent something else.
@@ -355,7 +355,7 @@ mod tests {
             assert!(started.elapsed() < Duration::from_secs(60), "the shell does not end");
             thread::sleep(Duration::from_millis(10));
         }
-        assert!(process.cpu_time() > Duration::from_millis(5), "{:?}", process.cpu_time());
+        assert!(process.cpu_use().time > Duration::from_millis(5), "{:?}", process.cpu_use());
         assert_eq!(cpu_time(process.pid()), None);
     }
 }

@@ -48,7 +48,7 @@ use crate::{
     cpu_set::CpuSet,
     frame::ExitStatus,
     lifeline::{Lifeline, LifelineError, poll_until},
-    process::{Limits, WorkerProcess},
+    process::{CpuUse, Limits, WorkerProcess},
 };
 
 /// Maximum time from the end of a template's sockets to the end of its process.
@@ -83,8 +83,8 @@ pub enum TemplateReport {
     Ended {
         /// How it ended.
         status: ExitStatus,
-        /// The processor time of all of its threads.
-        cpu_time: Duration,
+        /// For how long it has used CPUs, and has waited for them.
+        cpu_use: CpuUse,
     },
 }
 

@@ -220,7 +220,7 @@ impl Child {
     /// Reaps the worker if it has ended, and tells main how. True if it has ended.
     fn report_end(&self) -> bool {
         let Some(status) = self.process.try_reap() else { return false };
-        let ended = TemplateReport::Ended { status, cpu_time: self.process.cpu_time() };
+        let ended = TemplateReport::Ended { status, cpu_use: self.process.cpu_use() };
         // The socket has room for this second message. If main has closed it, main needs no status.
         drop(self.report.send(&ended, &[], Instant::now()));
         true

@@ -5,7 +5,7 @@ use std::time::Duration;
 use loader_ipc::{
     control::WorkerSnapshot,
     frame::{Command, Lease},
-    process::Halt,
+    process::{CpuUse, Halt},
 };
 
 use crate::{error::Error, warning::Warning};
@@ -68,8 +68,8 @@ pub(crate) trait Crew {
     /// Returns what the worker is doing.
     fn snapshot(&self, worker: usize) -> WorkerSnapshot;
 
-    /// Returns the processor time of all processes that the worker has had.
-    fn cpu_time(&self, worker: usize) -> Duration;
+    /// Returns for how long all processes that the worker has had used CPUs, and waited for them.
+    fn cpu_use(&self, worker: usize) -> CpuUse;
 
     /// Returns why the worker's process cannot continue by itself; `None` if it can.
     fn halt(&self, worker: usize) -> Option<Halt>;

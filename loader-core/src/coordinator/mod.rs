@@ -365,7 +365,7 @@ fn counters(workers: usize, crew: &impl Crew) -> Vec<WorkerReport> {
 
 /// Returns what a worker has done since it was started.
 fn report(worker: usize, crew: &impl Crew) -> WorkerReport {
-    WorkerReport::new(&crew.snapshot(worker), crew.cpu_time(worker))
+    WorkerReport::new(&crew.snapshot(worker), crew.cpu_use(worker))
 }
 
 #[cfg(test)]

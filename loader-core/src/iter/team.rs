@@ -174,8 +174,8 @@ impl Team {
         for worker in self.coordinator.worker_reports(&self.pool) {
             used.worker_busy += worker.busy;
             used.worker_cpu += worker.cpu;
+            used.worker_cpu_wait += worker.cpu_wait;
         }
-        used.worker_cpu_wait = self.pool.running_pids().filter_map(process::cpu_wait).sum();
         used
     }
 

@@ -13,7 +13,7 @@ use loader_ipc::{
     frame::{Command, Lease, MAX_FORGOTTEN},
     handshake::Notice,
     lifeline::LifelineError,
-    process::Halt,
+    process::{CpuUse, Halt},
     violation::ProtocolViolation,
 };
 use nix::sys::signal::Signal;
@@ -120,8 +120,8 @@ impl Crew for Pool {
         self.snapshot(worker)
     }
 
-    fn cpu_time(&self, worker: usize) -> Duration {
-        self.workers[worker].cpu_time()
+    fn cpu_use(&self, worker: usize) -> CpuUse {
+        self.workers[worker].cpu_use()
     }
 
     fn halt(&self, worker: usize) -> Option<Halt> {

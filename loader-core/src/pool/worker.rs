@@ -1,14 +1,19 @@
 //! A worker's process and its channels.
 
-use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, mem, sync::Arc};
 
-use loader_ipc::{frame::ExitStatus, lifeline::Lifeline, process::WorkerProcess, queue::CommandSender};
+use loader_ipc::{
+    frame::ExitStatus,
+    lifeline::Lifeline,
+    process::{CpuUse, WorkerProcess},
+    queue::CommandSender,
+};
 
 #[derive(Debug)]
 pub(super) struct Worker {
     pub(super) process: Arc<WorkerProcess>,
-    /// Processor time of the worker's earlier processes.
-    cpu_before: Duration,
+    /// What the earlier processes of the worker have used.
+    cpu_before: CpuUse,
     pub(super) lifeline: Lifeline,
     pub(super) commands: CommandSender,
     /// Regions that the worker has mapped, each by the number of its first slot.
@@ -25,7 +30,7 @@ impl Worker {
     pub(super) fn new(process: Arc<WorkerProcess>, lifeline: Lifeline, commands: CommandSender) -> Self {
         Self {
             process,
-            cpu_before: Duration::ZERO,
+            cpu_before: CpuUse::default(),
             lifeline,
             commands,
             regions: BTreeSet::new(),
@@ -39,16 +44,16 @@ impl Worker {
     /// Replaces the process and its channels by those of `new`. Sends the sentinel again if the old process
     /// was sent it.
     pub(super) fn become_started(&mut self, new: Self) {
-        let cpu_before = self.cpu_time();
+        let cpu_before = self.cpu_use();
         let old = mem::replace(self, Self { cpu_before, ..new });
         if old.sentinel_sent {
             self.send_sentinel();
         }
     }
 
-    /// Returns the processor time of all processes that the worker has had.
-    pub(super) fn cpu_time(&self) -> Duration {
-        self.cpu_before + self.process.cpu_time()
+    /// Returns for how long all processes that the worker has had used CPUs, and waited for them.
+    pub(super) fn cpu_use(&self) -> CpuUse {
+        self.cpu_before + self.process.cpu_use()
     }
 
     /// Sends the sentinel, once. Never blocks, since the index queue holds at most a few small tasks.

@@ -1,11 +1,12 @@
 //! What the system tells about any process: whether it can continue, its processor time, its memory.
 
-use std::{fs, time::Duration};
+use std::{fs, ops::Add, time::Duration};
 
 use nix::{
     time::{clock_getcpuclockid, clock_gettime},
     unistd::Pid,
 };
+use serde::{Deserialize, Serialize};
 
 /// Why a process cannot continue by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +52,29 @@ fn parse_halt(stat: &[u8]) -> Option<Halt> {
 pub fn cpu_time(pid: u32) -> Option<Duration> {
     let clock = clock_getcpuclockid(Pid::from_raw(pid.cast_signed())).ok()?;
     Some(clock_gettime(clock).ok()?.into())
+}
+
+/// For how long a process has used CPUs, and has waited for them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuUse {
+    /// Processor time of all threads.
+    pub time: Duration,
+    /// Time for which the main thread was ready to run while other threads had the CPUs; zero if the kernel does not
+    /// measure it.
+    pub wait: Duration,
+}
+
+impl Add for CpuUse {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { time: self.time + other.time, wait: self.wait + other.wait }
+    }
+}
+
+/// Returns for how long a process has used CPUs and waited for them; `None` if the process does not exist.
+pub fn cpu_use(pid: u32) -> Option<CpuUse> {
+    Some(CpuUse { time: cpu_time(pid)?, wait: cpu_wait(pid).unwrap_or_default() })
 }
 
 /// Returns for how long the main thread of a process was ready to run while other threads had the CPUs; `None` if the

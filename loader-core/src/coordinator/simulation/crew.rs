@@ -6,7 +6,7 @@ use std::{io, mem, rc::Rc, time::Duration};
 use loader_ipc::{
     control::{WorkerSnapshot, WorkerState},
     frame::{Command, ExitStatus, Lease, Report},
-    process::Halt,
+    process::{CpuUse, Halt},
     slots::SlotPool,
 };
 use rand::{RngExt, SeedableRng, rngs::ChaCha8Rng};
@@ -307,8 +307,8 @@ impl Crew for Workers {
         !state.is_down && !state.has_sentinel
     }
 
-    fn cpu_time(&self, _worker: usize) -> Duration {
-        Duration::ZERO
+    fn cpu_use(&self, _worker: usize) -> CpuUse {
+        CpuUse::default()
     }
 
     fn snapshot(&self, worker: usize) -> WorkerSnapshot {
