@@ -9,6 +9,7 @@ set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
 loader=${LOADER:-$here/../target/release/loader}
+case $loader in */*) loader=$(realpath "$loader") ;; esac
 copies=${1:-100}
 folder=$(mktemp -d)
 trap 'rm -r "$folder"' EXIT

@@ -11,6 +11,11 @@ const MAX_WAITING_SHARE: f64 = 0.05;
 /// Workers that use a CPU for less than this share of their busy time wait for something else, if there are CPUs
 /// for more workers.
 const MIN_ON_CPU_SHARE: f64 = 0.5;
+/// Workers lack CPUs if they wait for a CPU for more than this share of their busy time, and for most of the time in
+/// which they use none.
+const MIN_CPU_WAIT_SHARE: f64 = 0.25;
+/// Workers lack CPUs because of this program's own processes if these use more than this share of the CPUs.
+const MIN_OWN_CPU_SHARE: f64 = 0.8;
 
 /// What would make loading faster, with the reason, from [`EpochReport::advice`](crate::EpochReport::advice).
 /// Its `Display` is one line.
@@ -52,8 +57,7 @@ pub enum Advice {
         /// Share of this busy time in which the workers used a CPU.
         on_cpu_share: f64,
     },
-    /// The workers use a CPU for less than half of their busy time, and wait for CPUs for most of the rest: other
-    /// programs, or threads of this one that do not load, use the CPUs.
+    /// The workers wait for CPUs, although this program uses at most 80 % of them: other programs use the rest.
     CpusTaken {
         /// Share of the workers' busy time in which they used a CPU.
         on_cpu_share: f64,
@@ -79,8 +83,8 @@ impl Advice {
     /// Returns the advice for a loader with `num_workers` workers on `cpus` CPUs. `has_tried_more` says that more
     /// workers were tried without a gain.
     pub(crate) fn new(figures: &LoadFigures, num_workers: usize, cpus: usize, has_tried_more: bool) -> Self {
-        let LoadFigures { waiting_share, busy_share, on_cpu_share, cpu_wait_share, cpu_seconds, .. } =
-            *figures;
+        let LoadFigures { waiting_share, busy_share, on_cpu_share, cpu_wait_share, .. } = *figures;
+        let LoadFigures { cpu_seconds, batches_per_second, .. } = *figures;
         if waiting_share <= MAX_WAITING_SHARE {
             return Self::KeepsUp { waiting_share };
         }
@@ -90,12 +94,17 @@ impl Advice {
         let Some((workers, gain)) = figures.more_workers(num_workers, cpus, |_| true) else {
             return Self::CpusBusy { cpu_seconds, cpus };
         };
+        let lack_cpus = cpu_wait_share > MIN_CPU_WAIT_SHARE && cpu_wait_share > (1.0 - on_cpu_share) / 2.0;
+        if num_workers > 0 && lack_cpus {
+            let own_share = cpu_seconds * batches_per_second / cpus as f64;
+            if own_share > MIN_OWN_CPU_SHARE {
+                return Self::CpusBusy { cpu_seconds, cpus };
+            }
+            return Self::CpusTaken { on_cpu_share, cpu_wait_share };
+        }
         let more = workers - num_workers;
         if num_workers == 0 || on_cpu_share >= MIN_ON_CPU_SHARE {
             return Self::MoreWorkers { num_workers, more, gain, busy_share, on_cpu_share };
-        }
-        if cpu_wait_share > (1.0 - on_cpu_share) / 2.0 {
-            return Self::CpusTaken { on_cpu_share, cpu_wait_share };
         }
         let (more, gain) = if has_tried_more { (0, 1.0) } else { (more, gain) };
         Self::IoBound { num_workers, more, gain, busy_share, on_cpu_share }
@@ -142,7 +151,7 @@ impl fmt::Display for Advice {
             }
             Self::CpusTaken { cpu_wait_share, .. } => {
                 write_waiting(f, "a CPU", cpu_wait_share)?;
-                f.write_str("only fewer other programs, or more CPUs, would help")
+                f.write_str("other programs use the CPUs, so fewer of them, or more CPUs, would help")
             }
             Self::CpusBusy { cpu_seconds, cpus } => {
                 let (milliseconds, plural) = (1e3 * cpu_seconds, if cpus == 1 { "" } else { "s" });
@@ -183,7 +192,7 @@ mod tests {
         waiting_share: 0.5,
         busy_share: 1.0,
         on_cpu_share: 0.25,
-        cpu_wait_share: 0.3,
+        cpu_wait_share: 0.0,
         step_seconds: 0.01,
         worker_seconds: 0.02,
         cpu_seconds: 0.006,
@@ -210,10 +219,20 @@ mod tests {
             "the workers waited for disks or servers for 75 % of their busy time; more workers did not raise the \
              rate; larger files, or a cache, would help"
         );
+        // Another program has a CPU for as long as the worker, on both sides of half of the time.
+        for on_cpu_share in [0.48, 0.52] {
+            assert_eq!(
+                text(LoadFigures { on_cpu_share, cpu_wait_share: 0.45, ..FIGURES }, 1, 8),
+                "the workers waited for a CPU for 45 % of their busy time; other programs use the CPUs, so fewer of \
+                 them, or more CPUs, would help"
+            );
+        }
+        // Four workers share two CPUs, which they use nearly always.
+        let crowded = LoadFigures { on_cpu_share: 0.47, cpu_wait_share: 0.5, cpu_seconds: 0.0376, ..FIGURES };
         assert_eq!(
-            text(LoadFigures { cpu_wait_share: 0.5, ..FIGURES }, 1, 8),
-            "the workers waited for a CPU for 50 % of their busy time; only fewer other \
-             programs, or more CPUs, would help"
+            text(crowded, 4, 2),
+            "the CPUs are the bottleneck: a batch takes 37.6 ms of processor time on 2 CPUs; only less work per \
+             sample, or more CPUs, would help"
         );
         let decoding = LoadFigures { cpu_seconds: 0.02, ..FIGURES };
         assert_eq!(

@@ -41,7 +41,7 @@ use crate::{
 };
 
 pub use inherited::Limits;
-pub use observed::{CpuUse, Halt, cpu_time, cpu_use, cpu_wait, data_memory, private_memory};
+pub use observed::{CpuUse, Halt, cpu_time, cpu_wait, data_memory, private_memory};
 
 /// Environment variable that marks a process as a worker or a template. Its value is the inode of the socket
 /// that is the process's standard input. A process that merely inherits the variable (a program that a dataset
@@ -173,7 +173,7 @@ impl WorkerProcess {
     pub fn try_reap(&self) -> Option<ExitStatus> {
         let mut end = self.lock();
         if end.status.is_none() {
-            end.cpu_use = cpu_use(self.pid()).unwrap_or(end.cpu_use);
+            end.cpu_use = observed::cpu_use(self.pid(), end.cpu_use);
             match &self.report {
                 None => end.status = self.reap(),
                 Some(report) => self.receive_end(report, &mut end),
@@ -197,7 +197,7 @@ impl WorkerProcess {
     pub fn cpu_use(&self) -> CpuUse {
         let mut end = self.lock();
         if end.status.is_none() {
-            end.cpu_use = cpu_use(self.pid()).unwrap_or(end.cpu_use);
+            end.cpu_use = observed::cpu_use(self.pid(), end.cpu_use);
         }
         end.cpu_use
     }

@@ -58,7 +58,7 @@ fn verdict(report: Option<&EpochReport>) -> Markup {
     html! {
         div class={ "verdict " (class) } {
             p { strong { "Bottleneck of epoch " (report.epoch) ": " } (text) }
-            (prediction(report))
+            @if !matches!(advice, Some(Advice::CpusTaken { .. })) { (prediction(report)) }
         }
     }
 }
@@ -241,13 +241,14 @@ fn workers(report: &EpochReport) -> Markup {
         return html! {};
     }
     html! { div.wide { table {
-        caption { "Workers. Busy: share of the epoch; on a CPU: share of the busy time" }
-        thead { tr { @for name in ["worker", "batches", "samples", "busy", "busy %", "CPU", "on a CPU %", "page faults"] { th scope="col" { (name) } } } }
+        caption { "Workers. Busy: share of the epoch; on a CPU and waiting for a CPU: shares of the busy time" }
+        thead { tr { @for name in ["worker", "batches", "samples", "busy", "busy %", "CPU", "on a CPU %", "waiting for a CPU %", "page faults"] { th scope="col" { (name) } } } }
         tbody { @for (number, worker) in report.workers.iter().enumerate() { tr {
             th scope="row" { (number) }
             td { (worker.batches) } td { (worker.samples) }
             td { (time(worker.busy)) } td { (percent(worker.busy, report.elapsed)) }
             td { (time(worker.cpu)) } td { (percent(worker.cpu, worker.busy)) }
+            td { (percent(worker.cpu_wait, worker.busy)) }
             td { (worker.page_faults) }
         } } }
     } } }

@@ -72,9 +72,10 @@ impl Add for CpuUse {
     }
 }
 
-/// Returns for how long a process has used CPUs and waited for them; `None` if the process does not exist.
-pub fn cpu_use(pid: u32) -> Option<CpuUse> {
-    Some(CpuUse { time: cpu_time(pid)?, wait: cpu_wait(pid).unwrap_or_default() })
+/// Returns for how long a process has used CPUs and waited for them. What cannot be read, because the process does not
+/// exist for example, is as in `before`.
+pub(super) fn cpu_use(pid: u32, before: CpuUse) -> CpuUse {
+    CpuUse { time: cpu_time(pid).unwrap_or(before.time), wait: cpu_wait(pid).unwrap_or(before.wait) }
 }
 
 /// Returns for how long the main thread of a process was ready to run while other threads had the CPUs; `None` if the
