@@ -154,7 +154,7 @@ impl BatchIterator {
             self.undo(Some(next));
             return Err(interrupt);
         }
-        let mut kept = None;
+        let (mut kept, is_batch) = (None, matches!(next, Some(Ok(_))));
         let object = match next {
             Some(Ok(batch)) => batch.into_object(self.convert.bind(py), &mut kept),
             // After an interrupt, the exception is gone.
@@ -168,7 +168,7 @@ impl BatchIterator {
             }
         };
         object.inspect_err(|error| {
-            if errors::is_interrupt(py, error) || errors::is_of_signal_handler(py, error) {
+            if errors::is_interrupt(py, error) || (is_batch && errors::is_of_signal_handler(py, error)) {
                 self.undo(kept.map(|batch| Some(Ok(batch))));
             }
         })

@@ -130,7 +130,13 @@ class Handler:
         raise TimeoutError
 
 
+def once(*args):
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    raise TimeoutError
+
+
 HANDLERS = {
+    "function that removes itself": once,
     "method": Handler().method,
     "object": Handler(),
     "partial": functools.partial(Handler().with_an_argument, 1),
@@ -181,7 +187,8 @@ class NeverReadable(Unreadable):
 
 
 def fail():
-    raise TimeoutError
+    # As a program calls its handler itself.
+    Handler()(signal.SIGUSR1, None)
 
 
 def test_a_batch_that_cannot_be_unpickled_is_left_out(handler):

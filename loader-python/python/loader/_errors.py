@@ -1,13 +1,10 @@
 """Describes the exceptions of user code in a worker, and makes them again in main. The engine calls these functions."""
 
-import functools
 import importlib
-import signal
 import sys
 import traceback
 import warnings
-from types import CodeType, TracebackType
-from typing import Any
+from types import FrameType, TracebackType
 
 # Maximum lengths of a traceback and of an exception in one line, in characters. The engine carries at most 16 KiB of a
 # traceback.
@@ -82,16 +79,14 @@ def warn(text: str) -> None:
 
 def is_of_signal_handler(raised_at: TracebackType | None) -> bool:
     """True if the handler of a signal has raised the exception that has this traceback. Python runs handlers in
-    whatever code the main thread runs."""
-    codes = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
-    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(raised_at))
+    whatever code the main thread runs, and gives them the frame of that code, which is then their caller."""
+    return any(_has_argument(frame, frame.f_back) for frame, _ in traceback.walk_tb(raised_at))
 
 
-def _code(handler: Any) -> CodeType | None:
-    while isinstance(handler, functools.partial):
-        handler = handler.func
-    if not callable(handler):
-        return None
-    # A method has the attributes of its function. Any other object with a method `__call__` may be a handler too.
-    code = getattr(handler, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
-    return code if isinstance(code, CodeType) else None
+def _has_argument(frame: FrameType, wanted: FrameType | None) -> bool:
+    if wanted is None:
+        return False
+    values = list(frame.f_locals.values())
+    # The arguments of `def handler(*args)`.
+    values += [element for value in values if type(value) is tuple for element in value]
+    return any(value is wanted for value in values)
