@@ -72,8 +72,8 @@ impl Add for CpuUse {
     }
 }
 
-/// Returns for how long a process has used CPUs and waited for them. What cannot be read, because the process does not
-/// exist for example, is as in `before`.
+/// Reads for how long a process has used CPUs, and for how long it has waited for them. Returns the time of `before`
+/// where the kernel does not tell one, for example because the process was reaped.
 pub(super) fn cpu_use(pid: u32, before: CpuUse) -> CpuUse {
     CpuUse { time: cpu_time(pid).unwrap_or(before.time), wait: cpu_wait(pid).unwrap_or(before.wait) }
 }
