@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use loader_data::{ArrowOptions, ImageTableOptions, RecordConfig};
+use loader_data::{ArrowOptions, AudioTableOptions, ImageTableOptions, RecordConfig};
 
 use crate::stop::Stop;
 
@@ -15,8 +15,11 @@ use crate::stop::Stop;
 const SPLITS: [&str; 10] =
     ["train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval", "evaluation"];
 
-/// Names of tables that name the images in their folder.
+/// Names of tables that name the images or audio files in their folder.
 const TABLES: [&str; 3] = ["metadata.csv", "metadata.jsonl", "metadata.parquet"];
+
+/// Extensions of audio files, in lower case.
+const AUDIO: [&str; 5] = ["flac", "mp3", "oga", "ogg", "wav"];
 
 /// Returns settings for the files that `target` names: a path, a pattern, or a folder with data files in it,
 /// in its folder `data`, or in a folder of a split. Returns `None` if their extension is that of no format.
@@ -70,7 +73,10 @@ fn of_folder(folder: &Path) -> Result<Option<RecordConfig>, Stop> {
     let found: Vec<(String, RecordConfig)> = names.iter().filter_map(of_name).collect();
     let Some((_, config)) = found.first() else { return Ok(None) };
     if found.iter().all(|(name, _)| TABLES.contains(&name.as_str())) {
-        return Ok(Some(RecordConfig::ImageTable(ImageTableOptions::new(folder))));
+        return Ok(Some(match has_audio(folder) {
+            true => RecordConfig::AudioTable(AudioTableOptions::new(folder)),
+            false => RecordConfig::ImageTable(ImageTableOptions::new(folder)),
+        }));
     }
     if found.iter().any(|(_, other)| other.kind() != config.kind()) {
         return Err(several(folder, "data files of several formats", &folder.join("*.jsonl")));
@@ -88,6 +94,19 @@ fn of_folder(folder: &Path) -> Result<Option<RecordConfig>, Stop> {
         }
         _ => Ok(Some(config.clone())),
     }
+}
+
+/// True if there is an audio file in `folder`, or in a folder in it.
+fn has_audio(folder: &Path) -> bool {
+    let entries = |folder: &Path| {
+        let entries = fs::read_dir(folder).into_iter().flatten();
+        entries.map_while(Result::ok).map(|entry| entry.path())
+    };
+    let is_audio = |path: &PathBuf| {
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        extension.is_some_and(|extension| AUDIO.contains(&extension.to_ascii_lowercase().as_str()))
+    };
+    entries(folder).any(|path| is_audio(&path) || path.is_dir() && entries(&path).any(|path| is_audio(&path)))
 }
 
 fn several(folder: &Path, what: &str, pattern: &Path) -> Stop {

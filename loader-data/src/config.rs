@@ -306,6 +306,7 @@ formats! {
         "arrays" Arrays(crate::ArraysOptions).open -> crate::Arrays;
         "arrow" Arrow(crate::ArrowOptions).open -> crate::Arrow;
         "audio-folder" AudioFolder(crate::AudioFolderOptions).open_records -> crate::AudioRecords;
+        "audio-table" AudioTable(crate::AudioTableOptions).open -> crate::AudioTable;
         "cached" Cached(crate::CachedOptions).open -> crate::RecordCache;
         "csv" Csv(crate::CsvOptions).open -> crate::Csv;
         "image-table" ImageTable(crate::ImageTableOptions).open -> crate::ImageTable;
@@ -379,6 +380,7 @@ impl RecordConfig {
             Self::Arrow(options) | Self::ArrowStream(options) => options.files(),
             Self::Csv(options) => options.source.files(&csv_files::EXTENSIONS),
             Self::CsvStream(options) => options.source.stream_files(&csv_files::EXTENSIONS),
+            Self::AudioTable(options) => options.files(),
             Self::ImageTable(options) => options.files(),
             Self::AudioFolder(options) => options.files(),
             Self::Cached(options) => return options.files(),

@@ -55,6 +55,13 @@ mod dataset_config;
 mod decoded;
 #[cfg(feature = "records")]
 mod error;
+#[cfg(all(
+    feature = "csv",
+    feature = "json-lines",
+    feature = "parquet",
+    any(feature = "audio", feature = "image-folder")
+))]
+mod file_table;
 #[cfg(feature = "image-folder")]
 mod image_folder;
 #[cfg(all(feature = "image-folder", feature = "records"))]
@@ -133,7 +140,10 @@ pub use dataset_config::{DatasetConfig, DatasetError, KindName, KindOnly, OpenDa
 pub use decoded::{DecodedRecords, FieldDecoder};
 #[cfg(feature = "records")]
 pub use error::{DataError, DataProblem, Position};
-
+#[cfg(all(feature = "audio", feature = "csv", feature = "json-lines", feature = "parquet"))]
+pub use file_table::{AudioTable, AudioTableOptions};
+#[cfg(all(feature = "image-folder", feature = "csv", feature = "json-lines", feature = "parquet"))]
+pub use file_table::{ImageTable, ImageTableOptions};
 #[cfg(feature = "image-folder")]
 pub use image_folder::{
     Drawn, ImageError, ImageFolder, ImageFolderError, ImageFolderOptions, ImageProblem, MAX_FILE_BYTES,
@@ -142,8 +152,6 @@ pub use image_folder::{
 };
 #[cfg(all(feature = "image-folder", feature = "records"))]
 pub use images::{ImageColumn, ImageOptions};
-#[cfg(all(feature = "image-folder", feature = "csv", feature = "json-lines", feature = "parquet"))]
-pub use images::{ImageTable, ImageTableOptions};
 #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
 pub use index::{IndexPlace, IndexStatus, StoredIndex};
 #[cfg(feature = "json-lines")]

@@ -84,6 +84,21 @@ fn a_table_of_images_is_read_with_its_images() {
 }
 
 #[test]
+fn a_table_of_audio_is_read_with_its_files() {
+    let made = folder(&[("audio/s16.wav", "clips/1.wav"), ("audio/tone.mp3", "clips/2.mp3")]);
+    let table = "file_name,transcription\nclips/1.wav,one\nclips/2.mp3,two\nclips/1.wav,three\n";
+    fs::write(made.path().join("metadata.csv"), table).unwrap();
+    let found = inspected(made.path().to_str().unwrap());
+    assert_eq!(
+        (&found["kind"], &found["samples"], &found["bad_samples"]),
+        (&json!("audio-table"), &json!(3), &json!([]))
+    );
+    let names: Vec<_> =
+        found["fields"].as_array().unwrap().iter().map(|field| field["name"].as_str().unwrap()).collect();
+    assert!(names.contains(&"audio.bytes") && names.contains(&"transcription"), "{names:?}");
+}
+
+#[test]
 fn what_save_to_disk_has_written_is_read_split_by_split() {
     let splits = format!("{FIXTURES}/arrow/splits");
     let error = refused(&splits);

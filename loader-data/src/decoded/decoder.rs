@@ -102,6 +102,11 @@ impl FieldDecoder {
     }
 }
 
+/// Returns the value of an encoded file: a record with its `bytes` and its `path`.
+pub(crate) fn encoded_file(bytes: Vec<u8>, path: String) -> Record {
+    [("bytes", Value::Bytes(bytes)), ("path", Value::Text(path))].into_iter().collect()
+}
+
 /// Returns the path or the name of the file in field `name`, for errors.
 pub(super) fn path_of<'a>(record: &'a Record, name: &str) -> Option<&'a str> {
     let text = |value: Option<&'a Value>| match value {

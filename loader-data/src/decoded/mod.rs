@@ -6,3 +6,4 @@ mod decoder;
 
 pub use dataset::DecodedRecords;
 pub use decoder::FieldDecoder;
+pub(crate) use decoder::encoded_file;

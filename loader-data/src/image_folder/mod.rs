@@ -19,6 +19,4 @@ pub use options::{ImageFolderOptions, PixelOption, StandardTransform, TransformO
 pub use picture::{MAX_PIXELS, MAX_SIDE, Size};
 #[cfg(feature = "tar")]
 pub(crate) use scan::EXTENSIONS;
-#[cfg(all(feature = "csv", feature = "json-lines", feature = "parquet"))]
-pub(crate) use transform::read_file;
 pub use transform::{Drawn, MAX_FILE_BYTES, Pixel, Step, Transform, decode_mask};

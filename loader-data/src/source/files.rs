@@ -183,21 +183,21 @@ impl Files {
     /// # Errors
     /// Returns an error if the file cannot be read, or has more than `max` bytes, which is the value of
     /// `option`.
-    #[cfg(feature = "cloud")]
-    pub(crate) fn read_other(&self, url: &str, max: u64, option: &'static str) -> Result<Vec<u8>> {
-        let failed = |problem| DataError::new(Location::Url(url.to_owned()), problem);
-        let remote = connect(&self.remote, &self.store).map_err(failed)?;
-        let file = remote.describe(url)?;
-        let len = file.len;
+    pub(crate) fn read_unlisted(&self, file: &Location, max: u64, option: &'static str) -> Result<Vec<u8>> {
+        let described = match file {
+            Location::Path(path) => describe(Path::new(path))?,
+            #[cfg(feature = "cloud")]
+            Location::Url(url) => connect(&self.remote, &self.store)
+                .map_err(|problem| DataError::new(file, problem))?
+                .describe(url)?,
+            #[cfg(not(feature = "cloud"))]
+            Location::Url(_) => return Err(super::without_cloud(file)),
+        };
+        let len = described.len;
         if len > max {
-            return Err(failed(DataProblem::TooLarge { len, max, option }));
+            return Err(DataError::new(file, DataProblem::TooLarge { len, max, option }));
         }
-        Blob::remote(remote.open(file.clone(), url)?, file).read(0..len)
-    }
-
-    #[cfg(not(feature = "cloud"))]
-    pub(crate) fn read_other(&self, url: &str, _max: u64, _option: &'static str) -> Result<Vec<u8>> {
-        Err(super::without_cloud(&Location::Url(url.to_owned())))
+        self.open_new(described)?.read(0..len)
     }
 
     /// Hash of the names (without folders) and sizes of all files. The contents are not part of it.
@@ -309,6 +309,18 @@ fn list_path(path: &Path, extensions: &[&str], files: &mut Vec<DataFile>) -> Res
     }
     files[before..].sort_by(|one, other| one.location.cmp(&other.location));
     Ok(())
+}
+
+/// Describes the local file at `path` as it is now.
+fn describe(path: &Path) -> Result<DataFile> {
+    let location = Location::from(path.to_owned());
+    match fs::metadata(path) {
+        Ok(metadata) => DataFile::of(location, &metadata),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(DataError::new(location, DataProblem::NotFound))
+        }
+        Err(error) => Err(DataError::new(location, error)),
+    }
 }
 
 /// Returns the metadata of `path`. If a file was modified in this step of the clock, waits for the next step,

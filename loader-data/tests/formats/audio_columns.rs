@@ -46,6 +46,47 @@ fn a_column_of_any_format_is_decoded_as_its_files() {
 }
 
 #[test]
+fn a_table_names_audio_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = ["s16.wav", "s16.flac", "tone.mp3", "tone.ogg"];
+    let mut table = "transcription,file_name\n".to_owned();
+    fs::create_dir(folder.path().join("clips")).unwrap();
+    for name in names {
+        fs::copy(Path::new(FIXTURES).join(name), folder.path().join("clips").join(name)).unwrap();
+        table += &format!("\"what {name} says, and more\",clips/{name}\n").repeat(4);
+    }
+    fs::write(folder.path().join("metadata.csv"), table).unwrap();
+    let path = folder.path().to_str().unwrap();
+    let keys = r#""audio": {"audio": {"sample_rate": 8000, "mono": true, "crop": {"center": 100}}}"#;
+    let Records::Map(speech) = open("audio-table", path, keys).unwrap() else { panic!("it is map-style") };
+    let center = AudioTransform::new(8_000).mono().center_crop(100);
+    for (number, name) in names.into_iter().enumerate() {
+        let record = speech.get(number * 4, &mut SampleContext::new(7)).unwrap();
+        assert_eq!(record.get("audio"), Some(&decode(&center, name).into()));
+        assert_eq!(record.get("transcription"), Some(&format!("what {name} says, and more").as_str().into()));
+    }
+
+    // Random crops, with workers.
+    let keys = r#""fields": ["audio", "transcription"],
+        "audio": {"audio": {"sample_rate": 8000, "mono": true, "crop": {"random": 50}}}"#;
+    let batches = same_everywhere(|workers| {
+        let Records::Map(speech) = open("audio-table", path, keys).unwrap() else {
+            panic!("it is map-style")
+        };
+        let loader = DataLoader::builder(speech).batch_size(2).shuffle(true).seed(3);
+        loader.num_workers(workers).build().unwrap()
+    });
+    assert!(batches.iter().all(|batch| batch.tensor::<f32>("audio").unwrap().shape() == [2, 1, 50]));
+
+    fs::remove_file(folder.path().join("clips/s16.wav")).unwrap();
+    let error = speech.get(0, &mut SampleContext::new(7)).unwrap_err().downcast::<DataError>().unwrap();
+    assert!(
+        matches!((&error.problem, &error.position), (DataProblem::NotFound, Position::Row(0))),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_column_gives_the_same_batches_everywhere() {
     let keys = r#""audio": {"audio": {"sample_rate": 16000, "mono": true, "crop": {"random": 300}}}"#;
     for kind in ["parquet", "parquet-stream"] {

@@ -182,6 +182,55 @@ fn a_csv_table_has_typed_columns_and_names_that_look_like_numbers() {
     assert_eq!(batch.tensor::<f64>("score").unwrap().shape(), [2]);
 }
 
+#[test]
+fn a_row_may_name_several_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, content: &str| fs::write(folder.path().join(name), content).unwrap();
+    // Names that look like numbers and truth values.
+    for name in ["1", "2", "true", "false"] {
+        write(name, &format!("content of {name}"));
+    }
+    let names = |rows: &[&str]| rows.join("\n");
+    let csv = names(&["image_file_name,mask_file_name,label", "1,true,5", "2,false,6", "1,,7"]);
+    let json = names(&[
+        r#"{"image_file_name": "1", "mask_file_name": "true", "label": 5}"#,
+        r#"{"image_file_name": "2", "mask_file_name": "false", "label": 6}"#,
+        r#"{"image_file_name": "1", "mask_file_name": null, "label": 7}"#,
+    ]);
+    let content = |record: &Record, field: &str| match record.get(field) {
+        Some(Value::Record(file)) => match file.get("bytes") {
+            Some(Value::Bytes(bytes)) => Some(String::from_utf8(bytes.clone()).unwrap()),
+            other => panic!("{other:?}"),
+        },
+        Some(Value::Null) => None,
+        other => panic!("{field}: {other:?}"),
+    };
+    for (name, table) in [("metadata.csv", csv), ("metadata.jsonl", json)] {
+        write(name, &table);
+        let table = ImageTable::open(folder.path().join(name)).unwrap();
+        let rows = table.get_many(&[0, 1, 2], &mut SampleContext::new(0)).unwrap();
+        let found: Vec<_> = rows.iter().map(|row| (content(row, "image"), content(row, "mask"))).collect();
+        let of = |name: &str| Some(format!("content of {name}"));
+        assert_eq!(found, [(of("1"), of("true")), (of("2"), of("false")), (of("1"), None)], "{name}");
+        assert_eq!(rows[1].get("label"), Some(&6i64.into()));
+    }
+
+    // A file whose field is not selected is not read.
+    write("metadata.jsonl", r#"{"file_name": "1", "mask_file_name": "gone", "image_file_name": "2"}"#);
+    let first = |fields: &str| {
+        let path = folder.path().join("metadata.jsonl");
+        let config = format!(r#"{{"kind": "image-table", "path": {path:?}, "fields": [{fields}]}}"#);
+        let Records::Map(rows) = open(&config).unwrap() else { panic!("it is map-style") };
+        rows.get(0, &mut SampleContext::new(0))
+            .map_err(|error| error.downcast::<DataError>().unwrap().problem)
+    };
+    assert!(matches!(first(r#""mask""#).unwrap_err(), DataProblem::NotFound));
+    assert_eq!(first(r#""mask_file_name""#).unwrap().len(), 1);
+    // Both names stand for the field `image`.
+    let twice = first(r#""image""#).unwrap_err();
+    assert!(matches!(&twice, DataProblem::DuplicateField { field } if field == "image"), "{twice}");
+}
+
 /// Makes a folder `data` with some images, and an image beside it.
 fn folder_of_images() -> tempfile::TempDir {
     let made = tempfile::tempdir().unwrap();
@@ -218,13 +267,13 @@ fn a_table_with_bad_names_fails_sample_by_sample() {
         let table = ImageTable::open(&folder).unwrap();
         let first = table.get(0, &mut SampleContext::new(0)).unwrap();
         assert_eq!(table.get(8, &mut SampleContext::new(0)).unwrap(), first);
-        assert!(matches!(problem(&table, 1), DataProblem::Image(ImageProblem::Unreadable(_))));
+        assert!(matches!(problem(&table, 1), DataProblem::NotFound));
         for index in [2, 3, 6, 7] {
             assert!(matches!(problem(&table, index), DataProblem::Record(_)), "{name}, row {index}");
         }
-        let is_folder = ImageProblem::NotAFile { found: "a folder" };
-        assert_eq!(problem(&table, 4).to_string(), is_folder.to_string());
-        assert!(matches!(problem(&table, 5), DataProblem::Image(ImageProblem::UnknownFormat { .. })));
+        assert!(matches!(problem(&table, 4), DataProblem::NotAFile { found: "a folder" }));
+        // Of a file that is not an image, only the decoding fails.
+        assert!(table.get(5, &mut SampleContext::new(0)).is_ok());
         if name == "metadata.jsonl" {
             assert!(matches!(problem(&table, 9), DataProblem::WrongType { .. }));
             assert!(matches!(problem(&table, 10), DataProblem::MissingField { .. }));

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         Arrow as Arrow,
         ArrowStream as ArrowStream,
         AudioFolder as AudioFolder,
+        AudioTable as AudioTable,
         Cached as Cached,
         Csv as Csv,
         CsvStream as CsvStream,
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     )
 
 _DATASETS = (
-    "Arrays Arrow ArrowStream AudioFolder Cached Csv CsvStream ImageFolder ImageTable IndexedTar JsonLines"
+    "Arrays Arrow ArrowStream AudioFolder AudioTable Cached Csv CsvStream ImageFolder ImageTable IndexedTar JsonLines"
     " JsonLinesStream Mix Parquet ParquetStream Tar Tokens"
 ).split()
 _RUST = "Padded RustDataset RustStream dataset".split()

@@ -96,3 +96,7 @@ class AudioFolderOptions(TypedDict, total=False):
 
 class ImageTableOptions(FieldOptions, total=False):
     max_file_bytes: Size
+
+
+class AudioTableOptions(FieldOptions, total=False):
+    max_file_bytes: Size

@@ -14,6 +14,7 @@ from ._dataset_options import (
     ArraysOptions,
     ArrowOptions,
     AudioFolderOptions,
+    AudioTableOptions,
     CsvOptions,
     ImageTableOptions,
     JsonLinesOptions,
@@ -204,6 +205,14 @@ class AudioFolder(RustDataset):
         super().__init__({"kind": "audio-folder", "path": path, "sample_rate": sample_rate, **options}, output)
 
 
+class AudioTable(RustDataset):
+    """Audio files that the rows of a table name, in the layout of Hugging Face's ``audiofolder`` with
+    ``metadata.csv``."""
+
+    def __init__(self, path: Paths, *, output: Output | None = None, **options: Unpack[AudioTableOptions]) -> None:
+        super().__init__({"kind": "audio-table", "path": path, **options}, output)
+
+
 class Mix(RustStream):
     """Datasets of records that are mixed by weight.
 
@@ -269,6 +278,7 @@ CLASSES: dict[str, type[RustDataset] | type[RustStream]] = {
     "arrays": Arrays,
     "image-table": ImageTable,
     "audio-folder": AudioFolder,
+    "audio-table": AudioTable,
     "mix": Mix,
     "cached": Cached,
 }

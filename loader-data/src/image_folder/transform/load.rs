@@ -129,14 +129,6 @@ pub(super) fn with_canvas<T>(
     })
 }
 
-/// Reads an image file of at most `max` bytes.
-#[cfg(all(feature = "csv", feature = "json-lines", feature = "parquet"))]
-pub(crate) fn read_file(path: &Path, max: u64) -> Result<Vec<u8>, ImageProblem> {
-    let mut bytes = Vec::new();
-    Phase::Read.measure(|| read(path, max, &mut bytes))?;
-    Ok(bytes)
-}
-
 /// Reads a file into `bytes`, if it is a regular file of at most `max` bytes and starts like an image. Other
 /// files fail without a wait: of a regular file only the first bytes are read, and `O_NONBLOCK` keeps the
 /// opening of a named pipe from waiting for a writer.

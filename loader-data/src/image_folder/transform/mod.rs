@@ -12,8 +12,6 @@ use serde::{Deserialize, Serialize};
 use super::error::TransformError;
 pub use drawn::{Drawn, decode_mask};
 pub use load::MAX_FILE_BYTES;
-#[cfg(all(feature = "csv", feature = "json-lines", feature = "parquet"))]
-pub(crate) use load::read_file;
 pub use pixel::Pixel;
 pub use step::Step;
 

@@ -1,0 +1,132 @@
+//! Finds the table of a folder, and opens it in its format.
+
+use loader_core::{Dataset, SampleContext};
+use serde::{Deserialize, Serialize};
+
+use super::{FILE_NAME, table::field_of};
+use crate::{
+    csv_files::{ColumnType, Csv, CsvOptions},
+    error::{DataError, DataProblem, Result},
+    json_lines::{JsonLines, JsonLinesOptions},
+    options::SourceOptions,
+    parquet::{Parquet, ParquetOptions},
+    record::Record,
+    source::{Files, Location, StoreOptions},
+};
+
+/// Names of the tables that are looked for in a folder.
+const TABLES: [&str; 3] = ["metadata.csv", "metadata.jsonl", "metadata.parquet"];
+
+/// A table of any format.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) enum Rows {
+    Csv(Csv),
+    JsonLines(JsonLines),
+    Parquet(Parquet),
+}
+
+impl Rows {
+    /// Opens the table at `location`, in the format of its extension.
+    pub(super) fn open(source: &SourceOptions, location: &Location) -> Result<Self> {
+        let (path, store) = (location.as_path(), store_options(source));
+        let extension = location.file_name().rsplit('.').next().unwrap_or_default().to_owned();
+        Ok(match extension.as_str() {
+            "csv" => Self::Csv(open_csv(location, CsvOptions::new(path).store(store))?),
+            "jsonl" => Self::JsonLines(JsonLinesOptions::new(path).store(store).open()?),
+            "parquet" => Self::Parquet(ParquetOptions::new(path).store(store).open()?),
+            _ => return Err(invalid(source, "a table has the extension .csv, .jsonl or .parquet")),
+        })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Csv(rows) => rows.len(),
+            Self::JsonLines(rows) => rows.len(),
+            Self::Parquet(rows) => rows.len(),
+        }
+    }
+
+    pub(super) fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<Record>> {
+        match self {
+            Self::Csv(rows) => rows.get_many(indices, cx),
+            Self::JsonLines(rows) => rows.get_many(indices, cx),
+            Self::Parquet(rows) => rows.get_many(indices, cx),
+        }
+    }
+
+    pub(super) fn fingerprint(&self) -> String {
+        match self {
+            Self::Csv(rows) => rows.fingerprint(),
+            Self::JsonLines(rows) => rows.fingerprint(),
+            Self::Parquet(rows) => rows.fingerprint(),
+        }
+    }
+}
+
+/// Finds the table that the options name: the only path, or the only table in the folder there.
+pub(super) fn find(source: &SourceOptions) -> Result<Files> {
+    let mut found = source.clone();
+    for path in &mut found.path {
+        let mut location = Location::new(&*path);
+        // An absolute path stays valid if the program changes its directory before workers start.
+        if let Location::Path(relative) = &mut location
+            && let Ok(absolute) = std::path::absolute(&*relative)
+        {
+            *relative = absolute.into();
+        }
+        let table = if location.is_folder() { find_in(source, &location)? } else { location };
+        *path = table.as_path().to_owned();
+    }
+    let table = found.files(&[])?;
+    if table.len() != 1 {
+        return Err(invalid(source, "give one folder or one table"));
+    }
+    Ok(table)
+}
+
+/// Returns the only table in `folder`. Asks for each possible name, because an HTTP server does not list files.
+/// Some servers refuse access to a name that does not exist, so that is an error only if no table is found.
+fn find_in(source: &SourceOptions, folder: &Location) -> Result<Location> {
+    let (mut found, mut refused) = (Vec::new(), None);
+    for table in TABLES.map(|name| folder.join(name)) {
+        match Files::find(&table, &store_options(source)) {
+            Ok(Some(_)) => found.push(table),
+            Ok(None) => {}
+            Err(error) if matches!(error.problem, DataProblem::PermissionDenied) => refused = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    match (found.pop(), found.is_empty()) {
+        (Some(table), true) => Ok(table),
+        (None, _) => {
+            let none = || invalid(source, &format!("the folder has none of {}", TABLES.join(", ")));
+            Err(refused.unwrap_or_else(none))
+        }
+        _ => Err(invalid(source, "the folder has several tables; give the path of one of them")),
+    }
+}
+
+/// Opens a table in CSV. The first rows of a column of names may look like numbers or truth values; then the
+/// table is opened again with the type of this column.
+fn open_csv(location: &Location, options: CsvOptions) -> Result<Csv> {
+    let rows = options.open()?;
+    let columns = rows.columns();
+    let names: Vec<_> = columns.iter().filter(|(column, _)| field_of(column, "").is_some()).collect();
+    if names.is_empty() {
+        let available = columns.iter().map(|(column, _)| column.as_str()).collect::<Vec<_>>().join(", ");
+        let problem = DataProblem::MissingField { field: FILE_NAME.to_owned(), available };
+        return Err(DataError::new(location, problem));
+    }
+    if names.iter().all(|(_, column)| *column == ColumnType::Text.to_string()) {
+        return Ok(rows);
+    }
+    names.iter().fold(options, |options, (column, _)| options.column_type(column, ColumnType::Text)).open()
+}
+
+fn store_options(source: &SourceOptions) -> StoreOptions {
+    source.store.clone().unwrap_or_else(StoreOptions::current)
+}
+
+fn invalid(source: &SourceOptions, reason: &str) -> DataError {
+    source.error(DataProblem::InvalidOption { option: "path", reason: reason.to_owned() })
+}
