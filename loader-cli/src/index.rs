@@ -73,26 +73,25 @@ enum Format {
 impl Format {
     fn of(arguments: &IndexArguments) -> Result<Self, Stop> {
         let target = &arguments.target;
-        let format = if target.extension().is_some_and(|extension| extension == "txt") {
-            Self::Text(TextLinesOptions::new(target))
-        } else {
-            let no_index = |kind: &str| {
-                let message = format!(
-                    "the format `{kind}` has no index; CSV, JSON lines, lines of text (.txt) and tar archives have one"
-                );
-                Err(Stop::InvalidArguments(message))
-            };
-            match settings::read(target, &LoaderArguments::default())?.dataset.resolved()? {
-                DatasetConfig::ImageFolder(_) => return no_index("image-folder"),
-                DatasetConfig::Records(config) => match *config {
-                    RecordConfig::Csv(options) | RecordConfig::CsvStream(options) => Self::Csv(options),
-                    RecordConfig::JsonLines(options) | RecordConfig::JsonLinesStream(options) => {
-                        Self::Json(options)
-                    }
-                    RecordConfig::Tar(options) | RecordConfig::IndexedTar(options) => Self::Tar(options),
-                    config => return no_index(config.kind()),
-                },
-            }
+        let no_index = |kind: &str| {
+            let message = format!(
+                "the format `{kind}` has no index; CSV, JSON lines, lines of text (.txt) and tar archives have one"
+            );
+            Err(Stop::InvalidArguments(message))
+        };
+        let format = match settings::read(target, &LoaderArguments::default())?.dataset.resolved()? {
+            DatasetConfig::ImageFolder(_) => return no_index("image-folder"),
+            DatasetConfig::Records(config) => match *config {
+                RecordConfig::Csv(options) | RecordConfig::CsvStream(options) => Self::Csv(options),
+                RecordConfig::JsonLines(options) | RecordConfig::JsonLinesStream(options) => {
+                    Self::Json(options)
+                }
+                RecordConfig::Tar(options) | RecordConfig::IndexedTar(options) => Self::Tar(options),
+                RecordConfig::TextLines(options) | RecordConfig::TextLinesStream(options) => {
+                    Self::Text(options)
+                }
+                config => return no_index(config.kind()),
+            },
         };
         Ok(match &arguments.place {
             Some(place) => format.stored_in(place.clone()),

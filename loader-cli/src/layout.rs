@@ -18,9 +18,6 @@ const SPLITS: [&str; 10] =
 /// Names of tables that name the images or audio files in their folder.
 const TABLES: [&str; 3] = ["metadata.csv", "metadata.jsonl", "metadata.parquet"];
 
-/// Extensions of audio files, in lower case.
-const AUDIO: [&str; 5] = ["flac", "mp3", "oga", "ogg", "wav"];
-
 /// Returns settings for the files that `target` names: a path, a pattern, or a folder with data files in it,
 /// in its folder `data`, or in a folder of a split. Returns `None` if their extension is that of no format.
 ///
@@ -61,8 +58,7 @@ pub(crate) fn of_target(target: &Path) -> Result<Option<RecordConfig>, Stop> {
 /// Returns settings for the data files directly in `folder`, if there are any.
 fn of_folder(folder: &Path) -> Result<Option<RecordConfig>, Stop> {
     // If the folder cannot be listed, opening the dataset returns the error.
-    let Ok(entries) = fs::read_dir(folder) else { return Ok(None) };
-    let files = entries.map_while(Result::ok).map(|entry| entry.path()).filter(|path| path.is_file());
+    let files = entries(folder).filter(|path| path.is_file() && !is_hidden(path));
     let names: Vec<String> = files.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect();
     let has = |name: &str| names.iter().any(|other| other == name);
     // Written by `save_to_disk`.
@@ -70,7 +66,11 @@ fn of_folder(folder: &Path) -> Result<Option<RecordConfig>, Stop> {
         return Ok(Some(RecordConfig::Arrow(ArrowOptions::new(folder))));
     }
     let of_name = |name: &String| Some((name.clone(), RecordConfig::of_extension(name.as_ref(), folder)?));
-    let found: Vec<(String, RecordConfig)> = names.iter().filter_map(of_name).collect();
+    let all = names.iter().filter_map(of_name);
+    let (beside, mut found): (Vec<_>, Vec<_>) = all.partition(|(_, config)| may_be_beside_data(config));
+    if found.is_empty() {
+        found = alone(folder, beside);
+    }
     let Some((_, config)) = found.first() else { return Ok(None) };
     if found.iter().all(|(name, _)| TABLES.contains(&name.as_str())) {
         return Ok(Some(match has_audio(folder) {
@@ -96,17 +96,41 @@ fn of_folder(folder: &Path) -> Result<Option<RecordConfig>, Stop> {
     }
 }
 
+/// True if a file of this kind may lie in a folder of other data: a note or a licence, or audio that a table
+/// names.
+fn may_be_beside_data(config: &RecordConfig) -> bool {
+    is_text(config) || matches!(config, RecordConfig::AudioFiles(_))
+}
+
+fn is_text(config: &RecordConfig) -> bool {
+    matches!(config, RecordConfig::TextLines(_) | RecordConfig::TextLinesStream(_))
+}
+
+/// Returns those of the files `found` that are the data of `folder`, which has no data of other kinds: audio, or
+/// else texts if there is nothing but texts.
+fn alone(folder: &Path, found: Vec<(String, RecordConfig)>) -> Vec<(String, RecordConfig)> {
+    let (texts, audio): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, config)| is_text(config));
+    let number_of_entries = entries(folder).filter(|path| !is_hidden(path)).count();
+    match audio.is_empty() && texts.len() == number_of_entries {
+        true => texts,
+        false => audio,
+    }
+}
+
 /// True if there is an audio file in `folder`, or in a folder in it.
 fn has_audio(folder: &Path) -> bool {
-    let entries = |folder: &Path| {
-        let entries = fs::read_dir(folder).into_iter().flatten();
-        entries.map_while(Result::ok).map(|entry| entry.path())
-    };
-    let is_audio = |path: &PathBuf| {
-        let extension = path.extension().and_then(|extension| extension.to_str());
-        extension.is_some_and(|extension| AUDIO.contains(&extension.to_ascii_lowercase().as_str()))
-    };
-    entries(folder).any(|path| is_audio(&path) || path.is_dir() && entries(&path).any(|path| is_audio(&path)))
+    let is_audio =
+        |path: &PathBuf| matches!(RecordConfig::of_extension(path, path), Some(RecordConfig::AudioFiles(_)));
+    entries(folder).any(|path| is_audio(&path) || entries(&path).any(|path| is_audio(&path)))
+}
+
+/// Returns the paths in `folder`; none if it cannot be listed.
+fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    fs::read_dir(folder).into_iter().flatten().map_while(Result::ok).map(|entry| entry.path())
+}
+
+fn is_hidden(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
 }
 
 fn several(folder: &Path, what: &str, pattern: &Path) -> Stop {

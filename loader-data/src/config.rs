@@ -6,13 +6,14 @@ use loader_core::{Dataset, IterableDataset, SampleContext, Shard, SnapshotDatase
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    arrow_files, csv_files,
+    arrays, arrow_files, audio, csv_files,
     decoded::{DecodedRecords, FieldDecoder},
     error::DataError,
     json_lines, parquet,
     record::Record,
     source::{Compression, Files, Location},
-    tar_shards,
+    tar_shards, text_lines,
+    tokens::TokenFormat,
 };
 
 /// Makes the enums from two lists of formats: the name in a config, the variant, the options with the method
@@ -305,6 +306,7 @@ formats! {
     maps: {
         "arrays" Arrays(crate::ArraysOptions).open -> crate::Arrays;
         "arrow" Arrow(crate::ArrowOptions).open -> crate::Arrow;
+        "audio-files" AudioFiles(crate::AudioFilesOptions).open -> crate::AudioFiles;
         "audio-folder" AudioFolder(crate::AudioFolderOptions).open_records -> crate::AudioRecords;
         "audio-table" AudioTable(crate::AudioTableOptions).open -> crate::AudioTable;
         "cached" Cached(crate::CachedOptions).open -> crate::RecordCache;
@@ -313,6 +315,7 @@ formats! {
         "json-lines" JsonLines(crate::JsonLinesOptions).open -> crate::JsonLines;
         "parquet" Parquet(crate::ParquetOptions).open -> crate::Parquet;
         "indexed-tar" IndexedTar(crate::TarOptions).open_indexed -> crate::IndexedTar;
+        "text-lines" TextLines(crate::TextLinesOptions).open_records -> crate::TextRecords;
         "tokens" Tokens(crate::TokensOptions).open -> crate::TokenRecords;
     }
     streams: {
@@ -322,13 +325,15 @@ formats! {
         "mix" Mix(crate::MixOptions).open -> crate::RecordMix;
         "parquet-stream" ParquetStream(crate::ParquetOptions).open_stream -> crate::ParquetStream;
         "tar" Tar(crate::TarOptions).open -> crate::TarShards;
+        "text-lines-stream" TextLinesStream(crate::TextLinesOptions).open_records_stream -> crate::TextRecordsStream;
     }
 }
 
 impl RecordConfig {
-    /// Returns the dataset of the files that `pattern` names, with default options, in the format that the
-    /// extension of `name` tells. Returns `None` if it tells none: `.npy` files are fields of rows in several
-    /// files, and token files do not tell the type of their tokens.
+    /// Returns the dataset of the files that `pattern` names, in the format that the extension of `name`
+    /// tells. The options are the defaults, but the samples of an index of Megatron (`.idx`) are documents.
+    /// Returns `None` if the extension tells no format: raw files of tokens do not tell the type of their
+    /// tokens, and images are in folders of classes or in other files.
     pub fn of_extension(name: &Path, pattern: &Path) -> Option<Self> {
         let name = Location::new(name).file_name().to_ascii_lowercase();
         let ends = |extensions: &[&str]| extensions.iter().any(|extension| name.ends_with(extension));
@@ -345,7 +350,17 @@ impl RecordConfig {
                 Some(if is_compressed { Self::CsvStream(options) } else { Self::Csv(options) })
             }
             () if ends(&arrow_files::EXTENSIONS) => Some(Self::Arrow(crate::ArrowOptions::new(pattern))),
-            () if ends(&[".npz", ".safetensors"]) => Some(Self::Arrays(crate::ArraysOptions::new(pattern))),
+            () if stem_ends(&text_lines::EXTENSIONS) => {
+                let options = crate::TextLinesOptions::new(pattern);
+                Some(if is_compressed { Self::TextLinesStream(options) } else { Self::TextLines(options) })
+            }
+            () if ends(&arrays::EXTENSIONS) => Some(Self::Arrays(crate::ArraysOptions::new(pattern))),
+            () if ends(&audio::EXTENSIONS) => Some(Self::AudioFiles(crate::AudioFilesOptions::new(pattern))),
+            () if ends(&[".idx"]) => {
+                let documents =
+                    crate::TokensOptions::new(pattern).format(TokenFormat::Megatron).documents(true);
+                Some(Self::Tokens(documents))
+            }
             () if ends(&parquet::EXTENSIONS) => Some(Self::Parquet(crate::ParquetOptions::new(pattern))),
             () if ends(&tar_shards::EXTENSIONS) => Some(Self::Tar(crate::TarOptions::new(pattern))),
             () => None,
@@ -380,6 +395,7 @@ impl RecordConfig {
             Self::Arrow(options) | Self::ArrowStream(options) => options.files(),
             Self::Csv(options) => options.source.files(&csv_files::EXTENSIONS),
             Self::CsvStream(options) => options.source.stream_files(&csv_files::EXTENSIONS),
+            Self::AudioFiles(options) => options.files(),
             Self::AudioTable(options) => options.files(),
             Self::ImageTable(options) => options.files(),
             Self::AudioFolder(options) => options.files(),
@@ -391,6 +407,8 @@ impl RecordConfig {
                 options.source.files(&parquet::EXTENSIONS)
             }
             Self::IndexedTar(options) | Self::Tar(options) => options.source.files(&tar_shards::EXTENSIONS),
+            Self::TextLines(options) => options.source.files(&text_lines::EXTENSIONS),
+            Self::TextLinesStream(options) => options.source.stream_files(&text_lines::EXTENSIONS),
             Self::Tokens(options) => options.files(),
         }?;
         Ok(entries(&files).collect())
@@ -535,6 +553,20 @@ mod tests {
             ("a.jsonl", Some("json-lines")),
             ("data.d/A.NDJSON.GZ", Some("json-lines-stream")),
             ("a.b.safetensors", Some("arrays")),
+            ("a.npy", Some("arrays")),
+            ("a.npy.gz", Some("arrays")),
+            ("a.npy.zst", None),
+            ("train-images-idx3-ubyte", Some("arrays")),
+            ("train-labels-idx1-ubyte.gz", Some("arrays")),
+            ("a.txt", Some("text-lines")),
+            ("a.TXT.zst", Some("text-lines-stream")),
+            ("a.WAV", Some("audio-files")),
+            ("*.flac", Some("audio-files")),
+            ("a.mp3", Some("audio-files")),
+            ("a.ogg", Some("audio-files")),
+            ("corpus_text_document.idx", Some("tokens")),
+            ("train.bin", None),
+            ("a.jpg", None),
             ("*.parquet", Some("parquet")),
             ("s3://bucket/{000..099}.tar.zst", Some("tar")),
             ("https://host/a.parquet?signature=s.jsonl", Some("parquet")),

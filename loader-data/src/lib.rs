@@ -88,6 +88,7 @@ mod mix;
 #[cfg(any(
     feature = "arrays",
     feature = "arrow",
+    feature = "audio",
     feature = "csv",
     feature = "json-lines",
     feature = "parquet",
@@ -125,7 +126,9 @@ pub use arrays::{ArrayFormat, Arrays, ArraysOptions};
 #[cfg(feature = "arrow")]
 pub use arrow_files::{Arrow, ArrowOptions, ArrowStream};
 #[cfg(feature = "audio")]
-pub use audio::{AudioFolder, AudioFolderOptions, AudioRecords, AudioTransform};
+pub use audio::{
+    AudioFiles, AudioFilesOptions, AudioFolder, AudioFolderOptions, AudioRecords, AudioTransform,
+};
 #[cfg(feature = "formats")]
 pub use cached::{CachedOptions, RecordCache};
 #[cfg(feature = "formats")]
@@ -173,7 +176,7 @@ pub use source::{CacheOptions, StoreOptions, without_credentials};
 #[cfg(feature = "tar")]
 pub use tar_shards::{IndexedTar, TarOptions, TarPosition, TarShards};
 #[cfg(feature = "json-lines")]
-pub use text_lines::{TextLines, TextLinesOptions, TextLinesStream};
+pub use text_lines::{TextLines, TextLinesOptions, TextLinesStream, TextRecords, TextRecordsStream};
 #[cfg(feature = "tokenizer")]
 pub use tokenizer::Tokenizer;
 #[cfg(feature = "tokens")]

@@ -224,19 +224,16 @@ macro_rules! format_options {
             }
 
             #[cfg(feature = "formats")]
-            #[allow(dead_code, reason = "lines of text are not records, and therefore not in `RecordConfig`")]
             pub(crate) fn paths_mut(&mut self) -> impl Iterator<Item = (String, &mut std::path::PathBuf)> {
                 self.source.paths_mut()
             }
 
             #[cfg(feature = "formats")]
-            #[allow(dead_code, reason = "lines of text are not records, and therefore not in `RecordConfig`")]
             pub(crate) fn take_decoders(&mut self) -> crate::error::Result<Vec<(String, crate::FieldDecoder)>> {
                 self.source.take_decoders()
             }
 
             #[cfg(feature = "formats")]
-            #[allow(dead_code, reason = "lines of text are not records, and therefore not in `RecordConfig`")]
             pub(crate) fn set_files(&mut self, files: Vec<std::path::PathBuf>) -> bool {
                 self.source.path = files;
                 true

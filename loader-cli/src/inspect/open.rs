@@ -169,6 +169,7 @@ mod records {
             RecordConfig::JsonLines(options) => RecordConfig::JsonLinesStream(options),
             RecordConfig::Parquet(options) => RecordConfig::ParquetStream(options),
             RecordConfig::IndexedTar(options) => RecordConfig::Tar(options),
+            RecordConfig::TextLines(options) => RecordConfig::TextLinesStream(options),
             other => other,
         }
     }

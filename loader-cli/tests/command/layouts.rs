@@ -99,6 +99,30 @@ fn a_table_of_audio_is_read_with_its_files() {
 }
 
 #[test]
+fn notes_in_a_folder_are_not_its_data() {
+    let hub = folder(&[("parquet/train-00000-of-00002.parquet", "train-00000-of-00001.parquet")]);
+    let write = |name: &str| fs::write(hub.path().join(name), "one\ntwo\n").unwrap();
+    write("LICENSE.txt");
+    let target = hub.path().to_str().unwrap();
+    assert_eq!(inspected(target)["kind"], "parquet-stream");
+    // A folder of classes stays a folder of images.
+    fs::remove_file(hub.path().join("train-00000-of-00001.parquet")).unwrap();
+    fs::create_dir(hub.path().join("class")).unwrap();
+    let error = run(&["inspect", target]).assert_status(2).stderr.clone();
+    assert!(error.contains("no images in class folder"), "{error}");
+    // Lines are the data if there is nothing else.
+    fs::remove_dir(hub.path().join("class")).unwrap();
+    write("poem.txt");
+    let found = inspected(target);
+    assert_eq!((&found["kind"], &found["samples"]), (&json!("text-lines-stream"), &json!(4)));
+
+    let clips =
+        folder(&[("audio/s16.wav", "1.wav"), ("audio/s24.flac", "2.flac"), ("README.md", "notes.txt")]);
+    let found = inspected(clips.path().to_str().unwrap());
+    assert_eq!((&found["kind"], &found["samples"]), (&json!("audio-files"), &json!(2)));
+}
+
+#[test]
 fn what_save_to_disk_has_written_is_read_split_by_split() {
     let splits = format!("{FIXTURES}/arrow/splits");
     let error = refused(&splits);

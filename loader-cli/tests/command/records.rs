@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::{Finished, run};
 
@@ -168,6 +168,35 @@ fn the_extension_of_a_target_tells_its_format() {
     let finished = run_json(Path::new(file), &[]);
     finished.assert_status(0);
     assert_eq!(finished.named("epoch")[0]["samples"], json!(10));
+}
+
+#[test]
+fn every_format_is_recognised_by_its_extension() {
+    let fixtures = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../loader-data/tests/formats/fixtures"));
+    let made = tempfile::tempdir().unwrap();
+    let text = made.path().join("poem.txt");
+    fs::write(&text, "one\n\nthree").unwrap();
+    for (target, kind, fields) in [
+        (fixtures.join("arrays/truth.npy"), "arrays", &["truth"][..]),
+        (fixtures.join("arrays/compressed.npz"), "arrays", &["image", "label", "weights"]),
+        (fixtures.join("arrays/images-idx3-ubyte"), "arrays", &["images-idx3-ubyte"]),
+        (fixtures.join("arrays/labels-idx1-ubyte.gz"), "arrays", &["labels-idx1-ubyte"]),
+        (fixtures.join("audio/s16.wav"), "audio-files", &["audio.bytes", "audio.path"]),
+        (fixtures.join("audio/s*.flac"), "audio-files", &["audio.bytes", "audio.path"]),
+        (fixtures.join("audio/tone.mp3"), "audio-files", &["audio.bytes", "audio.path"]),
+        (fixtures.join("audio/tone.ogg"), "audio-files", &["audio.bytes", "audio.path"]),
+        (fixtures.join("tokens/corpus.idx"), "tokens", &["tokens"]),
+        (text, "text-lines-stream", &["text"]),
+    ] {
+        let target = target.to_str().unwrap();
+        let report = run(&["inspect", target, "--json"]);
+        let report: Value = serde_json::from_str(&report.assert_status(0).stdout).unwrap();
+        assert_eq!((&report["kind"], &report["bad_samples"]), (&json!(kind), &json!([])), "{target}");
+        let found: Vec<_> = report["fields"].as_array().unwrap().iter().map(|field| &field["name"]).collect();
+        assert_eq!(found, fields, "{target}");
+        let finished = run_json(Path::new(target), &[]);
+        assert_eq!(finished.assert_status(0).named("epoch")[0]["samples"], report["samples"], "{target}");
+    }
 }
 
 #[test]

@@ -17,4 +17,6 @@ mod safetensors;
 
 use array::{Array, Elements};
 pub use dataset::Arrays;
+#[cfg(feature = "formats")]
+pub(crate) use formats::EXTENSIONS;
 pub use options::{ArrayFormat, ArraysOptions};

@@ -1,13 +1,15 @@
 //! Folders of audio files with one sub-folder per class, and the decoding of audio in any dataset.
 //!
-//! `decode` reads samples from a file, `resample` changes their rate, `transform` plans which part of a file
-//! becomes the tensor, and `folder` is the dataset.
+//! `decode` reads samples from a file, `resample` changes their rate, and `transform` plans which part of a file
+//! becomes the tensor. `folder` is the dataset of folders, and `files` that of files without classes.
 
 mod decode;
+mod files;
 mod folder;
 mod resample;
 mod transform;
 
+pub use files::{AudioFiles, AudioFilesOptions};
 pub use folder::{AudioFolder, AudioFolderOptions, AudioRecords};
 pub use transform::AudioTransform;
 

@@ -135,8 +135,13 @@ impl TextLinesStream {
     }
 
     fn description(&self) -> String {
-        format!("text_lines_stream({})", self.stream.fingerprint())
+        description(&self.stream)
     }
+}
+
+/// Returns the fingerprint of a stream of lines of text.
+pub(super) fn description(stream: &LineStream) -> String {
+    format!("text_lines_stream({})", stream.fingerprint())
 }
 
 line_stream!(TextLinesStream, String);

@@ -2,14 +2,16 @@
 
 mod dataset;
 mod options;
+mod records;
 
 use crate::error::DataProblem;
 
 pub use dataset::{TextLines, TextLinesStream};
 pub use options::TextLinesOptions;
+pub use records::{TextRecords, TextRecordsStream};
 
 /// Extensions of the files that a folder stands for.
-const EXTENSIONS: [&str; 1] = [".txt"];
+pub(crate) const EXTENSIONS: [&str; 1] = [".txt"];
 
 /// Returns the text of a line without its line break.
 fn text(line: &[u8]) -> Result<String, DataProblem> {

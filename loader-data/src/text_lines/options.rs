@@ -1,6 +1,6 @@
 //! Options of lines of text.
 
-use super::{EXTENSIONS, TextLines, TextLinesStream};
+use super::{EXTENSIONS, TextLines, TextLinesStream, TextRecords, TextRecordsStream};
 use crate::{
     error::DataError,
     index::{IndexPlace, StoredIndex},
@@ -42,6 +42,14 @@ impl TextLinesOptions {
         Ok(TextLines { lines: Lines::open(files, LineRules::ALL, &self.index, self.max_line_bytes)? })
     }
 
+    /// Opens the files for random access, as a dataset of records with the field `text`.
+    ///
+    /// # Errors
+    /// As for [`TextLines::open`].
+    pub fn open_records(&self) -> Result<TextRecords, DataError> {
+        Ok(TextRecords(self.open()?))
+    }
+
     /// Describes the stored index of each file, without making one: [`open`](Self::open) makes those that are
     /// not current.
     ///
@@ -59,5 +67,13 @@ impl TextLinesOptions {
         let files = self.source.stream_files(&EXTENSIONS)?;
         let stream = LineStream::open(files, LineRules::ALL, self.block_bytes, self.max_line_bytes)?;
         Ok(TextLinesStream { stream })
+    }
+
+    /// Opens the files as a stream of records with the field `text`.
+    ///
+    /// # Errors
+    /// As for [`TextLinesStream::open`].
+    pub fn open_records_stream(&self) -> Result<TextRecordsStream, DataError> {
+        Ok(TextRecordsStream::new(self.open_stream()?))
     }
 }

@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use loader_core::{DataLoader, Dataset, IterableDataset, SampleContext, Shard, Tensor};
 use loader_data::{
-    AudioTransform, DataError, DataProblem, DecodedRecords, FieldDecoder, ImageColumn, JsonLines,
+    AudioFiles, AudioTransform, DataError, DataProblem, DecodedRecords, FieldDecoder, ImageColumn, JsonLines,
     ParquetOptions, Position, RecordConfig, Records, Transform, Value,
 };
 
@@ -84,6 +84,26 @@ fn a_table_names_audio_files() {
         matches!((&error.problem, &error.position), (DataProblem::NotFound, Position::Row(0))),
         "{error}"
     );
+}
+
+#[test]
+fn files_without_classes_have_their_audio_and_their_path() {
+    let keys = r#""audio": {"audio": {"sample_rate": 8000, "mono": true, "crop": {"center": 100}}}"#;
+    let Records::Map(clips) = open("audio-files", "s16.*v", keys).unwrap() else { panic!("it is map-style") };
+    let center = AudioTransform::new(8_000).mono().center_crop(100);
+    let record = clips.get(0, &mut SampleContext::new(7)).unwrap();
+    assert_eq!((clips.len(), record.get("audio")), (1, Some(&decode(&center, "s16.wav").into())));
+
+    let path = Path::new(FIXTURES).join("s16.wav");
+    let record = AudioFiles::open(&path).unwrap().get(0, &mut SampleContext::new(7)).unwrap();
+    let Some(Value::Record(file)) = record.get("audio") else { panic!("{record:?}") };
+    assert_eq!(file.get("bytes"), Some(&fs::read(&path).unwrap().into()));
+    assert_eq!(file.get("path"), Some(&path.to_str().unwrap().into()));
+    let Records::Map(small) = open("audio-files", "s16.wav", r#""max_file_bytes": 9"#).unwrap() else {
+        panic!("it is map-style")
+    };
+    let error = small.get(0, &mut SampleContext::new(7)).unwrap_err().downcast::<DataError>().unwrap();
+    assert!(matches!(error.problem, DataProblem::TooLarge { option: "max_file_bytes", .. }), "{error}");
 }
 
 #[test]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         Arrays as Arrays,
         Arrow as Arrow,
         ArrowStream as ArrowStream,
+        AudioFiles as AudioFiles,
         AudioFolder as AudioFolder,
         AudioTable as AudioTable,
         Cached as Cached,
@@ -47,12 +48,14 @@ if TYPE_CHECKING:
         Parquet as Parquet,
         ParquetStream as ParquetStream,
         Tar as Tar,
+        TextLines as TextLines,
+        TextLinesStream as TextLinesStream,
         Tokens as Tokens,
     )
 
 _DATASETS = (
-    "Arrays Arrow ArrowStream AudioFolder AudioTable Cached Csv CsvStream ImageFolder ImageTable IndexedTar JsonLines"
-    " JsonLinesStream Mix Parquet ParquetStream Tar Tokens"
+    "Arrays Arrow ArrowStream AudioFiles AudioFolder AudioTable Cached Csv CsvStream ImageFolder ImageTable IndexedTar"
+    " JsonLines JsonLinesStream Mix Parquet ParquetStream Tar TextLines TextLinesStream Tokens"
 ).split()
 _RUST = "Padded RustDataset RustStream dataset".split()
 _MODULES = {

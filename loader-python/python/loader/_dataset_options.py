@@ -94,6 +94,16 @@ class AudioFolderOptions(TypedDict, total=False):
     store: Mapping[str, Any]
 
 
+class AudioFilesOptions(SourceOptions, total=False):
+    max_file_bytes: Size
+
+
+class TextLinesOptions(SourceOptions, total=False):
+    block_bytes: Size
+    index: IndexPlace
+    max_line_bytes: Size
+
+
 class ImageTableOptions(FieldOptions, total=False):
     max_file_bytes: Size
 

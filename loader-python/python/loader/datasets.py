@@ -13,6 +13,7 @@ from typing import Any, Unpack
 from ._dataset_options import (
     ArraysOptions,
     ArrowOptions,
+    AudioFilesOptions,
     AudioFolderOptions,
     AudioTableOptions,
     CsvOptions,
@@ -23,6 +24,7 @@ from ._dataset_options import (
     Paths,
     Size,
     TarOptions,
+    TextLinesOptions,
     TokensOptions,
 )
 from ._output import Output
@@ -153,6 +155,20 @@ class JsonLinesStream(RustStream):
         super().__init__({"kind": "json-lines-stream", "path": path, **options}, output)
 
 
+class TextLines(RustDataset):
+    """Lines of text files, in the column ``text``, at any index."""
+
+    def __init__(self, path: Paths, *, output: Output | None = None, **options: Unpack[TextLinesOptions]) -> None:
+        super().__init__({"kind": "text-lines", "path": path, **options}, output)
+
+
+class TextLinesStream(RustStream):
+    """Lines of text files, in the column ``text``, in order; the files may be compressed."""
+
+    def __init__(self, path: Paths, *, output: Output | None = None, **options: Unpack[TextLinesOptions]) -> None:
+        super().__init__({"kind": "text-lines-stream", "path": path, **options}, output)
+
+
 class Tar(RustStream):
     """Samples of tar archives in WebDataset's layout, in order; the archives may be compressed."""
 
@@ -203,6 +219,13 @@ class AudioFolder(RustDataset):
         self, path: Path, sample_rate: int, *, output: Output | None = None, **options: Unpack[AudioFolderOptions]
     ) -> None:
         super().__init__({"kind": "audio-folder", "path": path, "sample_rate": sample_rate, **options}, output)
+
+
+class AudioFiles(RustDataset):
+    """WAV, FLAC, MP3 and Ogg Vorbis files without classes, whose content the option ``audio`` decodes."""
+
+    def __init__(self, path: Paths, *, output: Output | None = None, **options: Unpack[AudioFilesOptions]) -> None:
+        super().__init__({"kind": "audio-files", "path": path, **options}, output)
 
 
 class AudioTable(RustDataset):
@@ -278,7 +301,10 @@ CLASSES: dict[str, type[RustDataset] | type[RustStream]] = {
     "arrays": Arrays,
     "image-table": ImageTable,
     "audio-folder": AudioFolder,
+    "audio-files": AudioFiles,
     "audio-table": AudioTable,
+    "text-lines": TextLines,
+    "text-lines-stream": TextLinesStream,
     "mix": Mix,
     "cached": Cached,
 }

@@ -1,0 +1,111 @@
+//! The dataset [`AudioFiles`].
+
+use std::path::Path;
+
+use loader_core::{Dataset, SampleContext};
+use serde::{Deserialize, Serialize};
+
+use super::EXTENSIONS;
+use crate::{
+    decoded::encoded_file,
+    error::{DataError, DataProblem, Result},
+    options::format_options,
+    record::{Record, Value},
+    source::Files,
+};
+
+/// Default of the max number of bytes of a file.
+const MAX_FILE_BYTES: u64 = 256 << 20;
+
+/// Audio files without classes and without a table, on disk or on a server.
+///
+/// A sample is a [`Record`] with the field `audio`, a record of the encoded `bytes` and the `path` of the file.
+/// [`DecodedRecords`](crate::DecodedRecords) decodes it.
+///
+/// # Examples
+/// ```
+/// use loader_core::{Dataset, SampleContext};
+/// use loader_data::{AudioFiles, AudioTransform, DecodedRecords};
+///
+/// # std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtures/audio"))?;
+/// let clips = AudioFiles::open("s*.flac")?;
+/// let clips = DecodedRecords::new(clips, [("audio", AudioTransform::new(16_000).mono())]);
+/// assert_eq!(clips.len(), 2);
+/// assert!(clips.get(0, &mut SampleContext::new(7))?.get("audio").is_some());
+/// # anyhow::Ok(())
+/// ```
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AudioFiles {
+    files: Files,
+    max_file_bytes: u64,
+}
+
+impl AudioFiles {
+    /// Opens the files that `pattern` stands for: a file, a folder (all files in it and its sub-folders whose
+    /// names end with `.wav`, `.flac`, `.mp3`, `.ogg` or `.oga`, ordered by path), or a name with braces and
+    /// wildcards. Reads none of them.
+    ///
+    /// # Errors
+    /// Returns [`DataError`] if there is no such file.
+    pub fn open(pattern: impl AsRef<Path>) -> Result<Self, DataError> {
+        AudioFilesOptions::new(pattern).open()
+    }
+}
+
+format_options! {
+    /// Which audio files to read, for example from a config file.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_data::AudioFilesOptions;
+    ///
+    /// let options: AudioFilesOptions = serde_json::from_str(r#"{"path": "clips/*.wav", "max_file_bytes": "1 GB"}"#)?;
+    /// assert_eq!(options.open().unwrap_err().to_string(), "`clips/*.wav`: no such file; check the path");
+    /// # anyhow::Ok(())
+    /// ```
+    pub struct AudioFilesOptions {
+        /// Sets the max number of bytes of a file. The default is 256 MiB.
+        #[serde(with = "loader_core::units::Size")]
+        max_file_bytes: u64 = MAX_FILE_BYTES,
+    }
+}
+
+impl AudioFilesOptions {
+    /// Opens the files.
+    ///
+    /// # Errors
+    /// As for [`AudioFiles::open`].
+    pub fn open(&self) -> Result<AudioFiles, DataError> {
+        Ok(AudioFiles { files: self.files()?, max_file_bytes: self.max_file_bytes })
+    }
+
+    pub(crate) fn files(&self) -> Result<Files> {
+        self.source.files(&EXTENSIONS)
+    }
+}
+
+impl Dataset for AudioFiles {
+    type Sample = Record;
+
+    fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<Record> {
+        anyhow::ensure!(index < self.len(), "there is no sample {index}; there are {} files", self.len());
+        let blob = self.files.open(index)?;
+        let location = &blob.file().location;
+        let (len, max) = (blob.len(), self.max_file_bytes);
+        if len > max {
+            let problem = DataProblem::TooLarge { len, max, option: "max_file_bytes" };
+            return Err(DataError::new(location, problem).into());
+        }
+        let file = encoded_file(blob.read(0..len)?, location.shown().into_owned());
+        Ok([("audio", Value::Record(file))].into_iter().collect())
+    }
+
+    /// Returns a hash of the names (without folders) and sizes of the files.
+    fn fingerprint(&self) -> String {
+        format!("audio_files(#{:016x})", self.files.listing())
+    }
+}
