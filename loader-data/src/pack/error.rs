@@ -23,6 +23,14 @@ pub enum PackError {
     /// Two files are the same field of a sample.
     #[error("`{}` and another file are the same field of a sample; rename one of them", .0.display())]
     DuplicateField(PathBuf),
+    /// The samples need more archives than a manifest may have.
+    #[error("{found} archives are too many (maximum: {max}); make the archives larger (`shard_bytes`)")]
+    TooManyArchives {
+        /// Number of archives.
+        found: usize,
+        /// The limit.
+        max: usize,
+    },
     /// A file has changed since the packing began.
     #[error("`{}` has changed while it was packed; run the command again", .0.display())]
     Changed(PathBuf),

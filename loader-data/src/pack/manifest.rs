@@ -14,6 +14,9 @@ use super::PackError;
 /// Name of the manifest in the folder of the archives.
 const NAME: &str = "manifest.jsonl";
 
+/// Max number of archives. It keeps a damaged manifest from taking all memory.
+pub(super) const MAX_SHARDS: usize = 1_000_000;
+
 /// The first line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Header {
@@ -64,7 +67,8 @@ impl Manifest {
             Err(error) => return Err(PackError::Output { path, error }),
         };
         let mut lines = text.lines();
-        let Some(header) = lines.next().and_then(|line| serde_json::from_str(line).ok()) else {
+        let header = lines.next().and_then(|line| serde_json::from_str::<Header>(line).ok());
+        let Some(header) = header.filter(|header| header.shards <= MAX_SHARDS) else {
             return Err(PackError::OtherManifest(path));
         };
         let entries = lines.filter_map(|line| serde_json::from_str::<ShardEntry>(line).ok());

@@ -9,7 +9,10 @@ use std::{
 use loader_core::sampler::{Epoch, RandomSampler, Sampler};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{PackError, manifest::Header};
+use super::{
+    PackError,
+    manifest::{Header, MAX_SHARDS},
+};
 use crate::{
     error::DataProblem,
     source::{DataFile, Files},
@@ -87,7 +90,8 @@ impl PackPlan {
     /// name are a sample, with what follows the dot as the field.
     ///
     /// # Errors
-    /// Returns an error if there are no files, or a name is not possible.
+    /// Returns an error if there are no files, if a name is not possible, or if there are more than a million
+    /// archives.
     pub fn new(source: impl AsRef<Path>, options: &PackOptions) -> Result<Self, PackError> {
         let source = source.as_ref();
         if !source.is_dir() {
@@ -110,6 +114,9 @@ impl PackPlan {
             samples = order.filter_map(|index| taken[index].take()).collect();
         }
         let shards = cut(&samples, options.shard_bytes);
+        if shards.len() > MAX_SHARDS {
+            return Err(PackError::TooManyArchives { found: shards.len(), max: MAX_SHARDS });
+        }
         let header = Header {
             format: FORMAT.to_owned(),
             shard_bytes: options.shard_bytes,

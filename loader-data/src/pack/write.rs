@@ -349,6 +349,18 @@ mod tests {
     }
 
     #[test]
+    fn a_manifest_with_too_many_archives_is_refused() {
+        let folder = Folder::new(&["a.bin"]);
+        folder.pack();
+        let path = folder.output().join("manifest.jsonl");
+        let whole = fs::read_to_string(&path).unwrap();
+        assert_eq!(whole.matches("\"shards\":1,").count(), 1);
+        fs::write(&path, whole.replace("\"shards\":1,", "\"shards\":1000000000000,")).unwrap();
+        let refused = check_packed(folder.output()).unwrap_err();
+        assert!(matches!(refused, PackError::OtherManifest(_)), "{refused}");
+    }
+
+    #[test]
     fn a_file_that_changes_after_the_plan_is_refused() {
         let folder = Folder::new(&["a.bin"]);
         let plan = folder.plan();
