@@ -200,7 +200,7 @@ file_table! {
     ///
     /// let options: AudioTableOptions = serde_json::from_str(r#"{"path": "speech", "fields": ["audio", "text"]}"#)?;
     /// let error = options.open().unwrap_err().to_string();
-    /// assert!(error.contains("has none of metadata.csv, metadata.jsonl, metadata.parquet"), "{error}");
+    /// assert!(error.contains("speech`: no such file; check the path"), "{error}");
     /// # anyhow::Ok(())
     /// ```
     AudioTableOptions,
