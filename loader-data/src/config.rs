@@ -135,7 +135,8 @@ macro_rules! formats {
                 })
             }
 
-            /// Returns the config without the keys `images` and `audio`, and the decoders that they describe.
+            /// Returns the config without the keys `images`, `audio` and `tokenizers`, and the decoders that
+            /// they describe.
             fn without_decoders(&self) -> Result<(Self, Vec<(String, FieldDecoder)>), DataError> {
                 let mut config = self.clone();
                 let decoders = match &mut config {
@@ -323,6 +324,7 @@ formats! {
         "csv-stream" CsvStream(crate::CsvOptions).open_stream -> crate::CsvStream;
         "json-lines-stream" JsonLinesStream(crate::JsonLinesOptions).open_stream -> crate::JsonLinesStream;
         "mix" Mix(crate::MixOptions).open -> crate::RecordMix;
+        "packed" Packed(crate::PackedOptions).open -> crate::RecordWindows;
         "parquet-stream" ParquetStream(crate::ParquetOptions).open_stream -> crate::ParquetStream;
         "tar" Tar(crate::TarOptions).open -> crate::TarShards;
         "text-lines-stream" TextLinesStream(crate::TextLinesOptions).open_records_stream -> crate::TextRecordsStream;
@@ -401,6 +403,7 @@ impl RecordConfig {
             Self::AudioFolder(options) => options.files(),
             Self::Cached(options) => return options.files(),
             Self::Mix(options) => return options.files(),
+            Self::Packed(options) => return options.files(),
             Self::JsonLines(options) => options.source.files(&json_lines::EXTENSIONS),
             Self::JsonLinesStream(options) => options.source.stream_files(&json_lines::EXTENSIONS),
             Self::Parquet(options) | Self::ParquetStream(options) => {
@@ -423,10 +426,10 @@ fn entries(files: &Files) -> impl Iterator<Item = (PathBuf, u64)> {
     })
 }
 
-/// A map-style dataset of records of any format, whose fields with images and audio are decoded.
+/// A map-style dataset of records of any format, whose fields with images, audio and text are decoded.
 pub type RecordDataset = DecodedRecords<FormatDataset>;
 
-/// A stream of records of any format, whose fields with images and audio are decoded.
+/// A stream of records of any format, whose fields with images, audio and text are decoded.
 pub type RecordStream = DecodedRecords<FormatStream>;
 
 /// What a [`RecordConfig`] describes.
@@ -488,6 +491,7 @@ mod tests {
                 "audio-folder" => r#", "path": "x", "sample_rate": 16000"#,
                 "cached" => r#", "folder": "x", "dataset": {"kind": "csv"}"#,
                 "mix" => r#", "parts": []"#,
+                "packed" => r#", "window": 8, "dataset": {"kind": "csv"}"#,
                 _ => "",
             };
             let read = |more: &str| {
@@ -513,6 +517,7 @@ mod tests {
             (r#""kind": "csv", "weigth": 2.0"#, "`pad`, `weight`, `shuffle`"),
             (r#""kind": "mix", "parts": [], "weigth": 2.0"#, "`num_samples`, `weight`, `shuffle`"),
             (r#""kind": "cached", "weigth": 2.0"#, "`dataset`, `weight`, `shuffle`"),
+            (r#""kind": "packed", "weigth": 2.0"#, "`dataset`, `weight`, `shuffle`"),
             (r#""kind": "csv", "store": {"max_retry": 3}"#, "`max_retries`, `cache`"),
         ] {
             let mix = format!(r#"{{"kind": "mix", "parts": [{{{part}}}]}}"#);

@@ -98,6 +98,8 @@ mod mix;
 mod options;
 #[cfg(feature = "tar")]
 mod pack;
+#[cfg(feature = "formats")]
+mod packed;
 #[cfg(any(feature = "arrow", feature = "csv", feature = "json-lines", feature = "parquet", feature = "tar"))]
 mod parallel;
 #[cfg(feature = "parquet")]
@@ -116,6 +118,8 @@ mod source;
 mod tar_shards;
 #[cfg(feature = "json-lines")]
 mod text_lines;
+#[cfg(feature = "formats")]
+mod token_column;
 #[cfg(feature = "tokenizer")]
 mod tokenizer;
 #[cfg(feature = "tokens")]
@@ -165,6 +169,8 @@ pub use lines::LineSnapshot;
 pub use mix::{MixOptions, RecordMix};
 #[cfg(feature = "tar")]
 pub use pack::{PackError, PackOptions, PackPlan, PackSummary, check_packed};
+#[cfg(feature = "formats")]
+pub use packed::{PackedOptions, RecordWindows};
 #[cfg(feature = "parquet")]
 pub use parquet::{Parquet, ParquetOptions, ParquetStream};
 #[cfg(feature = "records")]
@@ -177,6 +183,10 @@ pub use source::{CacheOptions, StoreOptions, without_credentials};
 pub use tar_shards::{IndexedTar, TarOptions, TarPosition, TarShards};
 #[cfg(feature = "json-lines")]
 pub use text_lines::{TextLines, TextLinesOptions, TextLinesStream, TextRecords, TextRecordsStream};
+#[cfg(all(feature = "formats", feature = "tokenizer"))]
+pub use token_column::TokenColumn;
+#[cfg(feature = "formats")]
+pub use token_column::TokenizerOptions;
 #[cfg(feature = "tokenizer")]
 pub use tokenizer::Tokenizer;
 #[cfg(feature = "tokens")]

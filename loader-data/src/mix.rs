@@ -64,8 +64,13 @@ pub(crate) struct PartOptions {
 fn dataset_of_part<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> std::result::Result<RecordConfig, D::Error> {
-    // The first keys of a format, of `cached` and of `mix`.
-    let keys_of_kinds = ["one of `path`, `store`", "one of `folder`, `version`", "one of `parts`, `rule`"];
+    // The first keys of a format, of `cached`, of `mix` and of `packed`.
+    let keys_of_kinds = [
+        "one of `path`, `store`",
+        "one of `folder`, `version`",
+        "one of `parts`, `rule`",
+        "one of `window`, `method`",
+    ];
     RecordConfig::deserialize(deserializer).map_err(|error| match error.to_string().trim_end() {
         unknown if keys_of_kinds.iter().any(|keys| unknown.contains(keys)) => {
             D::Error::custom(format!("{unknown}, `weight`, `shuffle`"))
@@ -123,14 +128,7 @@ impl MixOptions {
 
 impl PartOptions {
     fn open(&self) -> Result<Part> {
-        match self.dataset.open()? {
-            Records::Map(records) => Ok(Part::Map(records.into_stream().shuffle(self.shuffle))),
-            Records::Stream(_) if self.shuffle => {
-                let reason = format!("`{}` is a stream; use a kind with random access", self.dataset.kind());
-                Err(invalid("shuffle", reason))
-            }
-            Records::Stream(records) => Ok(Part::Stream(records)),
-        }
+        Part::open(&self.dataset, self.shuffle, |reason| invalid("shuffle", reason))
     }
 }
 
@@ -141,6 +139,19 @@ fn invalid(option: &'static str, reason: String) -> DataError {
 /// The records of several datasets, mixed by weight. Opened by [`MixOptions::open`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RecordMix(MixDataset<Part>);
+
+impl RecordMix {
+    /// Opens a dataset as a mix of one. `invalid` makes the error about an option.
+    pub(crate) fn of_one(
+        config: &RecordConfig,
+        shuffle_documents: bool,
+        invalid: impl Fn(&'static str, String) -> DataError,
+    ) -> Result<Self> {
+        let part = Part::open(config, shuffle_documents, |reason| invalid("shuffle_documents", reason))?;
+        let mix = Mix::new([1.0]).and_then(|mix| MixDataset::new([part], mix));
+        mix.map(Self).map_err(|error| invalid("dataset", error.to_string()))
+    }
+}
 
 impl IterableDataset for RecordMix {
     type Sample = Record;
@@ -199,6 +210,19 @@ pub enum PartSnapshot {
 }
 
 type StreamSnapshot = <RecordStream as SnapshotDataset>::Snapshot;
+
+impl Part {
+    /// Opens the dataset as a stream. `invalid` makes the error if it is to be shuffled, but has no random access.
+    fn open(config: &RecordConfig, shuffle: bool, invalid: impl FnOnce(String) -> DataError) -> Result<Self> {
+        match config.open()? {
+            Records::Map(records) => Ok(Self::Map(records.into_stream().shuffle(shuffle))),
+            Records::Stream(_) if shuffle => {
+                Err(invalid(format!("`{}` is a stream; use a kind with random access", config.kind())))
+            }
+            Records::Stream(records) => Ok(Self::Stream(records)),
+        }
+    }
+}
 
 impl IterableDataset for Part {
     type Sample = Record;

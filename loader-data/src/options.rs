@@ -33,6 +33,10 @@ pub(crate) struct SourceOptions {
     #[cfg(feature = "audio")]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) audio: BTreeMap<String, crate::AudioTransform>,
+    /// The fields with text that becomes tokens.
+    #[cfg(feature = "formats")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) tokenizers: BTreeMap<String, crate::TokenizerOptions>,
 }
 
 impl SourceOptions {
@@ -44,6 +48,8 @@ impl SourceOptions {
         "images",
         #[cfg(feature = "audio")]
         "audio",
+        #[cfg(feature = "formats")]
+        "tokenizers",
     ];
 
     pub(crate) fn new<P: AsRef<Path>>(patterns: impl IntoIterator<Item = P>) -> Self {
@@ -91,7 +97,10 @@ impl SourceOptions {
     #[cfg(feature = "formats")]
     pub(crate) fn paths_mut(&mut self) -> impl Iterator<Item = (String, &mut PathBuf)> {
         let files = self.path.iter_mut().map(|path| ("path".to_owned(), path));
-        files.chain(self.store.iter_mut().filter_map(StoreOptions::path_mut))
+        let tokenizers = self.tokenizers.iter_mut();
+        let tokenizers =
+            tokenizers.map(|(field, options)| (format!("tokenizers.{field}.path"), &mut options.path));
+        files.chain(self.store.iter_mut().filter_map(StoreOptions::path_mut)).chain(tokenizers)
     }
 
     /// Returns an error about the options. It names the first file.
@@ -112,17 +121,22 @@ impl SourceOptions {
         if !self.audio.is_empty() {
             return Some("audio");
         }
+        #[cfg(feature = "formats")]
+        if !self.tokenizers.is_empty() {
+            return Some("tokenizers");
+        }
         None
     }
 
-    /// Empties the options `images` and `audio`. Returns the decoders that they describe, by field.
+    /// Empties the options `images`, `audio` and `tokenizers`. Returns the decoders that they describe, by field.
     #[cfg(feature = "formats")]
     pub(crate) fn take_decoders(&mut self) -> Result<Vec<(String, FieldDecoder)>> {
         let (images, audio) = (std::mem::take(&mut self.images), std::mem::take(&mut self.audio));
+        let tokenizers = std::mem::take(&mut self.tokenizers);
         let failed = |option, name: &str, reason: &dyn std::fmt::Display| {
             self.error(DataProblem::InvalidOption { option, reason: format!("`{name}`: {reason}") })
         };
-        let mut decoders = Vec::with_capacity(images.len() + audio.len());
+        let mut decoders: Vec<(String, FieldDecoder)> = Vec::new();
         for (name, options) in images {
             let column = options.column().map_err(|error| failed("images", &name, &error))?;
             decoders.push((name, column.into()));
@@ -133,6 +147,17 @@ impl SourceOptions {
                 return Err(failed("audio", &name, &"`images` has this field too; remove one of the two"));
             }
             decoders.push((name, transform.into()));
+        }
+        for (name, options) in tokenizers {
+            let decoder = options.decoder().map_err(|error| failed("tokenizers", &name, &error))?;
+            if decoders.iter().any(|(other, _)| *other == name) {
+                return Err(failed(
+                    "tokenizers",
+                    &name,
+                    &"`images` or `audio` has this field too; remove one",
+                ));
+            }
+            decoders.push((name, decoder));
         }
         Ok(decoders)
     }

@@ -133,6 +133,7 @@ mod tests {
                 "audio-folder" => json!({"path": "x", "sample_rate": 16000}),
                 "cached" => json!({"folder": "x", "dataset": {"kind": "csv"}}),
                 "mix" => json!({"parts": []}),
+                "packed" => json!({"window": 8, "dataset": {"kind": "csv"}}),
                 _ => json!({}),
             };
             let mut config = required;

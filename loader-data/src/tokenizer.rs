@@ -107,6 +107,13 @@ impl Tokenizer {
         Ok(self.parsed()?.get_vocab_size(true))
     }
 
+    /// Text that tells this tokenizer from one with other content or options.
+    #[cfg(feature = "formats")]
+    pub(crate) fn fingerprint(&self) -> String {
+        let special_tokens = if self.special_tokens { "" } else { ", no special tokens" };
+        format!("#{:016x}{special_tokens}", xxhash_rust::xxh3::xxh3_64(self.json.as_slice()))
+    }
+
     fn parsed(&self) -> Result<&tokenizers::Tokenizer> {
         if self.parsed.get().is_none() {
             let parsed = tokenizers::Tokenizer::from_bytes(self.json.as_slice());
@@ -130,6 +137,13 @@ impl Tokenizer {
     fn error(&self, error: tokenizers::Error) -> DataError {
         let problem = DataProblem::Malformed { format: "tokenizer", reason: error.to_string() };
         DataError::new(format!("`{}`", self.file), problem)
+    }
+}
+
+/// Tokenizers with the same content and options are equal.
+impl PartialEq for Tokenizer {
+    fn eq(&self, other: &Self) -> bool {
+        self.special_tokens == other.special_tokens && self.json.as_slice() == other.json.as_slice()
     }
 }
 

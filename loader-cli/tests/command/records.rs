@@ -145,6 +145,81 @@ fn a_dataset_is_kept_in_files() {
 }
 
 #[test]
+fn documents_are_packed() {
+    let folder = tempfile::tempdir().unwrap();
+    let document = |n: usize| format!("{{\"tokens\": {:?}}}\n", vec![n; n * 7 % 31]);
+    fs::write(folder.path().join("train.jsonl"), (0..200).map(document).collect::<String>()).unwrap();
+    let config = folder.path().join("packed.toml");
+    let write = |keys: &str, more: &str| {
+        let documents =
+            "[dataset.dataset]\nkind = \"json-lines\"\npath = \"train.jsonl\"\nindex = \"none\"\n";
+        let loader = "[loader]\nbatch_size = 4\nshards = 2\n";
+        fs::write(&config, format!("[dataset]\nkind = \"packed\"\n{keys}{documents}{more}{loader}")).unwrap();
+    };
+    let packed = "window = 40\nmethod = \"best-fit\"\nlook_ahead = 50\nshuffle_documents = true\n";
+    write(packed, "");
+    let digest = |arguments: &[&str]| {
+        let finished = run_json(&config, arguments);
+        finished.assert_status(0).named("epoch")[0]["sample_digest"].clone()
+    };
+    let whole = digest(&[]);
+    assert_eq!(digest(&["--num-workers", "2"]), whole);
+    let state = folder.path().join("state");
+    let state = state.to_str().unwrap();
+    run_json(&config, &["--stop-after", "4", "--save-state", state]).assert_status(0);
+    assert_eq!(digest(&["--num-workers", "2", "--resume", state]), whole);
+
+    let refusal = |keys: &str, more: &str| {
+        write(keys, more);
+        let finished = run_json(&config, &[]);
+        finished.assert_status(2);
+        finished.named("error")[0]["message"].as_str().unwrap().to_owned()
+    };
+    let key = refusal("window = 40\nmetod = \"best-fit\"\n", "");
+    assert!(key.contains("line 4: unknown key `metod` in [dataset]; did you mean `method`?"), "{key}");
+    let method = refusal("window = 40\nmethod = \"best-fitt\"\n", "");
+    assert!(method.contains("line 4: `method` in [dataset]"), "{method}");
+    let missing = refusal("", "");
+    assert!(missing.contains("`window` is missing in [dataset]"), "{missing}");
+    let window = refusal("window = 0\n", "");
+    assert!(window.contains("option `window`: a window of 0 tokens"), "{window}");
+    let name =
+        refusal("window = 9\n", "[dataset.dataset.tokenizers.text]\npath = \"x.json\"\npads = \"</s>\"\n");
+    assert!(name.contains("unknown key `pads` in [dataset.dataset.tokenizers.text]"), "{name}");
+    // A relative path starts at the folder of the config.
+    let file = refusal("window = 9\n", "[dataset.dataset.tokenizers.text]\npath = \"x.json\"\n");
+    let expected = match cfg!(feature = "tokenizer") {
+        true => format!("{}`: no such file", folder.path().join("x.json").display()),
+        false => "build it with `--features tokenizer`".to_owned(),
+    };
+    assert!(file.contains(&expected) && file.contains("option `tokenizers`: `text`: "), "{file}");
+}
+
+#[cfg(feature = "tokenizer")]
+#[test]
+fn text_is_tokenised_and_packed() {
+    let folder = folder("json-lines", "");
+    let fixture = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../loader-data/tests/formats/fixtures/tokenizer/tokenizer.json"
+    );
+    fs::copy(fixture, folder.path().join("tokenizer.json")).unwrap();
+    let config = folder.path().join("packed.toml");
+    let dataset = "[dataset]\nkind = \"packed\"\nwindow = 8\nfield = \"text\"\n\
+                   [dataset.dataset]\nkind = \"json-lines\"\npath = \"train.jsonl\"\n\
+                   [dataset.dataset.tokenizers.text]\npath = \"tokenizer.json\"\nend_of_document = \"</s>\"\n";
+    fs::write(&config, format!("{dataset}[loader]\nshards = 2\n")).unwrap();
+    let epoch = |workers: &str| {
+        let finished = run_json(&config, &["--num-workers", workers]);
+        let epoch = finished.assert_status(0).named("epoch").remove(0);
+        (epoch["samples"].clone(), epoch["content_digest"].clone())
+    };
+    let (windows, content) = epoch("0");
+    assert!(windows.as_u64() > Some(10), "{windows}");
+    assert_eq!(epoch("2"), (windows, content));
+}
+
+#[test]
 fn arrays_can_have_files_of_their_own() {
     let folder = tempfile::tempdir().unwrap();
     // IDX files: 40 rows of two bytes, and 40 numbers.

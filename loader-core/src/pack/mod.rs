@@ -102,6 +102,7 @@ impl<R: Row + TokenSequence> TokenSequence for Ragged<R> {
 
 /// How documents are put into windows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum PackMethod {
@@ -119,6 +120,7 @@ pub enum PackMethod {
 
 /// What [`PackMethod::FirstFit`] and [`PackMethod::BestFit`] do with documents that are longer than a window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum LongDocuments {
     /// The document is the error [`PackError::TooLong`], as a bad sample.

@@ -10,8 +10,8 @@ use crate::{
     record::Record,
 };
 
-/// The records of a dataset of any format, with fields that are encoded images or audio decoded to tensors;
-/// see [`FieldDecoder`]. It is map-style if `D` is, and iterable if `D` is.
+/// The records of a dataset of any format, with fields that are encoded images or audio decoded to tensors, and
+/// text to tokens; see [`FieldDecoder`]. It is map-style if `D` is, and iterable if `D` is.
 ///
 /// Random transforms draw from the sample's own generator, one field after the other, so the samples are the
 /// same with any number of workers. To shuffle a stream in a buffer, give the shuffled stream as `D`: the
@@ -92,6 +92,17 @@ impl<D> DecodedRecords<D> {
         })
     }
 
+    /// Adds the tokenizers to the fingerprint of the inner dataset: windows of other tokens are other samples.
+    /// The other decoders change neither the number nor the order of samples.
+    fn fingerprint_with(&self, mut inner: String) -> String {
+        for (name, decoder) in &self.decoders {
+            if let Some(decoder) = decoder.fingerprint() {
+                inner += &format!(", `{name}` {decoder}");
+            }
+        }
+        inner
+    }
+
     /// Draws the seed of the samples of a shard. Draws nothing without decoders.
     fn seed(&self, cx: &mut SampleContext) -> [u8; 32] {
         let mut seed = [0; 32];
@@ -131,10 +142,9 @@ impl<D: Dataset<Sample = Record>> Dataset for DecodedRecords<D> {
         self.dataset.setup(cx)
     }
 
-    /// Returns the fingerprint of the inner dataset, because decoding does not change the number or order of
-    /// samples.
+    /// Returns the fingerprint of the inner dataset, with the tokenizers.
     fn fingerprint(&self) -> String {
-        self.dataset.fingerprint()
+        self.fingerprint_with(self.dataset.fingerprint())
     }
 
     fn layers(&self) -> u8 {
@@ -175,7 +185,7 @@ impl<D: IterableDataset<Sample = Record>> IterableDataset for DecodedRecords<D> 
     }
 
     fn fingerprint(&self) -> String {
-        self.dataset.fingerprint()
+        self.fingerprint_with(self.dataset.fingerprint())
     }
 
     fn layers(&self) -> u8 {

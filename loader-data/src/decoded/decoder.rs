@@ -17,7 +17,7 @@ use crate::{
 
 /// Decodes an encoded field of a record to a tensor.
 ///
-/// The field is bytes, a text in base64, or a record with the field `bytes`, as in the columns of Hugging
+/// The field of tokens is a text. That of an image or of audio is bytes, a text in base64, or a record with the field `bytes`, as in the columns of Hugging
 /// Face's `datasets` (`{bytes, path}`).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -28,6 +28,9 @@ pub enum FieldDecoder {
     /// Decodes audio, to a tensor of `f32` of shape `[channels, frames]`.
     #[cfg(feature = "audio")]
     Audio(AudioTransform),
+    /// Makes tokens of a text, a sequence of `i64`.
+    #[cfg(all(feature = "formats", feature = "tokenizer"))]
+    Tokens(crate::TokenColumn),
 }
 
 #[cfg(feature = "image-folder")]
@@ -52,6 +55,8 @@ impl FieldDecoder {
             Self::Image(_) => "image",
             #[cfg(feature = "audio")]
             Self::Audio(_) => "audio",
+            #[cfg(all(feature = "formats", feature = "tokenizer"))]
+            Self::Tokens(_) => "tokens of",
         }
     }
 
@@ -64,17 +69,32 @@ impl FieldDecoder {
                 .map_err(|error| DataProblem::InvalidOption { option: "images", reason: error.to_string() }),
             #[cfg(feature = "audio")]
             Self::Audio(transform) => transform.validate(),
+            #[cfg(all(feature = "formats", feature = "tokenizer"))]
+            Self::Tokens(_) => Ok(()),
         }
     }
 
     /// Decodes the value of the field `name`. Returns a tensor.
     pub(super) fn decode(&self, name: &str, value: &Value, rng: &mut impl Rng) -> Result<Value, DataProblem> {
-        let file = self.file(name, value)?;
         match self {
             #[cfg(feature = "image-folder")]
-            Self::Image(column) => column.decode(&file, rng),
+            Self::Image(column) => column.decode(&self.file(name, value)?, rng),
             #[cfg(feature = "audio")]
-            Self::Audio(transform) => Ok(transform.decode(&file, rng)?.into()),
+            Self::Audio(transform) => Ok(transform.decode(&self.file(name, value)?, rng)?.into()),
+            #[cfg(all(feature = "formats", feature = "tokenizer"))]
+            Self::Tokens(column) => column.decode(name, value),
+        }
+    }
+
+    /// Text that tells the decoded field from one with other content; `None` if it need not be told.
+    pub(super) fn fingerprint(&self) -> Option<String> {
+        match self {
+            #[cfg(feature = "image-folder")]
+            Self::Image(_) => None,
+            #[cfg(feature = "audio")]
+            Self::Audio(_) => None,
+            #[cfg(all(feature = "formats", feature = "tokenizer"))]
+            Self::Tokens(column) => Some(column.fingerprint()),
         }
     }
 

@@ -32,7 +32,7 @@ fn converted(tensor: &AnyTensor, dtype: DType) -> Option<AnyTensor> {
 impl Value {
     /// Converts the numbers to `dtype`. Returns `None` if `dtype` cannot hold one of them, or the value does
     /// not consist of numbers.
-    pub(super) fn convert(&self, dtype: DType) -> Option<Self> {
+    pub(crate) fn convert(&self, dtype: DType) -> Option<Self> {
         Some(match self {
             Self::Bool(value) => Scalar::new(Bool::new(*value)).convert(dtype)?.into(),
             Self::Number(number) => number.convert(dtype)?.into(),

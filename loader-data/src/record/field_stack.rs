@@ -108,9 +108,10 @@ impl FieldStack {
     }
 }
 
-/// Pads sequences after their end to the length of the longest. `None` is a sequence without items.
+/// Pads each sequence after its end, with its own scalar, to the length of the longest. `None` is a sequence
+/// without items.
 fn padded(rows: &[Option<(AnyTensor, Scalar)>]) -> Result<Column, CollateError> {
-    let Some((first, pad)) = rows.iter().flatten().next() else {
+    let Some((first, first_pad)) = rows.iter().flatten().next() else {
         return Err(CollateProblem::NotASequence.into());
     };
     let [_, item @ ..] = first.shape() else { return Err(CollateProblem::NotASequence.into()) };
@@ -135,6 +136,7 @@ fn padded(rows: &[Option<(AnyTensor, Scalar)>]) -> Result<Column, CollateError> 
             None => &[],
         };
         bytes[..filled.len()].copy_from_slice(filled);
+        let pad = row.as_ref().map_or(first_pad, |(_, pad)| pad);
         for element in bytes[filled.len()..].chunks_exact_mut(pad.as_bytes().len()) {
             element.copy_from_slice(pad.as_bytes());
         }

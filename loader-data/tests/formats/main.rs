@@ -14,6 +14,7 @@ mod json_lines;
 mod mix;
 #[cfg(feature = "cloud")]
 mod outage;
+mod packed;
 mod parquet;
 #[cfg(feature = "cloud")]
 #[allow(dead_code, reason = "the unit tests use all of it")]

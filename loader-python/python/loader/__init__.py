@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         JsonLines as JsonLines,
         JsonLinesStream as JsonLinesStream,
         Mix as Mix,
+        Packed as Packed,
         Parquet as Parquet,
         ParquetStream as ParquetStream,
         Tar as Tar,
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 
 _DATASETS = (
     "Arrays Arrow ArrowStream AudioFiles AudioFolder AudioTable Cached Csv CsvStream ImageFolder ImageTable IndexedTar"
-    " JsonLines JsonLinesStream Mix Parquet ParquetStream Tar TextLines TextLinesStream Tokens"
+    " JsonLines JsonLinesStream Mix Packed Parquet ParquetStream Tar TextLines TextLinesStream Tokens"
 ).split()
 _RUST = "Padded RustDataset RustStream dataset".split()
 _MODULES = {

@@ -17,6 +17,9 @@ class SourceOptions(TypedDict, total=False):
     images: Mapping[str, Mapping[str, Any]]
     #: How columns of encoded audio are decoded, by name: ``{"audio": {"sample_rate": 16000}}``.
     audio: Mapping[str, Mapping[str, Any]]
+    #: How columns of text become tokens, by name: ``{"text": {"path": "tokenizer.json"}}``. The package must be built
+    #: with the feature ``tokenizer``.
+    tokenizers: Mapping[str, Mapping[str, Any]]
     #: How files are read from servers.
     store: Mapping[str, Any]
 
@@ -51,6 +54,23 @@ class JsonLinesOptions(FieldOptions, total=False):
     block_bytes: Size
     index: IndexPlace
     max_line_bytes: Size
+
+
+class TextLinesOptions(SourceOptions, total=False):
+    block_bytes: Size
+    index: IndexPlace
+    max_line_bytes: Size
+
+
+class PackedOptions(TypedDict, total=False):
+    method: Literal["concatenate", "first-fit", "best-fit"]
+    look_ahead: int
+    long_documents: Literal["error", "split", "truncate"]
+    pad: int
+    drop_last: bool
+    shuffle_windows: bool
+    shuffle_documents: bool
+    field: str
 
 
 class ParquetOptions(FieldOptions, total=False):
@@ -96,12 +116,6 @@ class AudioFolderOptions(TypedDict, total=False):
 
 class AudioFilesOptions(SourceOptions, total=False):
     max_file_bytes: Size
-
-
-class TextLinesOptions(SourceOptions, total=False):
-    block_bytes: Size
-    index: IndexPlace
-    max_line_bytes: Size
 
 
 class ImageTableOptions(FieldOptions, total=False):

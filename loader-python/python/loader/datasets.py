@@ -19,6 +19,7 @@ from ._dataset_options import (
     CsvOptions,
     ImageTableOptions,
     JsonLinesOptions,
+    PackedOptions,
     ParquetOptions,
     Path,
     Paths,
@@ -284,6 +285,21 @@ class Cached(RustDataset):
         super().__init__(keys, output)
 
 
+class Packed(RustStream):
+    """Documents that are packed into windows of ``window`` tokens. ``dataset`` is a dataset of records whose field
+    ``field`` (``"tokens"`` by default) has the tokens of a document."""
+
+    def __init__(
+        self,
+        dataset: RustDataset | RustStream,
+        window: int,
+        *,
+        output: Output | None = None,
+        **options: Unpack[PackedOptions],
+    ) -> None:
+        super().__init__({"kind": "packed", "dataset": dataset.config, "window": window, **options}, output)
+
+
 #: The classes by the names of their kinds.
 CLASSES: dict[str, type[RustDataset] | type[RustStream]] = {
     "image-folder": ImageFolder,
@@ -307,4 +323,5 @@ CLASSES: dict[str, type[RustDataset] | type[RustStream]] = {
     "text-lines-stream": TextLinesStream,
     "mix": Mix,
     "cached": Cached,
+    "packed": Packed,
 }
