@@ -2,7 +2,7 @@
 
 use loader_core::{
     Advice, BadSample, BatchDigest, BatchInfo, EpochReport, Error, LaunchedRank, LoadTimes, TuningDecision,
-    Verdict, Warning, WorkerReport,
+    Verdict, Warning, WorkerReport, pack::Fill,
 };
 use serde::Serialize;
 
@@ -92,6 +92,12 @@ pub(crate) struct EpochFigures<'a> {
     repeated: u64,
     /// Bytes of shared memory that the batches took.
     bytes: u64,
+    /// Number of tokens that are not padding, if the batches are padded or packed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<u64>,
+    /// Share of the tokens that are not padding.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fill_ratio: Option<f64>,
     seconds: f64,
     samples_per_second: f64,
     first_batch_seconds: Option<f64>,
@@ -190,6 +196,8 @@ impl<'a> Event<'a> {
             samples: report.samples,
             repeated: report.repeated,
             bytes: report.bytes,
+            tokens: report.fill.map(|fill| fill.tokens),
+            fill_ratio: report.fill.map(Fill::ratio),
             seconds: report.elapsed.as_secs_f64(),
             samples_per_second: report.samples_per_second(),
             first_batch_seconds: report.first_batch.map(|after| after.as_secs_f64()),

@@ -19,8 +19,8 @@ use crate::{
     error::Error,
     fetch::{Iterable, MapStyle, Plain, ShardLayout},
     iter::{
-        BatchSource, IdleTeam, Inner, Iter, IterOptions, LocalBatches, LocalShards, ShardSource, SharedTuner,
-        StartInterrupt, Team, WorkerIter,
+        BatchSource, FillOf, IdleTeam, Inner, Iter, IterOptions, LocalBatches, LocalShards, ShardSource,
+        SharedTuner, StartInterrupt, Team, WorkerIter,
     },
     observers::Observers,
     options::Order,
@@ -51,6 +51,7 @@ pub struct DataLoader<B> {
     pinner: Option<Pinner>,
     iteration: IterOptions,
     observers: Observers,
+    fill: FillOf<B>,
     next_epoch: Mutex<NextEpoch>,
 }
 
@@ -107,7 +108,13 @@ impl<B: Batch> DataLoader<B> {
         iteration: IterOptions,
         observers: Observers,
     ) -> Self {
-        Self { loading, content, origin, warn, pinner, iteration, observers, next_epoch: Mutex::default() }
+        let (fill, next_epoch): (FillOf<B>, _) = (|_| None, Mutex::default());
+        Self { loading, content, origin, warn, pinner, iteration, observers, fill, next_epoch }
+    }
+
+    /// Counts the tokens of the batches with `fill`.
+    pub(crate) fn with_fill(self, fill: FillOf<B>) -> Self {
+        Self { fill, ..self }
     }
 
     /// Starts the next epoch, and the workers if they do not run yet. The first call starts epoch 0. A call
@@ -307,7 +314,7 @@ impl<B: Batch> DataLoader<B> {
         let iter = Iter::new(inner, number, started, self.origin.clone(), warn, pinner, self.iteration);
         // An epoch that begins anew takes nothing from a merged state of it, or of a later one.
         let resumed_from = self.next_epoch().resumed_from.filter(|from| from.epoch < number);
-        Ok(iter.with_resumed_from(resumed_from).observed(&self.observers))
+        Ok(iter.with_fill(self.fill).with_resumed_from(resumed_from).observed(&self.observers))
     }
 
     /// Returns what epoch `number` loads from `position` on.

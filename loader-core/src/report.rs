@@ -13,6 +13,7 @@ use crate::{
     batch_info::BatchInfo,
     figures::{LoadFigures, ResourceUse, main_cpu},
     load_times::{LoadTimes, PhaseTimes, as_seconds},
+    pack::Fill,
     ready_batches::ReadyBatches,
     sample_digest::SampleDigest,
     tuner::TuningDecision,
@@ -39,6 +40,10 @@ pub struct EpochReport {
     /// [`digest`](crate::Builder::digest). If the iterator was resumed, the digest in its
     /// [`State`](crate::State) is included, so this is the digest of the epoch so far.
     pub digest: Option<SampleDigest>,
+    /// Tokens of these batches without and with padding: of windows of packed documents, of
+    /// [`Ragged`](crate::collate::Ragged) samples, and of other samples whose [`Stack`](crate::collate::Stack) has
+    /// `fill`. `None` for other batches, and for those that a function collates.
+    pub fill: Option<Fill>,
     /// Number of errors returned.
     pub errors: u64,
     /// Number of times that a worker ended and another process took its place.
@@ -198,7 +203,8 @@ impl fmt::Display for EpochReport {
         let rate = self.samples_per_second();
         let (batches, samples) =
             (counted(*batches, "batch", "batches"), counted(*samples, "sample", "samples"));
-        write!(f, "epoch {epoch}: {batches}, {samples} in {elapsed:.2?} ({rate:.0} samples/s), ")?;
+        let fill = self.fill.map(|fill| format!(", {fill},")).unwrap_or_default();
+        write!(f, "epoch {epoch}: {batches}, {samples}{fill} in {elapsed:.2?} ({rate:.0} samples/s), ")?;
         if waiting.is_zero() {
             f.write_str("no time")?;
         } else {
@@ -254,6 +260,7 @@ pub(crate) struct Stopwatch {
     repeated: u64,
     bytes: u64,
     digest: Option<SampleDigest>,
+    fill: Option<Fill>,
     errors: u64,
     bad_samples: Vec<BadSample>,
 }
@@ -275,6 +282,7 @@ impl Stopwatch {
             repeated: 0,
             bytes: 0,
             digest,
+            fill: None,
             errors: 0,
             bad_samples: Vec::new(),
         }
@@ -306,6 +314,11 @@ impl Stopwatch {
     /// Number of samples that were skipped or replaced.
     pub(crate) fn bad_samples(&self) -> u64 {
         self.bad_samples.len() as u64
+    }
+
+    /// Adds the fill of a batch that the program gets.
+    pub(crate) fn note_fill(&mut self, fill: Fill) {
+        self.fill = Some(self.fill.unwrap_or_default() + fill);
     }
 
     /// Notes that the program called `next` at `asked` and now gets a batch, or an error (`None`). `used`
@@ -388,6 +401,7 @@ impl Stopwatch {
             repeated: self.repeated,
             bytes: self.bytes,
             digest: self.digest,
+            fill: self.fill,
             errors: self.errors,
             restarts: 0,
             bad_samples: self.bad_samples.clone(),
@@ -421,6 +435,9 @@ mod tests {
         let one = "epoch 3: 1 batch, 1 sample in 1.50s (1 samples/s), no time waiting for batches: \
                    too few batches to tell what the bottleneck is";
         assert_eq!(report.to_string(), one);
+        report.fill = Some(Fill { tokens: 3, capacity: 8 });
+        assert_eq!(report.to_string(), one.replace("1 sample in", "1 sample, 37.5 % full, in"));
+        report.fill = None;
         (report.batches, report.samples) = (3, 300);
         report.waiting = Duration::from_millis(1);
         report.figures = LoadFigures::new(3, report.elapsed, report.waiting, ResourceUse::default());

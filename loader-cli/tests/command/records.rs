@@ -160,10 +160,15 @@ fn documents_are_packed() {
     write(packed, "");
     let digest = |arguments: &[&str]| {
         let finished = run_json(&config, arguments);
-        finished.assert_status(0).named("epoch")[0]["sample_digest"].clone()
+        let epoch = finished.assert_status(0).named("epoch").remove(0);
+        let fill = epoch["fill_ratio"].as_f64().unwrap();
+        assert!(fill > 0.9 && fill <= 1.0, "{fill}");
+        epoch["sample_digest"].clone()
     };
     let whole = digest(&[]);
     assert_eq!(digest(&["--num-workers", "2"]), whole);
+    let shown = run(&["run", config.to_str().unwrap()]);
+    assert!(shown.assert_status(0).stdout.contains(" % full, in "), "{}", shown.stdout);
     let state = folder.path().join("state");
     let state = state.to_str().unwrap();
     run_json(&config, &["--stop-after", "4", "--save-state", state]).assert_status(0);

@@ -16,7 +16,7 @@ use loader_pinning::Pinner;
 use super::{Builder, binding, settings::Settings};
 use crate::{
     affinity::WorkerCpus,
-    collate::{Batch, Collate},
+    collate::{Batch, Collate, Stack},
     coordinator::WorkerOptions,
     dataset::Dataset,
     error::Error,
@@ -221,7 +221,8 @@ where
                 load_by_workers(&mut settings, (program, cpus), (epochs, tuner), encoded, pinner.clone())?
             }
         };
-        Ok(DataLoader::new(loading, content, origin, settings.warn, pinner, iteration, observers))
+        let loader = DataLoader::new(loading, content, origin, settings.warn, pinner, iteration, observers);
+        Ok(loader.with_fill(C::Stack::fill))
     }
 }
 

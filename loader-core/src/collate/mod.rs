@@ -27,6 +27,7 @@ pub(crate) use rows::RowStack;
 pub use single::{ConvertWith, DefaultConvert};
 pub use tensor_row::TensorRow;
 
+use crate::pack::Fill;
 pub use crate::{sample_digest::ContentHash, tensor::AnyStack};
 
 /// Maximum number of samples for which a list reserves memory in advance, because a stream may have fewer
@@ -105,6 +106,13 @@ pub trait Stack: Sized {
     /// # Errors
     /// Returns an error if the batch cannot be created.
     fn finish(self) -> Result<Self::Batch, CollateError>;
+
+    /// Returns how much of a batch is not padding, for [`EpochReport::fill`](crate::EpochReport::fill). `None`, the
+    /// default, is for batches that are never padded. Main calls this function for each batch, so it must be cheap.
+    fn fill(batch: &Self::Batch) -> Option<Fill> {
+        let _ = batch;
+        None
+    }
 }
 
 /// Error returned when samples cannot be collated.

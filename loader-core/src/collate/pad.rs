@@ -3,7 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::{CollateError, CollateProblem, ContentHash, MAX_RESERVED, Row, Sample, Stack};
-use crate::tensor::{Element, Rows, Tensor};
+use crate::{
+    pack::Fill,
+    tensor::{Element, Rows, Tensor},
+};
 
 /// A sequence of any length. A batch pads the sequences to the length of the longest and is a [`Padded`] with
 /// their lengths. `R` is `Vec<T>`, or `Tensor<T>` of shape `[len, ..S]` with the same `S` in all samples.
@@ -227,6 +230,12 @@ impl<R: Row> Stack for RaggedStack<R> {
     fn finish(self) -> Result<Padded<R::Element>, CollateError> {
         let sequences = self.sequences.iter().map(|sample| (&sample.row, sample.value));
         Padding::new(R::Element::default()).write(&self.shapes, sequences)
+    }
+
+    fn fill(batch: &Padded<R::Element>) -> Option<Fill> {
+        let longest = batch.values.shape().get(1).copied().unwrap_or(0);
+        let capacity = (batch.lengths.len() * longest) as u64;
+        Some(Fill { tokens: batch.lengths.as_slice().iter().sum(), capacity })
     }
 }
 

@@ -23,6 +23,7 @@ use crate::{
     figures::ResourceUse,
     load_times::LoadTimes,
     observers::Observers,
+    pack::Fill,
     pinning,
     report::{BadSample, EpochReport, Stopwatch},
     sample_digest::SampleDigest,
@@ -81,7 +82,11 @@ pub struct Iter<B> {
     /// Declared after `inner`, so it is dropped after `inner`, which collects its last spans when it is dropped.
     trace: Option<IterTrace>,
     stats: Arc<SharedStats>,
+    fill: FillOf<B>,
 }
+
+/// Returns how much of a batch is not padding, see [`Stack::fill`](crate::collate::Stack::fill).
+pub(crate) type FillOf<B> = fn(&B) -> Option<Fill>;
 
 /// The loader's options that main needs while it iterates.
 #[derive(Debug, Clone, Copy)]
@@ -164,7 +169,13 @@ impl<B: Batch> Iter<B> {
             wait_for_room: None,
             trace: None,
             stats: Arc::default(),
+            fill: |_| None,
         }
+    }
+
+    /// Counts the tokens of the batches with `fill`.
+    pub(crate) fn with_fill(self, fill: FillOf<B>) -> Self {
+        Self { fill, ..self }
     }
 
     /// Adds the epoch to the loader's statistics and trace.
@@ -414,7 +425,7 @@ impl<B: Batch> Iterator for Iter<B> {
                     asked = Instant::now();
                     self.stats.next_begins(asked);
                 }
-                Some((info, Ok(Some(batch)))) => break Some((info, Ok(batch))),
+                Some((info, Ok(Some(batch)))) => break Some((info, Ok(self.with_fill_noted(batch)))),
                 Some((info, Err(error))) => break Some((info, Err(error))),
                 None => break None,
             }
@@ -484,6 +495,14 @@ impl<B: Batch> Iter<B> {
             Inner::Batches(iter) => iter.step(),
             Inner::Shards(iter) => iter.step(),
         }
+    }
+
+    /// Adds the fill of `batch` to the report, and returns `batch`.
+    fn with_fill_noted(&mut self, batch: B) -> B {
+        if let Some(fill) = (self.fill)(&batch) {
+            self.stopwatch.note_fill(fill);
+        }
+        batch
     }
 
     /// True if `next` has returned as many batches as the option `steps_per_epoch` says.

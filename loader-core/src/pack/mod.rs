@@ -204,3 +204,37 @@ impl Packing {
         if look_ahead == 0 { Err(PackError::NoLookAhead) } else { Ok(()) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DataLoader, Dataset, IterableDataset, TensorDataset};
+
+    #[test]
+    fn the_report_of_an_epoch_has_the_fill_of_its_batches() {
+        let numbers =
+            || TensorDataset::new(Tensor::<i64>::from_vec((0..20).collect(), [20]).unwrap()).unwrap();
+        let documents = numbers().map(|row, _cx| Ok(vec![1i64; row[0] as usize % 7]));
+        let packed = documents.into_stream().pack(Packing::new(8).method(PackMethod::BestFit)).unwrap();
+        let mut batches = DataLoader::stream(packed).batch_size(3).build().unwrap().iter().unwrap();
+        assert_eq!(batches.report().fill, None);
+        let mut fill = Fill::default();
+        while let Some(batch) = batches.next() {
+            fill = fill + batch.unwrap().fill();
+            assert_eq!(batches.report().fill, Some(fill));
+        }
+        let all = (0..20).map(|number| number % 7).sum::<u64>();
+        assert_eq!(fill.tokens, all);
+        assert!(fill.capacity > all && fill.capacity % 8 == 0);
+
+        let padded = numbers().map(|row, _cx| Ok(Ragged::new(vec![1i64; row[0] as usize % 7])));
+        let mut batches = DataLoader::builder(padded).batch_size(5).build().unwrap().iter().unwrap();
+        let capacity =
+            batches.by_ref().map(|batch| batch.unwrap().values.as_slice().len() as u64).sum::<u64>();
+        assert_eq!(batches.report().fill, Some(Fill { tokens: all, capacity }));
+
+        let mut batches = DataLoader::builder(numbers()).build().unwrap().iter().unwrap();
+        assert_eq!(batches.by_ref().count(), 20);
+        assert_eq!(batches.report().fill, None);
+    }
+}

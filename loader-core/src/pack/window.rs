@@ -170,4 +170,8 @@ impl<T: Element> Stack for PackedStack<T> {
         let (tokens, positions, segments, cu_seqlens) = self.tensors.finish()?;
         Ok(PackedBatch { tokens, positions, segments, cu_seqlens })
     }
+
+    fn fill(batch: &PackedBatch<T>) -> Option<Fill> {
+        Some(batch.fill())
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, ops::Index, sync::Arc};
 
-use loader_core::{AnyTensor, BytesArray, Element, Tensor, TensorError};
+use loader_core::{AnyTensor, BytesArray, Element, Tensor, TensorError, pack::Fill};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{Value, names::Name};
@@ -136,6 +136,37 @@ impl Columns {
             return Err(ColumnError::NotATensor { name: name.to_owned() });
         };
         tensor.clone().downcast().map_err(|error| ColumnError::DType { name: name.to_owned(), error })
+    }
+
+    /// Number of tokens that are not padding, and of all tokens, of the padded columns together. In a batch with the
+    /// columns of packed windows, the tokens are those of the windows. Returns `None` if no column is padded.
+    pub fn fill(&self) -> Option<Fill> {
+        if let Some(fill) = self.fill_of_windows() {
+            return Some(fill);
+        }
+        let padded = self.columns.iter().filter_map(|(_, column)| match column {
+            Column::Padded { values, lengths } => {
+                let capacity = values.shape().iter().take(2).product::<usize>() as u64;
+                Some(Fill { tokens: lengths.as_slice().iter().sum(), capacity })
+            }
+            _ => None,
+        });
+        padded.reduce(|one, other| one + other)
+    }
+
+    /// Returns the fill of packed windows; `None` if the columns are others.
+    fn fill_of_windows(&self) -> Option<Fill> {
+        let (Column::Tensor(tokens), Column::Tensor(segments), Column::Padded { values, .. }) =
+            (self.get("tokens")?, self.get("segments")?, self.get("cu_seqlens")?)
+        else {
+            return None;
+        };
+        let (&[windows, ends], offsets) = (values.shape(), values.as_slice::<i32>()?) else { return None };
+        if tokens.shape() != segments.shape() || tokens.len() != windows || ends == 0 {
+            return None;
+        }
+        let last = offsets.chunks_exact(ends).filter_map(|offsets| u64::try_from(*offsets.last()?).ok());
+        Some(Fill { tokens: last.sum(), capacity: tokens.shape().iter().product::<usize>() as u64 })
     }
 }
 

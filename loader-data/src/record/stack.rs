@@ -5,6 +5,7 @@ use std::{ops::Range, sync::Arc};
 use loader_core::{
     Sample,
     collate::{CollateError, CollateProblem, ContentHash, Convert, Stack},
+    pack::Fill,
 };
 
 use super::{
@@ -84,6 +85,10 @@ impl Stack for RecordStack {
             Ok((name, column))
         });
         Ok(Columns { columns: columns.collect::<Result<_, CollateError>>()? })
+    }
+
+    fn fill(batch: &Columns) -> Option<Fill> {
+        batch.fill()
     }
 }
 

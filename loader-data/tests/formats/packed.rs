@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use loader_core::{
     DataLoader, Dataset, IterableDataset,
-    pack::{PackMethod, Packing},
+    pack::{Fill, PackMethod, Packing},
 };
 use loader_data::{Column, Columns, RecordConfig, RecordStream, Records, TokenDocuments};
 
@@ -88,6 +88,28 @@ fn the_windows_are_those_of_a_program() {
             assert_eq!(lengths, &program.cu_seqlens.lengths);
         }
     }
+}
+
+#[test]
+fn the_report_has_the_fill_of_records() {
+    let folder = tempfile::tempdir().unwrap();
+    write_documents(folder.path());
+    let all = (0..300).map(|n| n * 7 % 31).sum::<u64>();
+    let packed = config(folder.path(), &format!(r#"{{"kind": "packed", "window": 40, {DOCUMENTS}}}"#));
+    let loader = DataLoader::stream(open(&packed)).batch_size(8).build().unwrap();
+    let mut batches = loader.iter().unwrap();
+    let windows = batches
+        .by_ref()
+        .map(|batch| batch.unwrap().tensor::<i64>("tokens").unwrap().len() as u64)
+        .sum::<u64>();
+    assert_eq!(batches.report().fill, Some(Fill { tokens: all, capacity: 40 * windows }));
+
+    let padded = r#"{"kind": "json-lines", "path": "documents.jsonl", "pad": {"tokens": 0}}"#;
+    let Records::Map(records) = config(folder.path(), padded).open().unwrap() else { panic!("a stream") };
+    let mut batches = DataLoader::builder(records).batch_size(30).build().unwrap().iter().unwrap();
+    assert_eq!(batches.by_ref().count(), 10);
+    let fill = batches.report().fill.unwrap();
+    assert!(fill.tokens == all && fill.capacity > all && fill.capacity <= 300 * 30, "{fill:?}");
 }
 
 #[test]
