@@ -17,8 +17,8 @@ use crate::{
 
 /// Decodes an encoded field of a record to a tensor.
 ///
-/// The field of tokens is a text. That of an image or of audio is bytes, a text in base64, or a record with the field `bytes`, as in the columns of Hugging
-/// Face's `datasets` (`{bytes, path}`).
+/// A field of tokens is a text. A field with an image or audio is bytes, a text in base64, or a record with the
+/// field `bytes`, as in the columns of Hugging Face's `datasets` (`{bytes, path}`).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum FieldDecoder {
