@@ -75,7 +75,8 @@ struct End {
     status: Option<ExitStatus>,
     /// When main noticed the end of a process that a template reaps.
     noticed: Option<Instant>,
-    /// What was read last of the process. The kernel forgets it when the process is reaped.
+    /// What was read last of the process, or what a template has reported. The kernel forgets it when the process
+    /// is reaped.
     cpu_use: CpuUse,
 }
 
@@ -172,11 +173,15 @@ impl WorkerProcess {
     /// status is unknown.
     pub fn try_reap(&self) -> Option<ExitStatus> {
         let mut end = self.lock();
-        if end.status.is_none() {
-            end.cpu_use = observed::cpu_use(self.pid(), end.cpu_use);
+        // Without a pidfd, a process that has ended and was not reaped looks as if it ran.
+        let runs = || self.pidfd.is_some() && self.is_running();
+        if end.status.is_none() && !runs() {
             match &self.report {
-                None => end.status = self.reap(),
-                Some(report) => self.receive_end(report, &mut end),
+                None => {
+                    self.read_cpu_use(&mut end);
+                    end.status = self.reap();
+                }
+                Some(report) => Self::receive_end(report, &mut end),
             }
         }
         end.status
@@ -197,9 +202,17 @@ impl WorkerProcess {
     pub fn cpu_use(&self) -> CpuUse {
         let mut end = self.lock();
         if end.status.is_none() {
-            end.cpu_use = observed::cpu_use(self.pid(), end.cpu_use);
+            self.read_cpu_use(&mut end);
         }
         end.cpu_use
+    }
+
+    fn read_cpu_use(&self, end: &mut End) {
+        let read = observed::cpu_use(self.pid(), end.cpu_use);
+        // A template may have reaped the process, and its pid may be another's by now.
+        if self.report.is_none() || self.is_running() {
+            end.cpu_use = read;
+        }
     }
 
     fn reap(&self) -> Option<ExitStatus> {
@@ -218,11 +231,8 @@ impl WorkerProcess {
         }
     }
 
-    /// Reads what the template has reported about the end of the process, without waiting.
-    fn receive_end(&self, report: &Lifeline, end: &mut End) {
-        if self.is_running() {
-            return;
-        }
+    /// Reads what the template has reported about the end of a process that has ended, without waiting.
+    fn receive_end(report: &Lifeline, end: &mut End) {
         let noticed = *end.noticed.get_or_insert_with(Instant::now);
         match report.receive_with_one(Instant::now()) {
             Ok((TemplateReport::Ended { status, cpu_use }, None)) => {

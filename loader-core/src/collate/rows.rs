@@ -39,7 +39,8 @@ impl<R: Row> Stack for RowStack<R> {
     type Sample = R;
     type Batch = Tensor<R::Element>;
 
-    #[inline]
+    // Called for each sample. Always inlined: as a call it takes tens of instructions more.
+    #[inline(always)]
     fn push(&mut self, sample: R) -> Result<(), CollateError> {
         let rows = match &mut self.rows {
             Some(rows) => rows,
