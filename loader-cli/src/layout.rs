@@ -69,7 +69,7 @@ fn of_folder(folder: &Path) -> Result<Option<RecordConfig>, Stop> {
     let all = names.iter().filter_map(of_name);
     let (beside, mut found): (Vec<_>, Vec<_>) = all.partition(|(_, config)| may_be_beside_data(config));
     if found.is_empty() {
-        found = alone(folder, beside);
+        found = texts_or_audio(folder, beside);
     }
     let Some((_, config)) = found.first() else { return Ok(None) };
     if found.iter().all(|(name, _)| TABLES.contains(&name.as_str())) {
@@ -96,8 +96,8 @@ fn of_folder(folder: &Path) -> Result<Option<RecordConfig>, Stop> {
     }
 }
 
-/// True if a file of this kind may lie in a folder of other data: a note or a licence, or audio that a table
-/// names.
+/// Returns true if files of this kind may be in a folder of other data: texts may be licences, and a table may
+/// name audio files.
 fn may_be_beside_data(config: &RecordConfig) -> bool {
     is_text(config) || matches!(config, RecordConfig::AudioFiles(_))
 }
@@ -106,9 +106,9 @@ fn is_text(config: &RecordConfig) -> bool {
     matches!(config, RecordConfig::TextLines(_) | RecordConfig::TextLinesStream(_))
 }
 
-/// Returns those of the files `found` that are the data of `folder`, which has no data of other kinds: audio, or
-/// else texts if there is nothing but texts.
-fn alone(folder: &Path, found: Vec<(String, RecordConfig)>) -> Vec<(String, RecordConfig)> {
+/// Chooses the data of a folder whose data files, `found`, are only texts and audio: the texts if the folder has
+/// nothing else, otherwise the audio.
+fn texts_or_audio(folder: &Path, found: Vec<(String, RecordConfig)>) -> Vec<(String, RecordConfig)> {
     let (texts, audio): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, config)| is_text(config));
     let number_of_entries = entries(folder).filter(|path| !is_hidden(path)).count();
     match audio.is_empty() && texts.len() == number_of_entries {

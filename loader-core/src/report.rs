@@ -40,9 +40,9 @@ pub struct EpochReport {
     /// [`digest`](crate::Builder::digest). If the iterator was resumed, the digest in its
     /// [`State`](crate::State) is included, so this is the digest of the epoch so far.
     pub digest: Option<SampleDigest>,
-    /// Tokens of these batches without and with padding: of windows of packed documents, of
-    /// [`Ragged`](crate::collate::Ragged) samples, and of other samples whose [`Stack`](crate::collate::Stack) has
-    /// `fill`. `None` for other batches, and for those that a function collates.
+    /// Number of tokens of these batches without and with padding. Batches of packed windows, of
+    /// [`Ragged`](crate::collate::Ragged) samples and of other samples whose [`Stack`](crate::collate::Stack)
+    /// implements `fill` are counted. `None` if no batch is counted, as when a function collates the batches.
     pub fill: Option<Fill>,
     /// Number of errors returned.
     pub errors: u64,

@@ -1,6 +1,6 @@
 //! Reads arbitrary bytes as files of the formats that this crate parses itself. The fuzz targets use this, and
 //! `tests/corpus.rs`, which replays their inputs. A target fails if it panics, if a false length makes it
-//! allocate too much memory, if it does not end, or if two ways to read a file differ.
+//! allocate too much memory, if it does not end, or if two ways to read a file give different samples.
 #![allow(dead_code)] // each target uses one function
 
 use std::{
@@ -26,20 +26,20 @@ const MAX_BYTES: u64 = 1 << 20;
 
 /// Reads JSON lines at any index, and in blocks.
 pub(crate) fn json_lines(bytes: &[u8]) {
-    let made = Made::new();
+    let made = TempFiles::new();
     let options = JsonLinesOptions::new(made.file("rows.jsonl", bytes)).index(IndexPlace::None);
     let rows = options.open().expect("an index can be made of any bytes");
-    let stream = options.block_bytes(64).open_stream().expect("any bytes are blocks");
+    let stream = options.block_bytes(64).open_stream().expect("a stream can be opened on any bytes");
     assert_eq!(all(&rows), all_in_order(&stream));
 }
 
 /// Reads lines of text at any index and in blocks, and compares them with those that the standard library
 /// finds.
 pub(crate) fn text_lines(bytes: &[u8]) {
-    let made = Made::new();
+    let made = TempFiles::new();
     let options = TextLinesOptions::new(made.file("lines.txt", bytes)).index(IndexPlace::None);
     let lines = all(&options.open().expect("an index can be made of any bytes"));
-    let stream = options.block_bytes(64).open_stream().expect("any bytes are blocks");
+    let stream = options.block_bytes(64).open_stream().expect("a stream can be opened on any bytes");
     assert_eq!(lines, all_in_order(&stream));
 
     let content = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
@@ -56,7 +56,7 @@ pub(crate) fn text_lines(bytes: &[u8]) {
 
 /// Reads CSV at any index, in blocks of the index, and in order without an index.
 pub(crate) fn csv(bytes: &[u8]) {
-    let made = Made::new();
+    let made = TempFiles::new();
     let options = CsvOptions::new(made.file("rows.csv", bytes)).index(IndexPlace::None);
     let (rows, stream) = (options.open(), options.open_stream());
     assert_eq!(rows.is_ok(), stream.is_ok());
@@ -69,7 +69,7 @@ pub(crate) fn csv(bytes: &[u8]) {
 
 /// Reads JSON lines with a stored index that has a valid header, and `bytes` as its words.
 pub(crate) fn line_index(bytes: &[u8]) {
-    let made = Made::new();
+    let made = TempFiles::new();
     let path = made.file("rows.jsonl", INDEXED.as_bytes());
     let words: Vec<u64> = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
     made.file("rows.jsonl.index", &stored_index(&words));
@@ -81,13 +81,13 @@ pub(crate) fn line_index(bytes: &[u8]) {
 
 /// Reads the members of a tar archive in order, and by an index.
 pub(crate) fn tar(bytes: &[u8]) {
-    let made = Made::new();
+    let made = TempFiles::new();
     let path = made.file("shard.tar", bytes);
     for allow_missing_end in [false, true] {
         let options = TarOptions::new(&path).index(IndexPlace::None);
         let options = options.max_sample_bytes(MAX_BYTES).allow_missing_end(allow_missing_end);
         let in_order = all_in_order(&options.open().expect("archives are not read when they are opened"));
-        // The index of a damaged archive is an error, where the stream has the samples before the damage.
+        // `open_indexed` fails on a damaged archive. The stream returns the samples before the damage.
         if let Ok(indexed) = options.open_indexed() {
             assert_eq!(all(&indexed), in_order);
         }
@@ -97,7 +97,7 @@ pub(crate) fn tar(bytes: &[u8]) {
 /// Reads a file of arrays. The first byte chooses its name or format.
 pub(crate) fn arrays(bytes: &[u8]) {
     let Some((choice, bytes)) = bytes.split_first() else { return };
-    let made = Made::new();
+    let made = TempFiles::new();
     let options = |name: &str| ArraysOptions::new(made.file(name, bytes)).max_unpacked_bytes(MAX_BYTES);
     let options = match choice % 4 {
         0 => options("a.npy"),
@@ -106,32 +106,32 @@ pub(crate) fn arrays(bytes: &[u8]) {
         _ => options("a.bin").format(ArrayFormat::Cifar100),
     };
     if let Ok(rows) = options.open() {
-        some(&rows);
+        first_samples(&rows);
     }
 }
 
 /// Reads an index of Megatron. The first two bytes are the number of bytes of the file of tokens.
 pub(crate) fn megatron(bytes: &[u8]) {
     let Some((len, bytes)) = bytes.split_first_chunk() else { return };
-    let made = Made::new();
+    let made = TempFiles::new();
     let path = made.file("corpus.idx", bytes);
     made.file("corpus.bin", &vec![1; u16::from_le_bytes(*len).into()]);
     let options = || TokensOptions::new(&path).format(TokenFormat::Megatron);
     if let Ok(documents) = options().documents(true).max_tokens(100).open() {
-        some(&documents);
+        first_samples(&documents);
     }
     if let Ok(windows) = options().window(4).open() {
-        some(&windows);
+        first_samples(&windows);
     }
 }
 
 /// Reads an Arrow file or stream at any index, and in order.
 pub(crate) fn arrow(bytes: &[u8]) {
-    let made = Made::new();
+    let made = TempFiles::new();
     let options = ArrowOptions::new(made.file("rows.arrow", bytes)).max_batch_bytes(MAX_BYTES);
     if let (Ok(rows), Ok(stream)) = (options.open(), options.open_stream()) {
-        for (one, other) in some(&rows).into_iter().zip(in_order(&stream, SAMPLES)) {
-            // A record batch that is damaged in one row is not read at all in order.
+        for (one, other) in first_samples(&rows).into_iter().zip(in_order(&stream, SAMPLES)) {
+            // If one row of a record batch is damaged, the stream returns no row of this batch.
             assert!(other.is_none() || one == other, "{one:?} {other:?}");
         }
     }
@@ -139,16 +139,16 @@ pub(crate) fn arrow(bytes: &[u8]) {
 
 /// Reads the manifest of packed archives, which are all missing.
 pub(crate) fn manifest(bytes: &[u8]) {
-    let made = Made::new();
+    let made = TempFiles::new();
     made.file("manifest.jsonl", bytes);
     drop(check_packed(made.0.path()));
 }
 
-/// Changes bytes in the files of a filled cache. Each three bytes are an edit: a position from the beginning of
-/// both files, one after the other, and the new byte. No sample may be wrong.
+/// Changes bytes in the files of a filled cache. Every three bytes are an edit: an offset into the two files,
+/// joined, and the new byte. No sample may be wrong.
 pub(crate) fn cached(bytes: &[u8]) {
-    let made = Made::new();
-    let read = |made: &Made| {
+    let made = TempFiles::new();
+    let read = |made: &TempFiles| {
         let cached = Words.cached(made.0.path(), "1").ok()?;
         Some((0..Words.len()).map(|index| cached.get(index, &mut SampleContext::new(0)).unwrap()).collect())
     };
@@ -167,9 +167,9 @@ pub(crate) fn cached(bytes: &[u8]) {
 
 /// A folder of files that were written long ago: a file that was just written makes a dataset wait until the
 /// clock goes on.
-struct Made(TempDir);
+struct TempFiles(TempDir);
 
-impl Made {
+impl TempFiles {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -193,7 +193,7 @@ fn all<D: Dataset<Sample: std::fmt::Debug>>(dataset: &D) -> Vec<Option<String>> 
 }
 
 /// Returns the first samples, and reads the last one.
-fn some<D: Dataset<Sample = Record>>(dataset: &D) -> Vec<Option<String>> {
+fn first_samples<D: Dataset<Sample = Record>>(dataset: &D) -> Vec<Option<String>> {
     if let Some(last) = dataset.len().checked_sub(1) {
         get(dataset, last);
     }
@@ -221,7 +221,7 @@ const INDEXED: &str = "{\"a\": 1}\n\n\n{\"a\": 2}\n{\"a\": 3}\n \n{\"a\": 4}";
 fn stored_index(words: &[u64]) -> Vec<u8> {
     static HEADER: OnceLock<Vec<u64>> = OnceLock::new();
     let header = HEADER.get_or_init(|| {
-        let made = Made::new();
+        let made = TempFiles::new();
         let path = made.file("rows.jsonl", INDEXED.as_bytes());
         JsonLinesOptions::new(path).index(IndexPlace::Beside).open().unwrap();
         let stored = fs::read(made.0.path().join("rows.jsonl.index")).unwrap();

@@ -332,9 +332,9 @@ formats! {
 }
 
 impl RecordConfig {
-    /// Returns the dataset of the files that `pattern` names, in the format that the extension of `name`
-    /// tells. The options are the defaults, but the samples of an index of Megatron (`.idx`) are documents.
-    /// Returns `None` if the extension tells no format: raw files of tokens do not tell the type of their
+    /// Returns the dataset of the files that `pattern` names. The extension of `name` determines the format. All
+    /// options have their defaults, except that the samples of an index of Megatron (`.idx`) are documents.
+    /// Returns `None` if the extension determines no format: raw files of tokens do not tell the type of their
     /// tokens, and images are in folders of classes or in other files.
     pub fn of_extension(name: &Path, pattern: &Path) -> Option<Self> {
         let name = Location::new(name).file_name().to_ascii_lowercase();

@@ -141,7 +141,7 @@ fn invalid(option: &'static str, reason: String) -> DataError {
 pub struct RecordMix(MixDataset<Part>);
 
 impl RecordMix {
-    /// Opens a dataset as a mix of one. `invalid` makes the error about an option.
+    /// Opens a dataset as a mix with one part. `invalid` makes the error about an option.
     pub(crate) fn of_one(
         config: &RecordConfig,
         shuffle_documents: bool,
@@ -212,7 +212,7 @@ pub enum PartSnapshot {
 type StreamSnapshot = <RecordStream as SnapshotDataset>::Snapshot;
 
 impl Part {
-    /// Opens the dataset as a stream. `invalid` makes the error if it is to be shuffled, but has no random access.
+    /// Opens the dataset as a stream. `invalid` makes the error for `shuffle` with a dataset without random access.
     fn open(config: &RecordConfig, shuffle: bool, invalid: impl FnOnce(String) -> DataError) -> Result<Self> {
         match config.open()? {
             Records::Map(records) => Ok(Self::Map(records.into_stream().shuffle(shuffle))),

@@ -154,7 +154,7 @@ impl SourceOptions {
                 return Err(failed(
                     "tokenizers",
                     &name,
-                    &"`images` or `audio` has this field too; remove one",
+                    &"`images` or `audio` also has this field; remove one of the two",
                 ));
             }
             decoders.push((name, decoder));

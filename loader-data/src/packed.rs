@@ -122,13 +122,13 @@ impl PackedOptions {
         Ok(Vec::new())
     }
 
-    /// Returns false: the windows belong to all files of the dataset.
+    /// Returns false: a window may have documents of several files.
     pub(crate) fn set_files(&self, _files: Vec<PathBuf>) -> bool {
         false
     }
 }
 
-/// Windows of the documents of a dataset, as records. Opened by [`PackedOptions::open`].
+/// Windows of the documents of a dataset, as records. [`PackedOptions::open`] opens it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RecordWindows(PackedDataset<Documents>);
 
@@ -207,7 +207,8 @@ fn record(window: PackedWindow<i64>) -> anyhow::Result<Record> {
 /// The tokens of the records of a dataset. Public only because a trait names it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Documents {
-    /// A mix of one dataset, because the dataset can be a packed one too: a mix has its streams behind pointers.
+    /// A mix with one part. The dataset may itself be a packed one, and its type would then contain itself; a mix
+    /// boxes the streams of its parts.
     records: RecordMix,
     field: String,
 }
@@ -227,7 +228,7 @@ impl Documents {
             Some(Value::Tensor(tokens)) if tokens.shape().len() == 1 => Ok(tokens.downcast()?),
             _ => {
                 let expected =
-                    "whole numbers, one for each token (`tokenizers` makes them of a text)".to_owned();
+                    "whole numbers (tokens; the option `tokenizers` converts a text to tokens)".to_owned();
                 let (field, found) = (self.field.clone(), value.kind());
                 Err(failed(DataProblem::WrongType { field, expected, found }))
             }

@@ -12,8 +12,8 @@ use crate::{
     record::{Scalar, Value},
 };
 
-/// How the text of a field becomes tokens, for example from a config file: `path`, which is that of
-/// [`Tokenizer::open`](crate::Tokenizer::open), and names of tokens.
+/// Options of the tokenizer of a field of text, for example from a config file. `path` is the argument of
+/// [`Tokenizer::open`](crate::Tokenizer::open). The other options set which tokens are added.
 ///
 /// A record then has a sequence of `i64` in the place of the text. A batch pads it to its longest sequence.
 ///
@@ -34,7 +34,7 @@ use crate::{
 pub struct TokenizerOptions {
     /// The file of the tokenizer, or the folder with its file `tokenizer.json`.
     pub(crate) path: PathBuf,
-    /// Whether the special tokens that the file says are added. The default is true.
+    /// Whether the tokenizer adds the special tokens that its file defines. The default is true.
     #[serde(default = "yes")]
     special_tokens: bool,
     /// The token that is added at the end of each text, such as `</s>`. The default is none.
@@ -107,7 +107,7 @@ impl TokenColumn {
         Ok(Value::Ragged(tokens.into(), Scalar::new(self.pad)))
     }
 
-    /// Text that tells these tokens from those of another tokenizer.
+    /// Returns a fingerprint of the tokenizer and of `end_of_document`.
     pub(crate) fn fingerprint(&self) -> String {
         let Self { tokenizer, end_of_document, .. } = self;
         let end = end_of_document.map(|end| format!(", end_of_document {end}")).unwrap_or_default();

@@ -107,7 +107,7 @@ impl Tokenizer {
         Ok(self.parsed()?.get_vocab_size(true))
     }
 
-    /// Text that tells this tokenizer from one with other content or options.
+    /// Returns a fingerprint of the file and the options of the tokenizer.
     #[cfg(feature = "formats")]
     pub(crate) fn fingerprint(&self) -> String {
         let special_tokens = if self.special_tokens { "" } else { ", no special tokens" };

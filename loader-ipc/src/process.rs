@@ -75,8 +75,8 @@ struct End {
     status: Option<ExitStatus>,
     /// When main noticed the end of a process that a template reaps.
     noticed: Option<Instant>,
-    /// What was read last of the process, or what a template has reported. The kernel forgets it when the process
-    /// is reaped.
+    /// CPU use that main read last, or that the template reported. Main reads it before it reaps the process,
+    /// because the kernel then discards it.
     cpu_use: CpuUse,
 }
 
@@ -173,7 +173,7 @@ impl WorkerProcess {
     /// status is unknown.
     pub fn try_reap(&self) -> Option<ExitStatus> {
         let mut end = self.lock();
-        // Without a pidfd, a process that has ended and was not reaped looks as if it ran.
+        // Without a pidfd, `is_running` returns true for a process that has ended and was not reaped.
         let runs = || self.pidfd.is_some() && self.is_running();
         if end.status.is_none() && !runs() {
             match &self.report {
@@ -209,7 +209,7 @@ impl WorkerProcess {
 
     fn read_cpu_use(&self, end: &mut End) {
         let read = observed::cpu_use(self.pid(), end.cpu_use);
-        // A template may have reaped the process, and its pid may be another's by now.
+        // If a template has reaped the process, its pid may belong to another process.
         if self.report.is_none() || self.is_running() {
             end.cpu_use = read;
         }

@@ -107,8 +107,9 @@ pub trait Stack: Sized {
     /// Returns an error if the batch cannot be created.
     fn finish(self) -> Result<Self::Batch, CollateError>;
 
-    /// Returns how much of a batch is not padding, for [`EpochReport::fill`](crate::EpochReport::fill). `None`, the
-    /// default, is for batches that are never padded. Main calls this function for each batch, so it must be cheap.
+    /// Returns the number of tokens of `batch` without and with padding, which main adds to
+    /// [`EpochReport::fill`](crate::EpochReport::fill). Returns `None` by default: keep the default if batches are never
+    /// padded. Main calls this function for each batch, so it must be cheap.
     fn fill(batch: &Self::Batch) -> Option<Fill> {
         let _ = batch;
         None

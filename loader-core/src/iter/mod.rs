@@ -85,7 +85,7 @@ pub struct Iter<B> {
     fill: FillOf<B>,
 }
 
-/// Returns how much of a batch is not padding, see [`Stack::fill`](crate::collate::Stack::fill).
+/// Returns the number of tokens of a batch without and with padding, see [`Stack::fill`](crate::collate::Stack::fill).
 pub(crate) type FillOf<B> = fn(&B) -> Option<Fill>;
 
 /// The loader's options that main needs while it iterates.
@@ -425,7 +425,7 @@ impl<B: Batch> Iterator for Iter<B> {
                     asked = Instant::now();
                     self.stats.next_begins(asked);
                 }
-                Some((info, Ok(Some(batch)))) => break Some((info, Ok(self.with_fill_noted(batch)))),
+                Some((info, Ok(Some(batch)))) => break Some((info, Ok(self.count_fill(batch)))),
                 Some((info, Err(error))) => break Some((info, Err(error))),
                 None => break None,
             }
@@ -498,7 +498,7 @@ impl<B: Batch> Iter<B> {
     }
 
     /// Adds the fill of `batch` to the report, and returns `batch`.
-    fn with_fill_noted(&mut self, batch: B) -> B {
+    fn count_fill(&mut self, batch: B) -> B {
         if let Some(fill) = (self.fill)(&batch) {
             self.stopwatch.note_fill(fill);
         }

@@ -10,8 +10,8 @@ use crate::{
     record::Record,
 };
 
-/// The records of a dataset of any format, with fields that are encoded images or audio decoded to tensors, and
-/// text to tokens; see [`FieldDecoder`]. It is map-style if `D` is, and iterable if `D` is.
+/// The records of a dataset of any format. Decoders convert fields of encoded images and audio to tensors, and
+/// fields of text to tokens; see [`FieldDecoder`]. It is map-style if `D` is, and iterable if `D` is.
 ///
 /// Random transforms draw from the sample's own generator, one field after the other, so the samples are the
 /// same with any number of workers. To shuffle a stream in a buffer, give the shuffled stream as `D`: the

@@ -17,8 +17,8 @@ use crate::{
 
 /// Decodes an encoded field of a record to a tensor.
 ///
-/// A field of tokens is a text. A field with an image or audio is bytes, a text in base64, or a record with the
-/// field `bytes`, as in the columns of Hugging Face's `datasets` (`{bytes, path}`).
+/// A field that becomes tokens must be a text. A field that becomes an image or audio must be bytes, a text in
+/// base64, or a record with the field `bytes`, as in the columns of Hugging Face's `datasets` (`{bytes, path}`).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum FieldDecoder {
@@ -28,7 +28,7 @@ pub enum FieldDecoder {
     /// Decodes audio, to a tensor of `f32` of shape `[channels, frames]`.
     #[cfg(feature = "audio")]
     Audio(AudioTransform),
-    /// Makes tokens of a text, a sequence of `i64`.
+    /// Converts a text to tokens, a sequence of `i64`.
     #[cfg(all(feature = "formats", feature = "tokenizer"))]
     Tokens(crate::TokenColumn),
 }
@@ -86,7 +86,7 @@ impl FieldDecoder {
         }
     }
 
-    /// Text that tells the decoded field from one with other content; `None` if it need not be told.
+    /// Returns a fingerprint of the decoder; `None` if it changes neither the number nor the order of samples.
     pub(super) fn fingerprint(&self) -> Option<String> {
         match self {
             #[cfg(feature = "image-folder")]

@@ -171,8 +171,8 @@ file_table! {
     /// a [`Record`]: the fields of the row, and the field `audio`, a record of the encoded `bytes` and the
     /// `path` of the file. [`DecodedRecords`](crate::DecodedRecords) decodes it. Splits are folders.
     ///
-    /// Fields that end with `_file_name` name further files, a name that leads out of the folder is an error
-    /// of its sample, and the table may be at a URL: as for [`ImageTable`](crate::ImageTable).
+    /// `AudioTable` treats fields that end with `_file_name`, names of files outside the folder, and URLs as
+    /// `ImageTable` does.
     ///
     /// # Examples
     /// ```

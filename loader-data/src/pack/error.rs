@@ -24,7 +24,9 @@ pub enum PackError {
     #[error("`{}` and another file are the same field of a sample; rename one of them", .0.display())]
     DuplicateField(PathBuf),
     /// The samples need more archives than a manifest may have.
-    #[error("{found} archives are too many (maximum: {max}); make the archives larger (`shard_bytes`)")]
+    #[error(
+        "the samples need {found} archives, but a manifest may have at most {max}; increase `shard_bytes`"
+    )]
     TooManyArchives {
         /// Number of archives.
         found: usize,
@@ -46,7 +48,7 @@ pub enum PackError {
     #[error("`{}` exists and was not made by this command; give a new folder", .0.display())]
     NotOurs(PathBuf),
     /// The manifest is damaged, or was made with other options or from another source.
-    #[error("`{}` is damaged, or of archives with other options; give a new folder", .0.display())]
+    #[error("`{}` is damaged, or describes archives that were made with other options; give a new folder", .0.display())]
     OtherManifest(PathBuf),
     /// The output folder lies in the source.
     #[error("`{}` lies in the folder that is packed; give another folder", .0.display())]

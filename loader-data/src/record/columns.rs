@@ -138,8 +138,8 @@ impl Columns {
         tensor.clone().downcast().map_err(|error| ColumnError::DType { name: name.to_owned(), error })
     }
 
-    /// Number of tokens that are not padding, and of all tokens, of the padded columns together. In a batch with the
-    /// columns of packed windows, the tokens are those of the windows. Returns `None` if no column is padded.
+    /// Returns the number of tokens of all padded columns, without and with padding. If the batch has the columns of
+    /// packed windows, counts the tokens of the windows only. Returns `None` if no column is padded.
     pub fn fill(&self) -> Option<Fill> {
         if let Some(fill) = self.fill_of_windows() {
             return Some(fill);
@@ -154,7 +154,7 @@ impl Columns {
         padded.reduce(|one, other| one + other)
     }
 
-    /// Returns the fill of packed windows; `None` if the columns are others.
+    /// Returns the fill of packed windows; `None` if the batch has none.
     fn fill_of_windows(&self) -> Option<Fill> {
         let (Column::Tensor(tokens), Column::Tensor(segments), Column::Padded { values, .. }) =
             (self.get("tokens")?, self.get("segments")?, self.get("cu_seqlens")?)

@@ -41,7 +41,7 @@ fn write_documents(folder: &Path) {
 const DOCUMENTS: &str = r#""dataset": {"kind": "json-lines", "path": "documents.jsonl"}"#;
 
 #[test]
-fn workers_deaths_and_resumes_do_not_change_windows() {
+fn windows_are_the_same_with_workers_deaths_and_resumes() {
     let folder = tempfile::tempdir().unwrap();
     write_documents(folder.path());
     let mixed = r#""dataset": {"kind": "mix", "exhausted": "drop", "parts": [
@@ -113,7 +113,7 @@ fn the_report_has_the_fill_of_records() {
 }
 
 #[test]
-fn invalid_packs_are_refused() {
+fn invalid_options_of_packed_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     write_documents(folder.path());
     fs::write(folder.path().join("text.txt"), "a line\n").unwrap();
@@ -163,7 +163,7 @@ fn lines_of_text_are_records() {
 
 #[cfg(not(feature = "tokenizer"))]
 #[test]
-fn a_tokenizer_that_is_not_built_in_names_the_feature() {
+fn the_error_without_the_feature_tokenizer_names_it() {
     let text = r#"{"kind": "csv", "path": "csv/pandas.csv", "tokenizers": {"x": {"path": "tokenizer"}}}"#;
     let error = config(Path::new(FIXTURES), text).open().unwrap_err().to_string();
     assert!(
@@ -239,7 +239,7 @@ mod with_tokenizer {
     }
 
     #[test]
-    fn workers_deaths_and_resumes_do_not_change_windows_of_text() {
+    fn windows_are_the_same_with_workers_deaths_and_resumes_of_text() {
         let folder = tempfile::tempdir().unwrap();
         write_text(folder.path());
         let packed =
