@@ -9,6 +9,7 @@ images, with Grain's random numbers for each sample.
 
 import grain
 import numpy
+from absl import flags
 from PIL import Image
 
 from workloads import IMAGE, MEAN, STD, ImageFiles, Peer, random_crop
@@ -39,6 +40,7 @@ class Loader:
         batches = samples.batch(self.options.batch_size, drop_remainder=True)
         batches = batches.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0))
         if self.options.workers > 0:
+            flags.FLAGS.mark_as_parsed()  # Grain reads its flags when it starts workers
             buffers = {}
             if self.options.prefetch_factor is not None:
                 buffers["per_worker_buffer_size"] = self.options.prefetch_factor

@@ -81,7 +81,7 @@ fn the_windows_are_those_of_a_program() {
                 ("positions", &program.positions),
                 ("segments", &program.segments),
             ] {
-                assert_eq!(packed.tensor::<i64>(name).unwrap(), expected, "{name}");
+                assert_eq!(packed.tensor::<i64>(name).unwrap(), *expected, "{name}");
             }
             let Column::Padded { values, lengths } = &packed["cu_seqlens"] else { panic!("{packed:?}") };
             assert_eq!(values.as_slice::<i32>().unwrap(), program.cu_seqlens.values.as_slice());
