@@ -18,6 +18,9 @@ const SPLITS: [&str; 10] =
 /// Names of tables that name the images or audio files in their folder.
 const TABLES: [&str; 3] = ["metadata.csv", "metadata.jsonl", "metadata.parquet"];
 
+/// Extensions of the images that a table may name.
+const IMAGES: [&str; 9] = ["jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "ppm", "pgm"];
+
 /// Returns settings for the files that `target` names: a path, a pattern, or a folder with data files in it,
 /// in its folder `data`, or in a folder of a split. Returns `None` if their extension is that of no format.
 ///
@@ -60,20 +63,26 @@ fn of_folder(folder: &Path) -> Result<Option<RecordConfig>, Stop> {
     // If the folder cannot be listed, opening the dataset returns the error.
     let files = entries(folder).filter(|path| path.is_file() && !is_hidden(path));
     let names: Vec<String> = files.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect();
-    let has = |name: &str| names.iter().any(|other| other == name);
+    let has_name = |name: &str| names.iter().any(|other| other == name);
     // Written by `save_to_disk`.
-    if has("dataset_dict.json") || has("state.json") && has("dataset_info.json") {
+    if has_name("dataset_dict.json") || has_name("state.json") && has_name("dataset_info.json") {
         return Ok(Some(RecordConfig::Arrow(ArrowOptions::new(folder))));
     }
-    let of_name = |name: &String| Some((name.clone(), RecordConfig::of_extension(name.as_ref(), folder)?));
+    let of_name = |name: &String| {
+        let config = RecordConfig::of_extension(name.as_ref(), folder)?;
+        // A folder stands neither for compressed arrays nor for MNIST's files.
+        let is_left_out = name.ends_with(".gz") || name.ends_with("-ubyte");
+        (!is_left_out || !matches!(config, RecordConfig::Arrays(_))).then(|| (name.clone(), config))
+    };
     let all = names.iter().filter_map(of_name);
-    let (beside, mut found): (Vec<_>, Vec<_>) = all.partition(|(_, config)| may_be_beside_data(config));
+    let (beside, mut found): (Vec<_>, Vec<_>) =
+        all.partition(|(name, config)| may_be_beside_data(name, config));
     if found.is_empty() {
-        found = texts_or_audio(folder, beside);
+        found = alone(folder, beside);
     }
     let Some((_, config)) = found.first() else { return Ok(None) };
     if found.iter().all(|(name, _)| TABLES.contains(&name.as_str())) {
-        return Ok(Some(match has_audio(folder) {
+        return Ok(Some(match has(folder, is_audio) && !has(folder, is_image) {
             true => RecordConfig::AudioTable(AudioTableOptions::new(folder)),
             false => RecordConfig::ImageTable(ImageTableOptions::new(folder)),
         }));
@@ -96,32 +105,46 @@ fn of_folder(folder: &Path) -> Result<Option<RecordConfig>, Stop> {
     }
 }
 
-/// Returns true if files of this kind may be in a folder of other data: texts may be licences, and a table may
-/// name audio files.
-fn may_be_beside_data(config: &RecordConfig) -> bool {
-    is_text(config) || matches!(config, RecordConfig::AudioFiles(_))
+/// Returns true if a file of this name and kind may be in a folder of other data: texts may be licences, arrays may
+/// be labels, indexes may be those of archives, and a table may name audio files.
+fn may_be_beside_data(name: &str, config: &RecordConfig) -> bool {
+    let has_one_array = !name.ends_with(".npz") && !name.ends_with(".safetensors");
+    match config {
+        RecordConfig::Arrays(_) => has_one_array,
+        RecordConfig::AudioFiles(_) | RecordConfig::Tokens(_) => true,
+        _ => is_text(config),
+    }
 }
 
 fn is_text(config: &RecordConfig) -> bool {
     matches!(config, RecordConfig::TextLines(_) | RecordConfig::TextLinesStream(_))
 }
 
-/// Chooses the data of a folder whose data files, `found`, are only texts and audio: the texts if the folder has
-/// nothing else, otherwise the audio.
-fn texts_or_audio(folder: &Path, found: Vec<(String, RecordConfig)>) -> Vec<(String, RecordConfig)> {
-    let (texts, audio): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, config)| is_text(config));
-    let number_of_entries = entries(folder).filter(|path| !is_hidden(path)).count();
-    match audio.is_empty() && texts.len() == number_of_entries {
-        true => texts,
-        false => audio,
+/// Chooses the data of a folder whose data files, `found`, may all be beside other data. Returns the texts if the
+/// folder has nothing else, and other files if it has no folders, which could be classes of images.
+fn alone(folder: &Path, found: Vec<(String, RecordConfig)>) -> Vec<(String, RecordConfig)> {
+    let (texts, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, config)| is_text(config));
+    let shown = || entries(folder).filter(|path| !is_hidden(path));
+    match others.is_empty() {
+        true if texts.len() == shown().count() => texts,
+        false if !shown().any(|path| path.is_dir()) => others,
+        _ => Vec::new(),
     }
 }
 
-/// True if there is an audio file in `folder`, or in a folder in it.
-fn has_audio(folder: &Path) -> bool {
-    let is_audio =
-        |path: &PathBuf| matches!(RecordConfig::of_extension(path, path), Some(RecordConfig::AudioFiles(_)));
-    entries(folder).any(|path| is_audio(&path) || entries(&path).any(|path| is_audio(&path)))
+/// True if there is such a file in `folder`, or in a folder in it.
+fn has(folder: &Path, is_such: fn(&Path) -> bool) -> bool {
+    entries(folder).any(|path| is_such(&path) || entries(&path).any(|path| is_such(&path)))
+}
+
+fn is_audio(path: &Path) -> bool {
+    matches!(RecordConfig::of_extension(path, path), Some(RecordConfig::AudioFiles(_))) && !is_hidden(path)
+}
+
+fn is_image(path: &Path) -> bool {
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    let is_image = |extension: &str| IMAGES.contains(&extension.to_ascii_lowercase().as_str());
+    extension.is_some_and(is_image) && !is_hidden(path)
 }
 
 /// Returns the paths in `folder`; none if it cannot be listed.

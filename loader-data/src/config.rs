@@ -110,8 +110,8 @@ macro_rules! formats {
             }
 
             /// Replaces the files by `files`, such as some of those that [`files`](Self::files) has returned,
-            /// and returns true. If fields of arrays have files of their own (the key `files`), it changes
-            /// nothing and returns false, because no row can be read without all of them.
+            /// and returns true. Changes nothing and returns false for datasets that need all of their files:
+            /// arrays with the key `files`, `audio-folder`, `mix`, `cached` and `packed`.
             pub fn set_files(&mut self, files: Vec<PathBuf>) -> bool {
                 match self {
                     $(Self::$map(options) => options.set_files(files),)*
@@ -356,7 +356,7 @@ impl RecordConfig {
                 let options = crate::TextLinesOptions::new(pattern);
                 Some(if is_compressed { Self::TextLinesStream(options) } else { Self::TextLines(options) })
             }
-            () if ends(&arrays::EXTENSIONS) => Some(Self::Arrays(crate::ArraysOptions::new(pattern))),
+            () if ends(&arrays::ENDS) => Some(Self::Arrays(crate::ArraysOptions::new(pattern))),
             () if ends(&audio::EXTENSIONS) => Some(Self::AudioFiles(crate::AudioFilesOptions::new(pattern))),
             () if ends(&[".idx"]) => {
                 let documents =
@@ -374,6 +374,9 @@ impl RecordConfig {
     pub fn cache_folders(&self) -> Vec<PathBuf> {
         if let Self::Mix(options) = self {
             return options.parts().flat_map(Self::cache_folders).collect();
+        }
+        if let Self::Packed(options) = self {
+            return options.dataset().cache_folders();
         }
         // A cached dataset may be in another one.
         let is_cache =
@@ -593,6 +596,9 @@ mod tests {
         ]}"#;
         let config: RecordConfig = serde_json::from_str(text).unwrap();
         assert_eq!(config.cache_folders(), ["/b", "/c", "/d"].map(PathBuf::from));
+        let packed = format!(r#"{{"kind": "packed", "window": 8, "dataset": {text}}}"#);
+        let packed: RecordConfig = serde_json::from_str(&packed).unwrap();
+        assert_eq!(packed.cache_folders(), config.cache_folders());
     }
 
     #[test]

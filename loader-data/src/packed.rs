@@ -109,6 +109,10 @@ impl PackedOptions {
         })
     }
 
+    pub(crate) fn dataset(&self) -> &RecordConfig {
+        &self.dataset
+    }
+
     pub(crate) fn files(&self) -> Result<Vec<(PathBuf, u64)>> {
         self.dataset.files()
     }

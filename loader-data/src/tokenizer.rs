@@ -74,7 +74,8 @@ impl Tokenizer {
         Self { special_tokens, ..self }
     }
 
-    /// Returns the ids of the tokens of `text`.
+    /// Returns the ids of all tokens of `text`. Ignores `truncation` and `padding` of the file, as Hugging Face's
+    /// `transformers` do unless they are asked for them.
     ///
     /// # Errors
     /// Returns [`DataError`] if the tokenizer has no token for a part of the text, nor one for unknown parts.
@@ -117,7 +118,9 @@ impl Tokenizer {
     fn parsed(&self) -> Result<&tokenizers::Tokenizer> {
         if self.parsed.get().is_none() {
             let parsed = tokenizers::Tokenizer::from_bytes(self.json.as_slice());
-            let parsed = parsed.map_err(|error| self.error(error))?;
+            let mut parsed = parsed.map_err(|error| self.error(error))?;
+            // They would cut long texts, and give padding as tokens.
+            parsed.with_truncation(None).map_err(|error| self.error(error))?.with_padding(None);
             if let ModelWrapper::BPE(model) = parsed.get_model()
                 && model.dropout.is_some_and(|dropout| dropout > 0.0)
             {
@@ -181,6 +184,23 @@ mod tests {
             assert_eq!(plain.decode(&ids).unwrap(), text);
         }
         assert_eq!((tokenizer.id("</s>").unwrap(), tokenizer.id("nothing").unwrap()), (Some(1), None));
+    }
+
+    #[test]
+    fn truncation_and_padding_of_the_file_are_ignored() {
+        let folder = tempfile::tempdir().unwrap();
+        let truncation =
+            r#""truncation":{"direction":"Right","max_length":2,"strategy":"LongestFirst","stride":0}"#;
+        let padding = r#""padding":{"strategy":{"Fixed":64},"direction":"Right","pad_to_multiple_of":null,
+            "pad_id":1,"pad_type_id":0,"pad_token":"</s>"}"#;
+        let whole = fs::read_to_string(Path::new(FIXTURES).join("tokenizer.json")).unwrap();
+        let changed = whole.replace(r#""truncation":null"#, truncation).replace(r#""padding":null"#, padding);
+        assert_eq!(changed.len(), whole.len() + truncation.len() - 17 + padding.len() - 14);
+        fs::write(folder.path().join("tokenizer.json"), changed).unwrap();
+        let [expected, found] = [Path::new(FIXTURES), folder.path()]
+            .map(|folder| Tokenizer::open(folder).unwrap().encode("a text of several words").unwrap());
+        assert!(found.len() > 2, "{found:?}");
+        assert_eq!(found, expected);
     }
 
     #[test]

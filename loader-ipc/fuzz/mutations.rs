@@ -8,7 +8,7 @@ impl Mutations {
         Self(0)
     }
 
-    /// Returns the input with up to five changes.
+    /// Returns the input with one to four changes.
     pub(crate) fn mutate(&mut self, input: &[u8]) -> Vec<u8> {
         let mut bytes = input.to_vec();
         for _ in 0..=self.below(4) {

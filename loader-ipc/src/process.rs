@@ -75,8 +75,7 @@ struct End {
     status: Option<ExitStatus>,
     /// When main noticed the end of a process that a template reaps.
     noticed: Option<Instant>,
-    /// CPU use that main read last, or that the template reported. Main reads it before it reaps the process,
-    /// because the kernel then discards it.
+    /// CPU use that main read last, or that the template reported.
     cpu_use: CpuUse,
 }
 
@@ -178,8 +177,12 @@ impl WorkerProcess {
         if end.status.is_none() && !runs() {
             match &self.report {
                 None => {
-                    self.read_cpu_use(&mut end);
+                    // Read before the process is reaped, because the kernel then discards it.
+                    let cpu_use = observed::cpu_use(self.pid(), end.cpu_use);
                     end.status = self.reap();
+                    if end.status != Some(ExitStatus::Unknown) {
+                        end.cpu_use = cpu_use;
+                    }
                 }
                 Some(report) => Self::receive_end(report, &mut end),
             }

@@ -116,6 +116,17 @@ fn notes_in_a_folder_are_not_its_data() {
     let found = inspected(target);
     assert_eq!((&found["kind"], &found["samples"]), (&json!("text-lines-stream"), &json!(4)));
 
+    // Indexes and arrays beside archives are not data, and arrays beside classes do not hide the classes.
+    let mixed = folder(&[
+        ("tar/shard-0.tar", "train-0.tar"),
+        ("tokens/corpus.idx", "train-0.idx"),
+        ("arrays/truth.npy", "mean.npy"),
+    ]);
+    assert_eq!(inspected(mixed.path().to_str().unwrap())["kind"], "tar");
+    let classes = folder(&[("arrays/truth.npy", "mean.npy"), ("audio/s16.wav", "class/1.wav")]);
+    let error = run(&["inspect", classes.path().to_str().unwrap()]).assert_status(2).stderr.clone();
+    assert!(error.contains("no images in class folder"), "{error}");
+
     let clips =
         folder(&[("audio/s16.wav", "1.wav"), ("audio/s24.flac", "2.flac"), ("README.md", "notes.txt")]);
     let found = inspected(clips.path().to_str().unwrap());

@@ -56,8 +56,8 @@ pub struct Arrays<R = Record> {
 
 impl Arrays<Record> {
     /// Opens the files that `pattern` stands for: a file, a folder (all files in it and its sub-folders whose
-    /// names end with `.npy`, `.npy.gz`, `.npz`, `.safetensors`, `-ubyte` or `-ubyte.gz`, ordered by path), or
-    /// a name with braces and wildcards, such as `data/train-*.npz`. The rows of the files follow each other; each file must have
+    /// names end with `.npy`, `.npz` or `.safetensors`, ordered by path), or a name with braces and
+    /// wildcards, such as `data/train-*.npz`. The rows of the files follow each other; each file must have
     /// the same fields.
     ///
     /// The fields are named as in the file. The only field of a `.npy` or IDX file is named after the file,

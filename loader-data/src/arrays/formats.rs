@@ -18,9 +18,13 @@ use crate::{
     source::Blob,
 };
 
-/// Ends of the names of the files that a folder stands for. MNIST's files are named
-/// `train-images-idx3-ubyte`.
-pub(crate) const EXTENSIONS: [&str; 6] = [".npy", ".npy.gz", ".npz", ".safetensors", "-ubyte", "-ubyte.gz"];
+/// Extensions of the files that a folder stands for.
+pub(super) const EXTENSIONS: [&str; 3] = [".npy", ".npz", ".safetensors"];
+
+/// Ends of the names of files with arrays. MNIST's files are named `train-images-idx3-ubyte`. A folder does not
+/// stand for the compressed ones, which are often beside the unpacked ones.
+#[cfg(feature = "formats")]
+pub(crate) const ENDS: [&str; 6] = [".npy", ".npy.gz", ".npz", ".safetensors", "-ubyte", "-ubyte.gz"];
 
 const GZIP: &[u8] = b"\x1f\x8b";
 
