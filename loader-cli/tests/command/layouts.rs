@@ -122,7 +122,9 @@ fn notes_in_a_folder_are_not_its_data() {
         ("tokens/corpus.idx", "train-0.idx"),
         ("arrays/truth.npy", "mean.npy"),
     ]);
-    assert_eq!(inspected(mixed.path().to_str().unwrap())["kind"], "tar");
+    let report = run(&["inspect", mixed.path().to_str().unwrap(), "--json"]);
+    let report: Value = serde_json::from_str(&report.assert_status(0).stdout).unwrap();
+    assert_eq!((&report["kind"], &report["files"]), (&json!("tar"), &json!(1)));
     let classes = folder(&[("arrays/truth.npy", "mean.npy"), ("audio/s16.wav", "class/1.wav")]);
     let error = run(&["inspect", classes.path().to_str().unwrap()]).assert_status(2).stderr.clone();
     assert!(error.contains("no images in class folder"), "{error}");
