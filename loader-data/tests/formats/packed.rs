@@ -317,7 +317,7 @@ mod with_tokenizer {
                 r#"{"text": {"path": "tokenizer", "pad": "<none>"}}"#,
                 "option `pad`: the vocabulary has no token `<none>`",
             ),
-            (r#"{"txt": {"path": "tokenizer"}}"#, "there is no field `txt`; there are: text, n"),
+            (r#"{"txt": {"path": "tokenizer"}}"#, "there is no field `txt`; there are: n, text"),
             (r#"{"n": {"path": "tokenizer"}}"#, "field `n`: expected a text, found a number of type int64"),
         ] {
             let error = refused(keys);
