@@ -12,8 +12,8 @@ use std::{
 
 use loader_core::{Dataset, IterableDataset, SampleContext, Shard};
 use loader_data::{
-    ArrayFormat, ArraysOptions, ArrowOptions, CsvOptions, IndexPlace, JsonLinesOptions, Record, TarOptions,
-    TextLinesOptions, TokenFormat, TokensOptions, check_packed,
+    ArrayFormat, ArraysOptions, ArrowOptions, CsvOptions, IndexPlace, IndexStatus, JsonLinesOptions, Record,
+    TarOptions, TextLinesOptions, TokenFormat, TokensOptions, check_packed,
 };
 use tempfile::TempDir;
 use xxhash_rust::xxh3::xxh3_64;
@@ -69,14 +69,20 @@ pub(crate) fn csv(bytes: &[u8]) {
 
 /// Reads JSON lines with a stored index that has a valid header, and `bytes` as its words.
 pub(crate) fn line_index(bytes: &[u8]) {
+    status_of_line_index(bytes);
+}
+
+/// Does what [`line_index`] does, and returns the status of the index.
+pub(crate) fn status_of_line_index(bytes: &[u8]) -> IndexStatus {
     let made = TempFiles::new();
     let path = made.file("rows.jsonl", INDEXED.as_bytes());
     let words: Vec<u64> = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
     made.file("rows.jsonl.index", &stored_index(&words));
     let options = JsonLinesOptions::new(&path).index(IndexPlace::Beside);
-    options.indexes().unwrap();
+    let status = options.indexes().unwrap()[0].status;
     let rows = options.open().expect("an index that does not fit is made again");
     all(&rows);
+    status
 }
 
 /// Reads the members of a tar archive in order, and by an index.

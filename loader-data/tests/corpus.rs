@@ -10,6 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use loader_data::IndexStatus;
 use mutations::Mutations;
 use nix::sys::resource::{Resource, setrlimit};
 
@@ -78,6 +79,14 @@ fn no_target_fails_on_its_inputs_or_their_mutations() {
             target(&input);
             (0..MUTATIONS).for_each(|_| target(&mutations.mutate(&input)));
         }
+    }
+}
+
+/// The header that the harness writes is that of the current version, so the words of the index are read.
+#[test]
+fn the_seed_of_the_line_index_is_a_valid_index() {
+    for words in inputs("line_index", &[]) {
+        assert_eq!(harness::status_of_line_index(&words), IndexStatus::Current);
     }
 }
 

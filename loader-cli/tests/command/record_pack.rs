@@ -186,7 +186,7 @@ fn bad_sources_and_outputs_are_refused() {
     let no_folder = pack(&source, &folder.path().join("other/file"), &[]);
     assert!(no_folder.assert_status(1).stderr.contains("other/file`: "), "{no_folder:#?}");
     pack(&source, &output, &[]).assert_status(0);
-    refused(&source, &output, &["--shuffle", "1"], "archives with other options");
+    refused(&source, &output, &["--shuffle", "1"], "made with other options");
 
     fs::write(format!("{source}/part.0/0000.BIN"), "").unwrap();
     refused(&source, &output, &[], "are the same field of a sample");
