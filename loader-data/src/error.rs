@@ -264,6 +264,12 @@ pub enum DataProblem {
 }
 
 impl DataProblem {
+    /// Returns the problem that the field `field` is not among the fields `available`.
+    pub(crate) fn missing_field<'a>(field: &str, available: impl IntoIterator<Item = &'a str>) -> Self {
+        let available = available.into_iter().collect::<Vec<_>>().join(", ");
+        Self::MissingField { field: field.to_owned(), available }
+    }
+
     /// True if the problem is that of the server, the network or the system, not of this file, so that other
     /// files fail too, and a later try may succeed.
     pub(crate) fn is_outage(&self) -> bool {

@@ -170,26 +170,7 @@ impl SnapshotDataset for RecordWindows {
         snapshot: Option<Self::Snapshot>,
     ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<Record>, Snapshot = Self::Snapshot> + Send>
     {
-        Ok(WindowRecords(self.0.iter_from(shard, cx, snapshot)?))
-    }
-}
-
-/// The windows of a shard, as records.
-struct WindowRecords<I>(I);
-
-impl<I: Iterator<Item = anyhow::Result<PackedWindow<i64>>>> Iterator for WindowRecords<I> {
-    type Item = anyhow::Result<Record>;
-
-    fn next(&mut self) -> Option<anyhow::Result<Record>> {
-        Some(self.0.next()?.and_then(record))
-    }
-}
-
-impl<I: SnapshotIterator<Item = anyhow::Result<PackedWindow<i64>>>> SnapshotIterator for WindowRecords<I> {
-    type Snapshot = I::Snapshot;
-
-    fn snapshot(&self) -> anyhow::Result<I::Snapshot> {
-        self.0.snapshot()
+        Ok(Converted { items: self.0.iter_from(shard, cx, snapshot)?, convert: record })
     }
 }
 
@@ -221,8 +202,7 @@ impl Documents {
     fn tokens(&self, mut record: Record) -> anyhow::Result<Tensor<i64>> {
         let failed = |problem| anyhow::Error::new(DataError::new("a document", problem));
         let Some(value) = record.remove(&self.field) else {
-            let available = record.iter().map(|(name, _)| name).collect::<Vec<_>>().join(", ");
-            return Err(failed(DataProblem::MissingField { field: self.field.clone(), available }));
+            return Err(failed(DataProblem::missing_field(&self.field, record.iter().map(|(name, _)| name))));
         };
         let value = match value {
             Value::Ragged(tokens, _) => Value::Tensor(tokens),
@@ -279,28 +259,37 @@ impl SnapshotDataset for Documents {
     ) -> anyhow::Result<
         impl SnapshotIterator<Item = anyhow::Result<Tensor<i64>>, Snapshot = Self::Snapshot> + Send,
     > {
-        Ok(ShardDocuments { documents: self, records: self.records.iter_from(shard, cx, snapshot)? })
+        let records = self.records.iter_from(shard, cx, snapshot)?;
+        Ok(Converted { items: records, convert: |record| self.tokens(record) })
     }
 }
 
-/// The documents of a shard.
-struct ShardDocuments<'a, I> {
-    documents: &'a Documents,
-    records: I,
+/// The items of a shard, each converted by a function.
+// Not `map_with` of streams: its fingerprint would lack the field of the tokens, so a state would fit another field.
+struct Converted<I, F> {
+    items: I,
+    convert: F,
 }
 
-impl<I: Iterator<Item = anyhow::Result<Record>>> Iterator for ShardDocuments<'_, I> {
-    type Item = anyhow::Result<Tensor<i64>>;
+impl<A, B, I, F> Iterator for Converted<I, F>
+where
+    I: Iterator<Item = anyhow::Result<A>>,
+    F: Fn(A) -> anyhow::Result<B>,
+{
+    type Item = anyhow::Result<B>;
 
-    fn next(&mut self) -> Option<anyhow::Result<Tensor<i64>>> {
-        Some(self.records.next()?.and_then(|record| self.documents.tokens(record)))
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(self.items.next()?.and_then(&self.convert))
     }
 }
 
-impl<I: SnapshotIterator<Item = anyhow::Result<Record>>> SnapshotIterator for ShardDocuments<'_, I> {
+impl<I: SnapshotIterator, F> SnapshotIterator for Converted<I, F>
+where
+    Self: Iterator,
+{
     type Snapshot = I::Snapshot;
 
     fn snapshot(&self) -> anyhow::Result<I::Snapshot> {
-        self.records.snapshot()
+        self.items.snapshot()
     }
 }

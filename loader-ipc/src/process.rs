@@ -205,17 +205,13 @@ impl WorkerProcess {
     pub fn cpu_use(&self) -> CpuUse {
         let mut end = self.lock();
         if end.status.is_none() {
-            self.read_cpu_use(&mut end);
+            let read = observed::cpu_use(self.pid(), end.cpu_use);
+            // If a template has reaped the process, its pid may belong to another process.
+            if self.report.is_none() || self.is_running() {
+                end.cpu_use = read;
+            }
         }
         end.cpu_use
-    }
-
-    fn read_cpu_use(&self, end: &mut End) {
-        let read = observed::cpu_use(self.pid(), end.cpu_use);
-        // If a template has reaped the process, its pid may belong to another process.
-        if self.report.is_none() || self.is_running() {
-            end.cpu_use = read;
-        }
     }
 
     fn reap(&self) -> Option<ExitStatus> {

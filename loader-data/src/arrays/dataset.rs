@@ -287,6 +287,5 @@ fn equal_rows(sources: &[(Files, Vec<Field>)]) -> Result<usize> {
 }
 
 fn missing<'a>(field: &str, available: impl IntoIterator<Item = &'a Field>) -> DataProblem {
-    let names: Vec<_> = available.into_iter().map(|field| field.name.as_str()).collect();
-    DataProblem::MissingField { field: field.to_owned(), available: names.join(", ") }
+    DataProblem::missing_field(field, available.into_iter().map(|field| field.name.as_str()))
 }

@@ -136,8 +136,8 @@ pub(crate) fn select_columns(
 fn selected(format: &'static str, schema: &Schema, fields: &FieldOptions) -> Result<NamedKinds, DataProblem> {
     let find = |name: &String| {
         let mut found = schema.fields().iter().filter(|column| column.name() == name);
-        let available = || schema.fields().iter().map(|column| column.name().as_str()).collect::<Vec<_>>();
-        let missing = || DataProblem::MissingField { field: name.clone(), available: available().join(", ") };
+        let available = || schema.fields().iter().map(|column| column.name().as_str());
+        let missing = || DataProblem::missing_field(name, available());
         let column = found.next().ok_or_else(missing)?;
         if found.next().is_some() {
             let reason = format!("it has two columns with the name `{name}`");
@@ -164,8 +164,7 @@ fn check_same(
 ) -> Result<(), DataProblem> {
     for (name, kind) in expected {
         let Some((_, found)) = columns.iter().find(|(column, _)| column == name) else {
-            let available = columns.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
-            return Err(DataProblem::MissingField { field: name.clone(), available });
+            return Err(DataProblem::missing_field(name, columns.iter().map(|(name, _)| name.as_str())));
         };
         if found != kind {
             let (expected, found) = (format!("{kind}, as in the first file"), found.to_string());

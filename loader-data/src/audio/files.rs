@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::EXTENSIONS;
 use crate::{
     decoded::encoded_file,
-    error::{DataError, DataProblem, Result},
+    error::{DataError, Result},
     options::format_options,
     record::{Record, Value},
     source::Files,
@@ -94,13 +94,9 @@ impl Dataset for AudioFiles {
     fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<Record> {
         anyhow::ensure!(index < self.len(), "there is no sample {index}; there are {} files", self.len());
         let blob = self.files.open(index)?;
-        let location = &blob.file().location;
-        let (len, max) = (blob.len(), self.max_file_bytes);
-        if len > max {
-            let problem = DataProblem::TooLarge { len, max, option: "max_file_bytes" };
-            return Err(DataError::new(location, problem).into());
-        }
-        let file = encoded_file(blob.read(0..len)?, location.shown().into_owned());
+        blob.file().check_len(self.max_file_bytes, "max_file_bytes")?;
+        let path = blob.file().location.shown().into_owned();
+        let file = encoded_file(blob.read(0..blob.len())?, path);
         Ok([("audio", Value::Record(file))].into_iter().collect())
     }
 

@@ -138,8 +138,7 @@ impl Parser {
     /// Finds the columns of a sample, and sets the types that the options give.
     fn select(&mut self, options: &CsvOptions) -> Result<(), DataProblem> {
         let find = |name: &String| {
-            let missing =
-                || DataProblem::MissingField { field: name.clone(), available: self.names.join(", ") };
+            let missing = || DataProblem::missing_field(name, self.names.iter().map(String::as_str));
             self.names.iter().position(|column| column == name).ok_or_else(missing)
         };
         options.types.keys().try_for_each(|name| find(name).map(drop))?;

@@ -70,10 +70,7 @@ impl<D> DecodedRecords<D> {
         for (name, decoder) in &self.decoders {
             let decoded = match record.get(name) {
                 Some(value) => decoder.decode(name, value, rng),
-                None => {
-                    let available = record.iter().map(|(name, _)| name).collect::<Vec<_>>().join(", ");
-                    Err(DataProblem::MissingField { field: name.clone(), available })
-                }
+                None => Err(DataProblem::missing_field(name, record.iter().map(|(name, _)| name))),
             };
             let decoded = decoded.map_err(|problem| {
                 let path = path_of(&record, name).map_or_else(String::new, |path| format!(" (`{path}`)"));

@@ -113,8 +113,8 @@ fn open_csv(location: &Location, options: CsvOptions) -> Result<Csv> {
     let columns = rows.columns();
     let names: Vec<_> = columns.iter().filter(|(column, _)| field_of(column, "").is_some()).collect();
     if names.is_empty() {
-        let available = columns.iter().map(|(column, _)| column.as_str()).collect::<Vec<_>>().join(", ");
-        let problem = DataProblem::MissingField { field: FILE_NAME.to_owned(), available };
+        let problem =
+            DataProblem::missing_field(FILE_NAME, columns.iter().map(|(column, _)| column.as_str()));
         return Err(DataError::new(location, problem));
     }
     if names.iter().all(|(_, column)| *column == ColumnType::Text.to_string()) {

@@ -42,7 +42,7 @@ macro_rules! file_table {
             /// that [`Csv`](crate::Csv) finds, but names of files are always text.
             ///
             /// # Errors
-            /// Returns [`DataError`] if there is no table or it cannot be read, if the folder has several
+            /// Returns [`DataError`] if there is no table, if the table cannot be read, if the folder has several
             /// tables, or if a CSV table has neither a column `file_name` nor one that ends with
             /// `_file_name`. Does not check whether the files exist.
             pub fn open(path: impl AsRef<Path>) -> Result<Self, DataError> {

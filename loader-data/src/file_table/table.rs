@@ -94,8 +94,7 @@ impl FileTable {
         let named = |column: &str| Some((column.to_owned(), field_of(column, &self.field)?.to_owned()));
         let files: Vec<_> = columns.filter_map(named).collect();
         if files.is_empty() && is_wanted(&self.field) {
-            let available = row.iter().map(|(name, _)| name).collect::<Vec<_>>().join(", ");
-            return Err(DataProblem::MissingField { field: FILE_NAME.to_owned(), available });
+            return Err(DataProblem::missing_field(FILE_NAME, row.iter().map(|(name, _)| name)));
         }
         Ok(files.into_iter().filter(|(_, field)| is_wanted(field)).collect())
     }

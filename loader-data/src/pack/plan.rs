@@ -90,8 +90,8 @@ impl PackPlan {
     /// name are a sample, with what follows the dot as the field.
     ///
     /// # Errors
-    /// Returns an error if there are no files, if a name is not possible, or if there are more than a million
-    /// archives.
+    /// Returns an error if there are no files, if readers of archives would skip a file because of its name, or if
+    /// the samples need more than a million archives.
     pub fn new(source: impl AsRef<Path>, options: &PackOptions) -> Result<Self, PackError> {
         let source = source.as_ref();
         if !source.is_dir() {

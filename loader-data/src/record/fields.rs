@@ -97,8 +97,7 @@ impl FieldOptions {
             let mut selected = Vec::with_capacity(names.len());
             for name in names {
                 let Some(at) = fields.iter().position(|(field, _)| **field == **name) else {
-                    let available = fields.iter().map(|(name, _)| &**name).collect::<Vec<_>>().join(", ");
-                    return Err(DataProblem::MissingField { field: name.clone(), available });
+                    return Err(DataProblem::missing_field(name, fields.iter().map(|(name, _)| &**name)));
                 };
                 selected.push(fields.swap_remove(at));
             }

@@ -193,10 +193,8 @@ impl Files {
             #[cfg(not(feature = "cloud"))]
             Location::Url(_) => return Err(super::without_cloud(file)),
         };
+        described.check_len(max, option)?;
         let len = described.len;
-        if len > max {
-            return Err(DataError::new(file, DataProblem::TooLarge { len, max, option }));
-        }
         self.open_new(described)?.read(0..len)
     }
 
@@ -348,6 +346,15 @@ fn clock_of_files() -> SystemTime {
 }
 
 impl DataFile {
+    /// Returns an error if the file has more than `max` bytes, which is the value of `option`.
+    pub(crate) fn check_len(&self, max: u64, option: &'static str) -> Result<()> {
+        let len = self.len;
+        if len > max {
+            return Err(DataError::new(&self.location, DataProblem::TooLarge { len, max, option }));
+        }
+        Ok(())
+    }
+
     /// Describes the file with the given metadata.
     pub(super) fn of(location: Location, metadata: &fs::Metadata) -> Result<Self> {
         let kind = metadata.file_type();
