@@ -14,6 +14,8 @@ const MIN_ON_CPU_SHARE: f64 = 0.5;
 /// Workers lack CPUs if they wait for a CPU for more than this share of their busy time, and for most of the time in
 /// which they use none.
 const MIN_CPU_WAIT_SHARE: f64 = 0.25;
+/// The predicted rate without workers, divided by the measured one, from which on workers cost more than they load.
+const MIN_IN_PROCESS_GAIN: f64 = 1.2;
 /// Workers lack CPUs because of this program's own processes if these use more than this share of the CPUs.
 const MIN_OWN_CPU_SHARE: f64 = 0.8;
 
@@ -27,6 +29,14 @@ pub enum Advice {
     KeepsUp {
         /// Share of the time that the program waited.
         waiting_share: f64,
+    },
+    /// The batches are so cheap that sending them between processes takes longer than loading them: the program
+    /// itself, without workers, would load them faster.
+    NoWorkers {
+        /// Time that a worker spends on a batch, in seconds.
+        worker_seconds: f64,
+        /// Predicted number of batches per second without workers, divided by that of this epoch.
+        gain: f64,
     },
     /// The workers are busy, and the machine has CPUs for more of them.
     MoreWorkers {
@@ -88,6 +98,10 @@ impl Advice {
         if waiting_share <= MAX_WAITING_SHARE {
             return Self::KeepsUp { waiting_share };
         }
+        let gain = figures.rate_in_process() / batches_per_second;
+        if num_workers > 0 && gain >= MIN_IN_PROCESS_GAIN {
+            return Self::NoWorkers { worker_seconds: figures.worker_seconds, gain };
+        }
         if num_workers > 0 && busy_share <= MIN_BUSY_SHARE {
             return Self::UnevenBatches { busy_share };
         }
@@ -121,6 +135,14 @@ impl fmt::Display for Advice {
                     "the loader keeps up: the program waited for {:.1} % of the time",
                     percent(waiting_share)
                 )
+            }
+            Self::NoWorkers { worker_seconds, gain } => {
+                let (microseconds, gain) = (1e6 * worker_seconds, percent(gain - 1.0));
+                write!(
+                    f,
+                    "the processes are the bottleneck: a batch takes only {microseconds:.0} us to load; "
+                )?;
+                write!(f, "num_workers = 0 would raise the rate by up to {gain:.0} %")
             }
             Self::MoreWorkers { num_workers: 0, more, gain, busy_share, .. } => {
                 write!(
@@ -244,6 +266,14 @@ mod tests {
             text(LoadFigures { busy_share: 0.4, ..FIGURES }, 2, 8),
             "some batches are the bottleneck: the program waited for them while the workers were idle for 60 % of \
              the time; a higher prefetch_factor, or hedge, may help"
+        );
+        // The program waits for 5 us per batch, of which a worker needs 1 us.
+        let cheap =
+            LoadFigures { batches_per_second: 2e5, step_seconds: 1e-6, worker_seconds: 1e-6, ..FIGURES };
+        assert_eq!(
+            text(LoadFigures { busy_share: 0.1, waiting_share: 0.8, ..cheap }, 2, 8),
+            "the processes are the bottleneck: a batch takes only 1 us to load; num_workers = 0 would raise the rate by \
+             up to 150 %"
         );
         assert_eq!(
             text(LoadFigures { waiting_share: 0.002, ..FIGURES }, 2, 8),

@@ -120,6 +120,11 @@ impl LoadFigures {
         (1.0 / self.step_seconds).min(cpus as f64 / self.cpu_seconds)
     }
 
+    /// Predicts the number of batches per second without workers: main loads each batch, and then the program uses it.
+    pub(crate) fn rate_in_process(&self) -> f64 {
+        1.0 / (self.worker_seconds + self.step_seconds)
+    }
+
     /// Returns the number of busy workers that a rate needs.
     pub(crate) fn workers_for(&self, rate: f64) -> f64 {
         rate * self.worker_seconds

@@ -58,7 +58,7 @@ fn verdict(report: Option<&EpochReport>) -> Markup {
     html! {
         div class={ "verdict " (class) } {
             p { strong { "Bottleneck of epoch " (report.epoch) ": " } (text) }
-            @if !matches!(advice, Some(Advice::CpusTaken { .. })) { (prediction(report)) }
+            @if !matches!(advice, Some(Advice::CpusTaken { .. } | Advice::NoWorkers { .. })) { (prediction(report)) }
         }
     }
 }
