@@ -2,7 +2,7 @@
 //!
 //! At the end of an epoch, or when the user drops the iterator, the coordinator takes back what workers have
 //! not begun, and keeps the leases of what they have begun: their results are not wanted. Before the next
-//! epoch it tells each worker that the epoch begins ([`Command::Resume`]), and each worker says so once it
+//! epoch it tells each worker that the epoch begins (`Command::Resume`), and each worker says so once it
 //! has answered everything before. A worker gives up what it is loading at its next sample.
 //!
 //! With `move_tasks = false`, workers load what they were sent to the end instead, as in PyTorch. There, samples may
@@ -11,10 +11,7 @@
 
 use std::io;
 
-use loader_ipc::{
-    frame::{Command, ExitStatus},
-    violation::ProtocolViolation,
-};
+use loader_ipc::{frame::ExitStatus, violation::ProtocolViolation};
 
 use super::{
     Coordinator, Phase,
@@ -80,9 +77,10 @@ impl Coordinator {
 
     /// Tells the workers that `epoch` begins.
     pub(crate) fn start_resuming(&mut self, epoch: u64, crew: &mut impl Crew) -> Result<(), Error> {
-        let resumed = (0..self.roster.len()).map(|worker| !self.workforce.is_present(worker)).collect();
+        let present: Vec<usize> = self.present().collect();
+        let resumed = (0..self.roster.len()).map(|worker| !present.contains(&worker)).collect();
         self.phase = Phase::Resuming { epoch, resumed };
-        self.present().try_for_each(|worker| crew.command(worker, Command::Resume { epoch }))
+        present.into_iter().try_for_each(|worker| self.roster.resume(worker, epoch, crew))
     }
 
     /// Returns the workers that have a process and were not told to end.

@@ -19,6 +19,8 @@ struct Member {
     /// Tasks that main has not sent yet, because the worker has enough to do or its process is being
     /// replaced.
     backlog: VecDeque<Task>,
+    /// The epoch that begins for the worker behind its backlog, before main has said so.
+    resume: Option<u64>,
     /// Tasks that main has sent and the worker has not answered.
     unanswered: VecDeque<Unanswered>,
     /// Number of the claim of the next task. The `MAX_UNANSWERED` claims are used in turn, so two unanswered
@@ -58,6 +60,13 @@ impl Roster {
         self.send_backlog(worker, crew)
     }
 
+    /// Tells a worker that an epoch begins, at once or after main has sent the worker's backlog: the worker takes what
+    /// follows for tasks of this epoch.
+    pub(super) fn resume(&mut self, worker: usize, epoch: u64, crew: &mut impl Crew) -> Result<(), Error> {
+        self.0[worker].resume = Some(epoch);
+        self.send_backlog(worker, crew)
+    }
+
     /// Sends tasks of the backlog while the worker's queue is certain to have room.
     pub(super) fn send_backlog(&mut self, worker: usize, crew: &mut impl Crew) -> Result<(), Error> {
         let member = &mut self.0[worker];
@@ -69,7 +78,10 @@ impl Roster {
             member.unanswered.push_back(Unanswered { task: number, claim, is_withdrawn: false });
             crew.command(worker, Command::Task(task))?;
         }
-        Ok(())
+        match member.resume.take_if(|_| member.backlog.is_empty()) {
+            Some(epoch) => crew.command(worker, Command::Resume { epoch }),
+            None => Ok(()),
+        }
     }
 
     /// Withdraws a task. Returns false if the worker has begun it, or does not have it.

@@ -295,7 +295,17 @@ impl Iteration {
             return Some(false);
         }
         self.workers.look_for_exits();
-        self.receive().is_err().then_some(false)
+        match self.receive() {
+            Ok(_) => None,
+            Err(Error::WorkerMisbehaved { worker, violation }) => {
+                assert!(
+                    self.workers.all[worker].is_liar,
+                    "worker {worker} has sent no invalid event: {violation}"
+                );
+                Some(false)
+            }
+            Err(_) => Some(false),
+        }
     }
 
     /// Begins an epoch with workers that have resumed.
