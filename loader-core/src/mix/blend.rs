@@ -172,7 +172,8 @@ impl Blend {
     /// [`exhausted`](Self::exhausted) may concern.
     pub(crate) fn jump(&mut self, samples: u64, lens: &[u64]) -> u64 {
         self.change_weights();
-        if self.mix.rule != MixRule::Even || self.progress.is_over {
+        let has_weight = self.phase.weights.iter().any(|&weight| weight > 0);
+        if self.mix.rule != MixRule::Even || self.progress.is_over || !has_weight {
             return 0;
         }
         let Progress { position, start, .. } = self.progress;

@@ -264,6 +264,17 @@ mod tests {
     }
 
     #[test]
+    fn an_epoch_ends_where_a_change_leaves_no_dataset_with_a_weight() {
+        let mix = Mix::new([1.0, 1.0]).unwrap().exhausted(Exhausted::Drop);
+        let mix = mix.change(0, 21, [1.0, 0.0]).unwrap();
+        // The first dataset has ended when only it has a weight.
+        let sampler = MixSampler::new([10, 1000], mix).unwrap();
+        assert_eq!((sampler.len_of(Epoch::new(0, 0)), sampler.indices(Epoch::new(0, 0)).count()), (21, 21));
+        let share = |rank| sampler.clone().distributed(rank, 2).unwrap().indices(Epoch::new(0, 0)).count();
+        assert_eq!((share(0), share(1)), (10, 10));
+    }
+
+    #[test]
     fn the_order_never_changes_between_releases() {
         let sampler =
             MixSampler::new([10, 10, 10], Mix::new([0.5, 0.3, 0.2]).unwrap()).unwrap().shuffle(true);
@@ -345,9 +356,14 @@ mod tests {
             (rule, exhausted) in (rules(), policies()),
             (samples, at) in (prop::option::of(1u64..80), 0u64..60),
             (epoch, shuffle, world_size, skipped) in (0u64..3, any::<bool>(), 1usize..4, 0usize..50),
+            only in prop::option::of(0usize..5),
         ) {
             let (lens, weights): (Vec<usize>, Vec<u32>) = members.into_iter().unzip();
-            let changed = weights.iter().rev().enumerate().map(|(position, &weight)| f64::from(weight) * (position % 2 + 1) as f64 / 7.0);
+            let only = only.filter(|&only| only < lens.len());
+            let changed = weights.iter().rev().enumerate().map(|(position, &weight)| match only {
+                Some(only) if only != position => 0.0,
+                _ => f64::from(weight) * (position % 2 + 1) as f64 / 7.0,
+            });
             let mut mix = Mix::new(weights.iter().map(|&weight| weight.into())).unwrap().rule(rule).exhausted(exhausted);
             mix = mix.change(1, at, changed).unwrap();
             if let Some(samples) = samples {
