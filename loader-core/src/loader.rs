@@ -23,7 +23,6 @@ use crate::{
         SharedTuner, StartInterrupt, Team, WorkerIter,
     },
     observers::Observers,
-    options::Order,
     plan::Plan,
     pool::Launch,
     random::base_seed,
@@ -365,7 +364,7 @@ impl<B: Batch> DataLoader<B> {
         const MAX_SKIPPED: u128 = 1 << 45;
         let draws = u128::from(BASE_SEED_DRAWS) + u128::from(self.torch_draws());
         let is_drawn = matches!(self.content, Content::Batches { .. });
-        if is_drawn && self.origin.order == Order::Torch && u128::from(number) * draws > MAX_SKIPPED {
+        if is_drawn && self.origin.order.is_torch() && u128::from(number) * draws > MAX_SKIPPED {
             let problem = format!(
                 "epoch {number} is out of reach: PyTorch's generator must skip the numbers of all epochs \
                  before it; use a lower epoch, or order \"native\""

@@ -233,7 +233,7 @@ impl Content {
             Self::Batches { sampler, sharing, .. } => (sampler, sharing),
             Self::Shards(layout) => return Pipeline::new(dataset, Batching::Shards(*layout), None),
         };
-        let fingerprint = match order == Order::Torch && sampler.torch_draws() > 0 {
+        let fingerprint = match order.is_torch() && sampler.torch_draws() > 0 {
             // In PyTorch's order, a sampler that shares the loader's generator gives other indices than the
             // same sampler with its own generator.
             true => format!("{} with the loader's generator", sampler.fingerprint()),

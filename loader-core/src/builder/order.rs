@@ -64,7 +64,7 @@ impl LoaderOptions {
             format!("{what} of {indices} indices is larger than the machine's memory of {memory} bytes")
         };
         // The native order of a long dataset is computed index by index, in constant memory.
-        let order_takes_memory = self.shuffle == Some(true) && self.order == Some(Order::Torch);
+        let order_takes_memory = self.shuffle == Some(true) && self.order.is_some_and(Order::is_torch);
         if order_takes_memory && is_too_large(samples) {
             let problem = problem("a random order", samples);
             return invalid("shuffle", format!("{problem}; use order \"native\""));

@@ -453,7 +453,7 @@ mod tests {
             error.to_string()
         }
         let order = message("pytorch".parse::<Order>().unwrap_err());
-        assert_eq!(order, "`pytorch` is neither \"native\" nor \"torch\"");
+        assert_eq!(order, "`pytorch` is not one of \"native\", \"torch\" and \"torch-persistent\"");
         let bad_sample = message("stop".parse::<OnBadSample>().unwrap_err());
         assert_eq!(bad_sample, "`stop` is not one of \"error\", \"skip\" and \"replace\"");
         let workers = message("-1".parse::<NumWorkers>().unwrap_err());

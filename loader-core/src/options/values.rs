@@ -127,9 +127,23 @@ pub enum Order {
     /// epoch, the generator skips the numbers that earlier epochs used, at about a third of a nanosecond per
     /// number.
     Torch,
+    /// As [`Torch`](Self::Torch), with a `DataLoader` that has `persistent_workers=True`: PyTorch then draws the
+    /// seed of the workers only before the first epoch, so the order of later epochs is another one.
+    #[serde(rename = "torch-persistent")]
+    TorchPersistent,
 }
 
-written_as!(Order { Native: "native", Torch: "torch" });
+impl Order {
+    /// True if the order is one of PyTorch's.
+    pub(crate) fn is_torch(self) -> bool {
+        match self {
+            Self::Native => false,
+            Self::Torch | Self::TorchPersistent => true,
+        }
+    }
+}
+
+written_as!(Order { Native: "native", Torch: "torch", TorchPersistent: "torch-persistent" });
 
 /// Whether a loader without `rank` loads the share that the launcher of the process gave it. A launcher is a
 /// program that starts the processes of a distributed run, such as torchrun; [`Launcher`](crate::Launcher)

@@ -53,7 +53,7 @@ impl Permutations {
                 start: 0,
                 end: 0,
                 source: source(),
-                starts_sorted: order == Order::Torch,
+                starts_sorted: order.is_torch(),
             }),
         }
     }

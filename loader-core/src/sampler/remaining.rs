@@ -198,7 +198,7 @@ impl EpochOrder {
     pub(crate) fn fingerprint(&self, order: Order) -> &'static str {
         match self {
             Self::Distributed(sampler) if !sampler.shuffles() => "sequential",
-            Self::Random(_) if order == Order::Torch => "shuffle with the loader's generator",
+            Self::Random(_) if order.is_torch() => "shuffle with the loader's generator",
             _ => "shuffle",
         }
     }

@@ -3,11 +3,7 @@
 use rand::rngs::ChaCha8Rng;
 
 use super::Epoch;
-use crate::{
-    options::Order,
-    random,
-    torch::{self, BASE_SEED_DRAWS},
-};
+use crate::{options::Order, random, torch};
 
 /// The generator of an epoch.
 #[derive(Debug)]
@@ -23,15 +19,9 @@ impl Source {
         Self::new(epoch, || torch::at_epoch(epoch.seed, epoch.number, draws))
     }
 
-    /// Generator for a sampler that shares the loader's generator: in each epoch, the loader draws its base
-    /// seed before the sampler takes `draws` draws.
+    /// Generator for a sampler that shares the loader's generator and takes `draws` draws per epoch.
     pub(super) fn of_loader(epoch: Epoch, draws: u64) -> Self {
-        Self::new(epoch, || {
-            let mut generator =
-                torch::at_epoch(epoch.seed, epoch.number, BASE_SEED_DRAWS.saturating_add(draws));
-            generator.base_seed();
-            generator
-        })
+        Self::new(epoch, || torch::of_loader(epoch, draws).1)
     }
 
     /// Generator for a sampler whose generator is seeded for each epoch.
@@ -42,7 +32,7 @@ impl Source {
     fn new(epoch: Epoch, torch: impl FnOnce() -> torch::Generator) -> Self {
         match epoch.order {
             Order::Native => Self::Native(Box::new(epoch.rng())),
-            Order::Torch => Self::Torch(Box::new(torch())),
+            Order::Torch | Order::TorchPersistent => Self::Torch(Box::new(torch())),
         }
     }
 

@@ -117,7 +117,7 @@ fn permutation(len: usize, seed: u64, order: Order) -> Vec<usize> {
             let mut generator = random::generator(random::key(Purpose::Split, seed, 0), 0);
             random::shuffle(&mut generator, &mut indices);
         }
-        Order::Torch => torch::Generator::new(seed).shuffle(&mut indices),
+        Order::Torch | Order::TorchPersistent => torch::Generator::new(seed).shuffle(&mut indices),
     }
     indices
 }

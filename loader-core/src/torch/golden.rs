@@ -84,6 +84,7 @@ struct Shuffled {
     len: usize,
     batch_size: usize,
     drop_last: bool,
+    persistent_workers: bool,
     base_seeds: Vec<u64>,
     epochs: Vec<Vec<Vec<usize>>>,
 }
@@ -210,9 +211,11 @@ fn loaders_that_shuffle() {
                 ..LoaderOptions::default()
             };
             let sampler = options.batch_sampler(case.len).unwrap();
+            let order = if case.persistent_workers { Order::TorchPersistent } else { Order::Torch };
             for (number, expected) in case.epochs.iter().enumerate().rev() {
-                assert!(sampler.batches(epoch(seed, number)).eq(expected.iter().cloned()));
-                assert_eq!(base_seed(epoch(seed, number), sampler.torch_draws()), case.base_seeds[number]);
+                let epoch = epoch(seed, number).order(order);
+                assert!(sampler.batches(epoch).eq(expected.iter().cloned()));
+                assert_eq!(base_seed(epoch, sampler.torch_draws()), case.base_seeds[number]);
             }
         }
     }

@@ -4,7 +4,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use super::Generator;
+use super::{BASE_SEED_DRAWS, Generator};
+use crate::{options::Order, sampler::Epoch};
 
 /// Maximum number of draws that are skipped from the seed each time, without the cache.
 const MAX_UNCACHED: u128 = 1 << 16;
@@ -24,7 +25,24 @@ static CACHE: Mutex<Vec<Mark>> = Mutex::new(Vec::new());
 /// Returns the generator with the seed `seed` at the beginning of epoch `number`, if each epoch takes `draws`
 /// draws.
 pub(crate) fn at_epoch(seed: u64, number: u64, draws: u64) -> Generator {
-    let target = u128::from(number) * u128::from(draws);
+    after(seed, u128::from(number) * u128::from(draws))
+}
+
+/// Returns the base seed of an epoch's workers, and the generator from which a sampler then takes `draws` draws, if it
+/// shares the loader's generator. PyTorch draws the base seed when it starts the workers: in each epoch, or with
+/// persistent workers before the first one.
+pub(crate) fn of_loader(epoch: Epoch, draws: u64) -> (u64, Generator) {
+    let (number, draws, of_seed) = (u128::from(epoch.number), u128::from(draws), u128::from(BASE_SEED_DRAWS));
+    if epoch.order == Order::TorchPersistent {
+        let base_seed = Generator::new(epoch.seed).base_seed();
+        return (base_seed, after(epoch.seed, of_seed + number * draws));
+    }
+    let mut generator = after(epoch.seed, number * (of_seed + draws));
+    (generator.base_seed(), generator)
+}
+
+/// Returns the generator with the seed `seed` after `target` draws.
+fn after(seed: u64, target: u128) -> Generator {
     if target <= MAX_UNCACHED {
         let mut generator = Generator::new(seed);
         generator.skip(target);

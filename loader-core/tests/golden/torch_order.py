@@ -111,13 +111,15 @@ def weighted(seed):
 def shuffled(seed):
     """Base seeds and batches of a loader with shuffle=True, with workers and without."""
     cases = []
-    for length, batch_size, drop_last, workers in (
-        (1, 1, False, 0),
-        (2, 1, False, 0),
-        (10, 10, False, 0),
-        (20, 6, False, 0),
-        (20, 6, True, 0),
-        (20, 5, False, 2),
+    for length, batch_size, drop_last, workers, persistent in (
+        (1, 1, False, 0, False),
+        (2, 1, False, 0, False),
+        (10, 10, False, 0, False),
+        (20, 6, False, 0, False),
+        (20, 6, True, 0, False),
+        (20, 5, False, 2, False),
+        (20, 6, False, 1, True),
+        (20, 6, True, 2, True),
     ):
         loader = DataLoader(
             range(length),
@@ -125,10 +127,12 @@ def shuffled(seed):
             shuffle=True,
             drop_last=drop_last,
             num_workers=workers,
+            persistent_workers=persistent,
             collate_fn=list,
             generator=generator(seed),
         )
-        case = {"len": length, "batch_size": batch_size, "drop_last": drop_last, "base_seeds": [], "epochs": []}
+        case = {"len": length, "batch_size": batch_size, "drop_last": drop_last, "persistent_workers": persistent}
+        case |= {"base_seeds": [], "epochs": []}
         for _ in range(4):
             iterator = iter(loader)
             case["base_seeds"].append(iterator._base_seed)
