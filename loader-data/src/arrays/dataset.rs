@@ -1,6 +1,6 @@
 //! The dataset [`Arrays`].
 
-use std::{marker::PhantomData, path::Path, sync::Arc};
+use std::{iter, marker::PhantomData, path::Path, sync::Arc};
 
 use loader_core::{Dataset, SampleContext};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -224,6 +224,9 @@ fn fields_of(source: &Source<'_>, selected: Option<&[String]>, budget: &mut Budg
         for array in arrays {
             found.push(Field::new(number, blob.file(), array).map_err(failed)?);
         }
+        // If the files of one archive each have the same total, but not the same rows per file, the fields of a row
+        // would come from different samples.
+        check_equal_rows(&found).map_err(failed)?;
         if number == 0 {
             fields = found;
             continue;
@@ -269,20 +272,27 @@ fn order_of(sources: &[(Files, Vec<Field>)], selected: Option<&[String]>) -> Res
 
 /// Returns the number of rows, which must be the same for all fields.
 fn equal_rows(sources: &[(Files, Vec<Field>)]) -> Result<usize> {
-    let mut fields =
-        sources.iter().flat_map(|(files, fields)| fields.iter().map(move |field| (files, field)));
-    let Some((_, first)) = fields.next() else { return Ok(0) };
-    match fields.find(|(_, field)| field.rows() != first.rows()) {
-        None => Ok(first.rows()),
-        Some((files, field)) => Err(DataError::new(
-            files.get(0).location,
-            DataProblem::UnequalRows {
-                field: field.name.clone(),
-                rows: field.rows(),
-                other: first.name.clone(),
-                other_rows: first.rows(),
-            },
-        )),
+    let fields = || sources.iter().flat_map(|(_, fields)| fields);
+    let Some(first) = fields().next() else { return Ok(0) };
+    for (files, of_source) in sources {
+        check_equal_rows(iter::once(first).chain(of_source))
+            .map_err(|problem| DataError::new(files.get(0).location, problem))?;
+    }
+    Ok(first.rows())
+}
+
+/// Checks that all fields have as many rows as the first one.
+fn check_equal_rows<'a>(fields: impl IntoIterator<Item = &'a Field>) -> Result<(), DataProblem> {
+    let mut fields = fields.into_iter();
+    let Some(first) = fields.next() else { return Ok(()) };
+    match fields.find(|field| field.rows() != first.rows()) {
+        None => Ok(()),
+        Some(field) => Err(DataProblem::UnequalRows {
+            field: field.name.clone(),
+            rows: field.rows(),
+            other: first.name.clone(),
+            other_rows: first.rows(),
+        }),
     }
 }
 

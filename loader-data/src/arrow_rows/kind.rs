@@ -14,6 +14,8 @@ pub(crate) enum Kind {
     Null,
     Bool,
     Number(DType),
+    /// A date, a time, a timestamp or a duration: a number in the unit of the type with this name.
+    Time(String),
     /// A decimal number, which is read as an `f64`.
     Decimal,
     Text,
@@ -56,8 +58,19 @@ impl Kind {
                     fields.iter().map(|field| Ok((field.name().clone(), Self::of(field.data_type())?)));
                 Self::Record(fields.collect::<Result<_, String>>()?)
             }
-            other => Self::Number(number_type(other).ok_or_else(|| other.to_string())?),
+            other => {
+                let dtype = number_type(other).ok_or_else(|| other.to_string())?;
+                if other.is_temporal() { Self::Time(time_type(other)) } else { Self::Number(dtype) }
+            }
         })
+    }
+}
+
+/// Returns the name of a type of times without its time zone: the numbers count from the same instant in any zone.
+fn time_type(data_type: &DataType) -> String {
+    match data_type {
+        DataType::Timestamp(unit, _) => DataType::Timestamp(*unit, None).to_string(),
+        other => other.to_string(),
     }
 }
 
@@ -90,6 +103,7 @@ impl fmt::Display for Kind {
             Self::Null => f.write_str("null"),
             Self::Bool => f.write_str("bool"),
             Self::Number(dtype) => dtype.fmt(f),
+            Self::Time(name) => f.write_str(name),
             Self::Decimal => f.write_str("decimal"),
             Self::Text => f.write_str("text"),
             Self::Bytes => f.write_str("bytes"),
@@ -179,5 +193,28 @@ fn check_same(
             Err(DataProblem::Malformed { format, reason })
         }
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_schema::TimeUnit;
+
+    use super::*;
+
+    #[test]
+    fn times_in_different_units_are_different_kinds() {
+        let timestamp = |unit| Kind::of(&DataType::Timestamp(unit, None)).unwrap();
+        let expected = [("created".to_owned(), timestamp(TimeUnit::Millisecond))];
+        let found = [("created".to_owned(), timestamp(TimeUnit::Microsecond))];
+        assert!(check_same("Parquet", &expected, &expected).is_ok());
+        let error = check_same("Parquet", &found, &expected).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "field `created`: expected Timestamp(ms), as in the first file, found Timestamp(µs)"
+        );
+        assert_ne!(Kind::of(&DataType::Date32), Kind::of(&DataType::Int32));
+        let in_utc = DataType::Timestamp(TimeUnit::Second, Some("UTC".into()));
+        assert_eq!(Kind::of(&in_utc).unwrap(), timestamp(TimeUnit::Second));
     }
 }

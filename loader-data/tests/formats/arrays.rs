@@ -8,7 +8,7 @@ use loader_data::{
 };
 use proptest::prelude::*;
 
-use crate::everywhere::{refuses_what_is_no_file, same_everywhere};
+use crate::everywhere::{refuses_what_is_no_file, same_everywhere, write_old};
 
 fn fixture(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtures/arrays")).join(name)
@@ -145,6 +145,28 @@ fn typed_rows_and_mixed_files() {
 fn a_path_that_is_no_regular_file_is_a_typed_error() {
     refuses_what_is_no_file("npy", |path| Arrays::open(path).unwrap_err());
     refuses_what_is_no_file("npz", |path| Arrays::open_fields([("x", path)]).unwrap_err());
+}
+
+#[test]
+fn each_file_must_have_as_many_rows_of_each_field() {
+    let folder = tempfile::tempdir().unwrap();
+    // One byte per row, as in `{"x": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]}, ...}`.
+    let write = |name: &str, x: usize, y: usize| {
+        let field = |start, rows| {
+            format!("{{\"dtype\":\"U8\",\"shape\":[{rows}],\"data_offsets\":[{start},{}]}}", start + rows)
+        };
+        let header = format!("{{\"x\":{},\"y\":{}}}", field(0, x), field(x, y));
+        let file = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &vec![0; x + y]].concat();
+        write_old(&folder.path().join(name), &file);
+    };
+    write("0.safetensors", 3, 3);
+    write("1.safetensors", 2, 2);
+    assert_eq!(Arrays::open(folder.path().join("*")).unwrap().len(), 5);
+    write("0.safetensors", 3, 2);
+    write("1.safetensors", 2, 3);
+    let error = Arrays::open(folder.path().join("*")).unwrap_err();
+    assert!(error.file.ends_with("0.safetensors`"), "{error}");
+    assert!(matches!(error.problem, DataProblem::UnequalRows { .. }), "{error}");
 }
 
 #[test]
