@@ -36,6 +36,9 @@ const MAX_CHANNELS: usize = 255;
 /// Maximum number of bytes of a page of Ogg.
 const MAX_PAGE: u64 = 27 + 255 + 255 * 255;
 
+/// Maximum number of packets of an MP3 that have only padding. Encoders write one or two.
+const MAX_PADDING_PACKETS: usize = 3;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Format {
     Wav,
@@ -86,6 +89,11 @@ impl<'a> AudioFile<'a> {
         let options = AudioDecoderOptions::default().gapless(is_exact);
         let decoder = get_codecs().make_audio_decoder(parameters, &options).map_err(failed)?;
         let frames = track.num_frames.filter(|_| is_exact && format != Format::Ogg);
+        if frames == Some(0) {
+            let reason =
+                "its header says that it has no samples, as that of a recording that was cut off does";
+            return Err(format.malformed(reason.to_owned()));
+        }
         Ok(Self { format, decoder, track: track.id, rate, channels, frames, reader })
     }
 
@@ -110,6 +118,7 @@ impl<'a> AudioFile<'a> {
         mono: bool,
         max_bytes: u64,
     ) -> Result<Vec<Vec<f32>>, DataProblem> {
+        let is_whole = range.is_none();
         let Range { start, end } = range.unwrap_or(0..self.frames.unwrap_or(u64::MAX));
         let mut channels = vec![Vec::new(); if mono { 1 } else { self.channels }];
         if start > 0 {
@@ -144,7 +153,26 @@ impl<'a> AudioFile<'a> {
         if self.frames.is_some() && next.unwrap_or(0) < end {
             return Err(DataProblem::Truncated);
         }
+        if is_whole && self.format == Format::Mp3 && self.frames.is_some() {
+            self.check_end(end)?;
+        }
         Ok(channels)
+    }
+
+    /// Checks that an MP3 has not much more packets than the `frames` of its header, as one that was appended to
+    /// another has.
+    fn check_end(&mut self, frames: u64) -> Result<(), DataProblem> {
+        for _ in 0..MAX_PADDING_PACKETS {
+            if self.next_packet()?.is_none() {
+                return Ok(());
+            }
+        }
+        match self.next_packet()? {
+            None => Ok(()),
+            Some(_) => Err(self.format.malformed(format!(
+                "it goes on after the {frames} frames that its header promises; write it again with an audio program"
+            ))),
+        }
     }
 
     fn next_packet(&mut self) -> Result<Option<Packet>, DataProblem> {

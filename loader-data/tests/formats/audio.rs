@@ -158,6 +158,17 @@ fn what_cannot_be_decoded_is_an_error() {
         let error = decode(&transform, &file).unwrap_err();
         assert!(matches!(error, DataProblem::Malformed { format: "WAV" | "audio", .. }), "{error:?}");
     }
+    // The number of bytes in the header of a recording that was cut off is still 0.
+    let mut cut_off = fixture("s16.wav");
+    let data = cut_off.windows(4).position(|name| name == b"data").unwrap();
+    cut_off[data + 4..data + 8].fill(0);
+    for transform in [transform.clone(), transform.clone().random_crop(100)] {
+        let error = decode(&transform, &cut_off).unwrap_err();
+        assert!(error.to_string().contains("its header says that it has no samples"), "{error}");
+    }
+    let error = decode(&transform, &[fixture("tone.mp3"), fixture("tone.mp3")].concat()).unwrap_err();
+    assert!(error.to_string().contains("it goes on after the 2000 frames"), "{error}");
+
     let mut damaged = fixture("noise.flac");
     damaged[9_000..9_100].fill(0x55);
     let error = decode(&transform, &damaged).unwrap_err();
