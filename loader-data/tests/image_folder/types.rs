@@ -88,6 +88,22 @@ fn a_turned_image_is_cut_like_a_turned_file() {
 }
 
 #[test]
+fn the_orientation_is_found_behind_fill_bytes_and_behind_the_pixels() {
+    let upright = Transform::new().exif_orientation(true);
+    let file = fs::read(fixture("types/orientation.jpg")).unwrap();
+    let filled = [&file[..2], &[0xFF; 3], &file[2..]].concat();
+    assert!(decoded(&filled, &upright).unwrap() == decoded(&file, &upright).unwrap());
+
+    let file = fs::read(fixture("types/orientation-6.png")).unwrap();
+    let find = |name: &[u8]| file.windows(4).position(|bytes| bytes == name).unwrap() - 4;
+    let (start, end) = (find(b"eXIf"), find(b"IEND"));
+    let len = u32::from_be_bytes(*file[start..].first_chunk().unwrap()) as usize + 12;
+    let moved = [&file[..start], &file[start + len..end], &file[start..start + len], &file[end..]].concat();
+    assert!(decoded(&moved, &upright).unwrap() == decoded(&file, &upright).unwrap());
+    assert!(decoded(&moved, &upright).unwrap() != decoded(&moved, &Transform::new()).unwrap());
+}
+
+#[test]
 fn a_mask_is_cut_like_by_pillow() {
     let mask = |name: &str| decode_mask(&fs::read(fixture("types").join(name)).unwrap()).unwrap();
     let transform = Transform::new().resize_exact(31, 40).center_crop(50, 20).random_horizontal_flip(1.0);

@@ -38,6 +38,11 @@ impl Orientation {
         while let &[0xFF, marker, high, low, ..] = rest
             && marker != 0xDA
         {
+            // A marker may follow any number of fill bytes.
+            if marker == 0xFF {
+                rest = &rest[1..];
+                continue;
+            }
             let end = 2 + usize::from(u16::from_be_bytes([high, low]));
             let Some((segment, after)) = rest.split_at_checked(end.max(4)) else { break };
             if marker == 0xE1 && segment[4..].starts_with(b"Exif\0\0") {

@@ -29,6 +29,10 @@ pub(super) fn decode(bytes: &[u8], picture: &mut Picture) -> Result<Orientation,
         true => picture.map_to_rgb(2, |grey| [clipped(u16::from_be_bytes([grey[0], grey[1]])); 3]),
         false => picture.make_rgb(channels),
     }
+    if reader.info().exif_metadata.is_none() {
+        // The chunk may also follow the pixels. They are whole, so damage behind them does not matter.
+        reader.finish().ok();
+    }
     let exif = reader.info().exif_metadata.as_deref();
     Ok(exif.map_or_else(Orientation::default, Orientation::of_exif))
 }
