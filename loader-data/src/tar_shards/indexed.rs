@@ -87,8 +87,14 @@ impl<R: DeserializeOwned + Send + 'static> IndexedTar<R> {
         let is_wanted = |field: &str| decoding.is_wanted(field);
         let wanted = Wanted { is_wanted: &is_wanted, max_sample_bytes: self.shards.max_sample_bytes };
         let members = Members::part(&blob, start..end, decoding.fields.selected().is_some());
-        let sample = Samples::new(members).next(wanted);
+        let mut samples = Samples::new(members);
+        let sample = samples.next(wanted);
         let sample = sample.unwrap_or_else(|| Err(blob.error(start, DataProblem::Truncated)))?;
+        if samples.has_more() {
+            let reason =
+                "in it, a sample ends before its end in the archive; make the index again".to_owned();
+            return Err(blob.error(start, DataProblem::Malformed { format: "an index", reason }));
+        }
         decoding.row(sample, &blob.file().location, cx.rng())
     }
 }

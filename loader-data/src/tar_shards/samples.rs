@@ -54,6 +54,11 @@ impl Samples {
         self.members.position()
     }
 
+    /// True if the first member of another sample was found.
+    pub(super) fn has_more(&self) -> bool {
+        self.ahead.is_some()
+    }
+
     /// Reads the next sample. If an error concerns the archive and not only the sample, this returns `None`
     /// afterwards.
     pub(super) fn next(&mut self, wanted: Wanted<'_>) -> Option<Result<RawSample>> {

@@ -330,6 +330,30 @@ fn an_index_is_stored_beside_the_archive_and_made_again_for_another() {
     assert_ne!(fs::read(folder.path().join("a.tar.index")).unwrap(), stored);
 }
 
+#[test]
+fn an_index_of_other_samples_with_the_same_size_and_time_is_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.tar");
+    let write = |names: &[&str]| {
+        let mut archive = tar::Builder::new(Vec::new());
+        for name in names {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(1);
+            archive.append_data(&mut header, name, &b"1"[..]).unwrap();
+        }
+        write_old(&path, &archive.into_inner().unwrap());
+    };
+    let first = || {
+        let indexed = TarShards::open(&path).unwrap().index(IndexPlace::Beside).indexed().unwrap();
+        indexed.get(0, &mut SampleContext::new(0))
+    };
+    write(&["a.x", "a.y", "a.z", "b.x", "b.y"]);
+    first().unwrap();
+    write(&["a.x", "a.y", "b.x", "b.y", "b.z"]);
+    let error = first().unwrap_err();
+    assert!(error.to_string().contains("make the index again"), "{error:#}");
+}
+
 #[cfg(feature = "cloud")]
 #[test]
 fn archives_on_a_server_are_read_like_files() {
