@@ -81,12 +81,19 @@ impl ColumnType {
                 let number = match (trimmed.parse::<i64>(), trimmed.parse::<u64>()) {
                     (Ok(number), _) => Scalar::new(number),
                     (_, Ok(number)) => Scalar::new(number),
-                    _ => Scalar::new(trimmed.parse::<f64>().ok()?),
+                    _ => Scalar::new(float(trimmed)?),
                 };
                 number.convert(dtype).map(Value::from)
             }
         }
     }
+}
+
+/// Parses a float. Returns `None` for digits of a number that is too large for an `f64`, which parses as infinity.
+fn float(text: &str) -> Option<f64> {
+    let number = text.parse::<f64>().ok()?;
+    let is_too_large = number.is_infinite() && text.bytes().any(|byte| byte.is_ascii_digit());
+    (!is_too_large).then_some(number)
 }
 
 /// Finds the type of a column by its fields.
@@ -173,6 +180,8 @@ mod tests {
         let parse = |name: &str, text: &str| ColumnType::try_from(name.to_owned()).unwrap().parse(text);
         assert_eq!(parse("uint8", "255"), Some(255_u8.into()));
         assert_eq!((parse("uint8", "256"), parse("int64", "1.5")), (None, None));
+        assert_eq!((parse("float64", "1e400"), parse("float32", "1e39")), (None, None));
+        assert_eq!(parse("float32", "-inf"), Some(f32::NEG_INFINITY.into()));
         assert_eq!(parse("uint64", "18446744073709551615"), Some(u64::MAX.into()));
         assert_eq!(parse("float32", " 1 "), Some(1.0_f32.into()));
         assert_eq!((parse("bool", "1"), parse("str", " a ")), (None, Some(" a ".into())));

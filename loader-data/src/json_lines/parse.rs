@@ -59,6 +59,13 @@ mod tests {
     }
 
     #[test]
+    fn a_float_with_all_its_digits_is_read_exactly() {
+        let row: Vec<f64> =
+            parse(b"[0.058747562183483204, 5e-324, 1.7976931348623157e308]", &FieldOptions::new()).unwrap();
+        assert_eq!(row, [0.058747562183483204, 5e-324, f64::MAX]);
+    }
+
+    #[test]
     fn an_invalid_row_is_a_typed_error() {
         let all = FieldOptions::new();
         let problem = |line: &[u8]| parse::<Row>(line, &all).map(|row| row.n).unwrap_err();

@@ -5,7 +5,7 @@ use loader_core::{AnyTensor, Bool, DType};
 use super::{Scalar, Value, deserialize::stacked, value::Number};
 
 impl Scalar {
-    /// Converts the number to `dtype`. Returns `None` if `dtype` cannot hold it: an integer out of range, or
+    /// Converts the number to `dtype`. Returns `None` if `dtype` cannot hold it: a number out of range, or
     /// a float for an integer dtype. Floats are rounded to the nearest. Of the integers, [`Bool`] holds 0 and 1.
     pub fn convert(self, dtype: DType) -> Option<Self> {
         if self.dtype() == dtype { Some(self) } else { Self::from_number(self.number(), dtype) }
@@ -57,6 +57,11 @@ mod tests {
     fn a_number_that_does_not_fit_is_refused() {
         assert_eq!(Scalar::new(200i64).convert(DType::U8), Some(Scalar::new(200u8)));
         assert_eq!(Scalar::new(300i64).convert(DType::U8), None);
+        assert_eq!(Scalar::new(100_000i64).convert(DType::F16), None);
+        assert_eq!(Scalar::new(1e39f64).convert(DType::F32), None);
+        assert_eq!(Scalar::new(3.5e38f64).convert(DType::BF16), None);
+        assert_eq!(Scalar::new(f64::INFINITY).convert(DType::F32), Some(Scalar::new(f32::INFINITY)));
+        assert_eq!(Scalar::new(65_504i64).convert(DType::F16).map(|number| number.dtype()), Some(DType::F16));
         assert_eq!(Scalar::new(-1i8).convert(DType::U64), None);
         assert_eq!(Scalar::new(1.5f64).convert(DType::I64), None);
         assert_eq!(Scalar::new(3u16).convert(DType::F16), Some(Scalar::new(half::f16::from_f32(3.0))));

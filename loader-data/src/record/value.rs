@@ -192,6 +192,13 @@ pub(super) fn float(number: Number) -> f64 {
     }
 }
 
+/// Rounds a number to a float. Returns `None` if the number is finite and too large for the float.
+fn rounded<T: Copy + Into<f64>>(number: Number, to: fn(f64) -> T) -> Option<T> {
+    let number = float(number);
+    let rounded = to(number);
+    (rounded.into().is_finite() || !number.is_finite()).then_some(rounded)
+}
+
 numbers! {
     U8 u8: Int i128::from, integer;
     I8 i8: Int i128::from, integer;
@@ -201,9 +208,9 @@ numbers! {
     I32 i32: Int i128::from, integer;
     U64 u64: Int i128::from, integer;
     I64 i64: Int i128::from, integer;
-    F16 half::f16: Float f64::from, |number| Some(half::f16::from_f64(float(number)));
-    BF16 half::bf16: Float f64::from, |number| Some(half::bf16::from_f64(float(number)));
-    F32 f32: Float f64::from, |number| Some(float(number) as f32);
+    F16 half::f16: Float f64::from, |number| rounded(number, half::f16::from_f64);
+    BF16 half::bf16: Float f64::from, |number| rounded(number, half::bf16::from_f64);
+    F32 f32: Float f64::from, |number| rounded(number, |number| number as f32);
     F64 f64: Float f64::from, |number| Some(float(number));
     Bool Bool: Int |value| i128::from(value.get()), |number| match number {
         Number::Int(0) => Some(Bool::new(false)),
