@@ -193,6 +193,16 @@ pub enum Warning {
         /// Number of samples so far.
         loaded: u64,
     },
+    /// The epoch has ended, but errors that `next` has returned ended it, or shards of it, before all data was read. The
+    /// [state](crate::Iter::state) stays in the epoch. There is at most one such warning per iterator.
+    #[error(
+        "epoch {epoch} ended before all of its data was read, because of errors that were returned; a run that resumes \
+         from the state reads the rest, and a new epoch does not"
+    )]
+    EpochNotRead {
+        /// Number of the epoch.
+        epoch: u64,
+    },
     /// `pin_memory` is set, but memory could not be page-locked: some or all batches are loaded into ordinary
     /// memory. `build()` warns if there is no driver or device. The iterator warns, once per loader, if the
     /// driver refuses memory.

@@ -305,6 +305,11 @@ impl Coordinator {
         (!is_over).then(|| self.supply.position(&self.schedule))
     }
 
+    /// True if an error has left a part of the epoch for a resumed run.
+    pub(crate) fn has_rest(&self) -> bool {
+        self.supply.has_rest()
+    }
+
     /// Returns the number of batches that the sampler announced and the number that it has given, once they
     /// differ.
     pub(crate) fn miscount(&self) -> Option<(usize, u64)> {

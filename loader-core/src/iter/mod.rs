@@ -122,6 +122,15 @@ impl<B: Batch> Inner<B> {
         }
     }
 
+    /// True if an error has left a part of the epoch for a resumed run.
+    fn has_rest(&self) -> bool {
+        match self {
+            Self::Batches(iter) => iter.has_rest(),
+            Self::Shards(iter) => iter.has_rest(),
+            Self::Workers(iter) => iter.has_rest(),
+        }
+    }
+
     /// Returns what the workers have used in this epoch; nothing without workers.
     fn resource_use(&self) -> ResourceUse {
         match self {
@@ -436,6 +445,7 @@ impl<B: Batch> Iterator for Iter<B> {
             self.stats.next_ends(asked, Instant::now(), None);
             self.stats.set_ready(0, 0);
             if self.stopwatch.ended(asked) {
+                self.check_rest();
                 tracing_events::epoch_ended(|| self.report());
             }
             if let Some(trace) = &mut self.trace {
@@ -559,6 +569,13 @@ impl<B: Batch> Iter<B> {
         {
             let epoch = self.stopwatch.epoch();
             self.warn.warn(&Warning::WrongBatchCount { epoch, announced, given });
+        }
+    }
+
+    /// Warns if the epoch has ended before all of its data was read.
+    fn check_rest(&self) {
+        if self.inner.has_rest() && !self.has_all_steps() {
+            self.warn.warn(&Warning::EpochNotRead { epoch: self.stopwatch.epoch() });
         }
     }
 

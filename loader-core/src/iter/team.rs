@@ -91,6 +91,8 @@ impl Decoding {
 pub(super) struct Summary {
     /// The user's position in the epoch; `None` at the end.
     pub(super) position: Option<Position>,
+    /// True if an error has left a part of the epoch for a resumed run.
+    pub(super) has_rest: bool,
     /// The number of batches that the sampler announced and the number that it has yielded, if they differ.
     pub(super) miscount: Option<(usize, u64)>,
     pub(super) pids: Vec<u32>,
@@ -337,6 +339,7 @@ impl Team {
         let (times, workers) = self.measured();
         Summary {
             position: self.coordinator.position(),
+            has_rest: self.coordinator.has_rest(),
             miscount: self.coordinator.miscount(),
             pids: self.pool.pids(),
             workers,

@@ -176,6 +176,11 @@ impl<B> WorkerIter<B> {
         self.team.as_ref().map_or_else(|| self.summary.position.clone(), |team| team.coordinator.position())
     }
 
+    /// True if an error has left a part of the epoch for a resumed run.
+    pub(super) fn has_rest(&self) -> bool {
+        self.team.as_ref().map_or(self.summary.has_rest, |team| team.coordinator.has_rest())
+    }
+
     pub(super) fn pids(&self) -> Vec<u32> {
         self.team.as_ref().map_or_else(|| self.summary.pids.clone(), |team| team.pool.pids())
     }

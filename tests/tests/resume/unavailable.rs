@@ -1,8 +1,8 @@
 //! Datasets that cannot be opened for a while: the position in the epoch is kept.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::mpsc};
 
-use loader_core::{Error, InterleaveDataset, collate::Batch, prelude::*};
+use loader_core::{Error, InterleaveDataset, Warning, collate::Batch, prelude::*};
 use loader_tests::{Watchdog, ways::all};
 use serde::{Deserialize, Serialize};
 
@@ -138,6 +138,31 @@ fn a_batch_that_is_read_again_takes_one_step() {
         let mut batches = loader.resume(&state).unwrap();
         assert_eq!(batches.by_ref().filter(Result::is_ok).count(), 10, "{workers} workers");
         assert_eq!(batches.state().epoch(), 1);
+    }
+}
+
+#[test]
+fn an_epoch_that_was_cut_short_gives_one_warning() {
+    let _watchdog = Watchdog::start();
+    let folder = tempfile::tempdir().unwrap();
+    let outage = folder.path().join("outage");
+    for workers in [0, 2] {
+        let (sender, warnings) = mpsc::channel();
+        let dataset = Unavailable { outage: outage.clone(), in_setup: false };
+        let builder = DataLoader::stream(dataset).shards(1).batch_size(10).num_workers(workers);
+        let builder = builder.on_warning(move |warning| sender.send(warning.clone()).unwrap());
+        let loader = builder.build().unwrap();
+        std::fs::write(&outage, "").unwrap();
+        let mut batches = loader.iter().unwrap();
+        assert!(batches.next().unwrap().is_err());
+        assert_eq!(warnings.try_recv().ok(), None, "the epoch has not ended yet");
+        assert!(batches.next().is_none() && batches.next().is_none());
+        let expected = Warning::EpochNotRead { epoch: 0 };
+        assert_eq!(warnings.try_iter().collect::<Vec<_>>(), [expected], "{workers} workers");
+        std::fs::remove_file(&outage).unwrap();
+        let mut rest = loader.resume(&batches.state()).unwrap();
+        assert!(rest.by_ref().all(|batch| batch.is_ok()));
+        assert_eq!((rest.state().epoch(), warnings.try_recv().ok()), (1, None), "{workers} workers");
     }
 }
 

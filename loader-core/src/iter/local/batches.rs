@@ -120,6 +120,11 @@ impl<B> LocalBatches<B> {
         (!self.plan.is_over()).then(|| self.plan.position(self.plan.next_number(), ahead()))
     }
 
+    /// True if the sampler has panicked.
+    pub(in super::super) fn has_rest(&self) -> bool {
+        self.plan.has_failed()
+    }
+
     pub(in super::super) fn profile(&self) -> ProfileArea<'_> {
         self.profile.area()
     }

@@ -188,6 +188,11 @@ impl<B> LocalShards<B> {
             self.upcoming.is_none() && !self.open.contains(&true) && !self.shards.has_unread_shard();
         (!is_over).then(|| Position::Shards(self.shards.write()))
     }
+
+    /// True if an error has ended a shard before its end.
+    pub(in super::super) fn has_rest(&self) -> bool {
+        self.shards.has_unread_shard()
+    }
 }
 
 impl<O: OpenShard, C> fmt::Debug for StreamSource<O, C> {
