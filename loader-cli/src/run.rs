@@ -179,6 +179,9 @@ impl Run<'_> {
 
     /// Loads the rest of an epoch from `state` on. Returns the state behind it, or where `--stop-after` ended
     /// it.
+    ///
+    /// # Errors
+    /// [`Stop::EpochNotRead`] if errors have cut the epoch short, and the state of the run is saved.
     fn load_epoch<B: Batch>(&mut self, loader: &DataLoader<B>, state: &State) -> Result<State, Stop> {
         let mut batches = loader.resume(state).map_err(|error| self.refused(error))?;
         let epoch = batches.epoch();
@@ -227,11 +230,15 @@ impl Run<'_> {
         self.restarts += report.restarts;
         self.reporter.epoch_ended(&report, digest.as_ref())?;
         page::note_epoch(report);
-        if !is_whole {
-            self.end()?;
-            return Err(Stop::EpochNotRead { epoch, is_saved: self.saver.is_some() });
+        match (is_whole, &self.saver) {
+            (true, _) => Ok(state),
+            (false, Some(_)) => {
+                self.end()?;
+                Err(Stop::EpochNotRead { epoch })
+            }
+            // Nobody can resume from this epoch, and its errors were reported.
+            (false, None) => Ok(loader.state()),
         }
-        Ok(state)
     }
 
     fn begin_epoch<B: Batch>(

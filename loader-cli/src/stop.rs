@@ -43,11 +43,9 @@ pub(crate) enum Stop {
     },
     /// The files of `--resume` are not those of all ranks of a run.
     StatesNotMerged(MergeError),
-    /// Errors have ended shards of this epoch before their ends.
+    /// Errors have ended shards of this epoch before their ends. The state of the run is saved.
     EpochNotRead {
         epoch: u64,
-        /// True if the state of the run is saved.
-        is_saved: bool,
     },
     /// `loader tune` could not compare settings in this time.
     TooLittleTime(Duration),
@@ -154,15 +152,13 @@ impl Stop {
             Self::FileNotWritten { path, error } => {
                 ("OutputFailed", format!("`{}` cannot be written: {error}", path.display()))
             }
-            Self::EpochNotRead { epoch, is_saved } => {
-                let advice = match is_saved {
-                    true => "once the cause is gone, --resume reads the rest",
-                    false => "use --save-state, so that --resume can read the rest once the cause is gone",
-                };
-                let message =
-                    format!("errors have ended shards before all data of epoch {epoch} was read; {advice}");
-                ("EpochNotRead", message)
-            }
+            Self::EpochNotRead { epoch } => (
+                "EpochNotRead",
+                format!(
+                    "errors have ended shards before all data of epoch {epoch} was read; once the cause is gone, \
+                     --resume reads the rest"
+                ),
+            ),
             Self::TooLittleTime(time) => (
                 "TooLittleTime",
                 format!(

@@ -24,3 +24,5 @@ mod same_digest;
 mod support;
 mod terminal;
 mod tune;
+#[cfg(feature = "formats")]
+mod unread;
