@@ -102,3 +102,26 @@ fn a_run_that_stops_with_a_failed_batch_fails() {
     rest.assert_status(0);
     assert_eq!(samples(&rest)[0], json!(1 + 8));
 }
+
+/// Rank 1 reads the second file, and stays in its epoch. Rank 0 goes on.
+#[test]
+fn ranks_in_different_epochs_resume_each_from_its_own_state() {
+    let stream = Stream::new();
+    let states = stream.path("rank-{rank}.json");
+    let run_rank = |rank: &str, arguments: &[&str]| {
+        let ranks = ["--rank", rank, "--world-size", "2", "--shards", "1"];
+        stream.run(&[&ranks[..], arguments].concat())
+    };
+    run_rank("0", &["--save-state", &states, "--stop-after", "12"]).assert_status(0);
+    let ended = run_rank("1", &[&LIMITED[..], &["--save-state", &states]].concat());
+    assert_eq!(errors(&ended), ["BatchGivenUp", "EpochNotRead"], "{}", ended.stdout);
+    let files = [stream.path("rank-0.json"), stream.path("rank-1.json")];
+    assert_eq!(files.each_ref().map(|file| epoch_of(file)), [json!(1), json!(0)]);
+    let merged = stream.run(&["--shards", "2", "--resume", &files[0], &files[1]]);
+    merged.assert_status(2);
+    assert_eq!(errors(&merged), ["StatesNotMerged"], "{}", merged.stdout);
+    let advice = "resume each rank with its own state, and with the same number of ranks";
+    assert!(merged.stderr.contains(advice), "{}", merged.stderr);
+    assert_eq!(samples(&run_rank("0", &["--resume", &states])), [json!(40 - 2 * 4)]);
+    assert_eq!(samples(&run_rank("1", &["--resume", &states])), [json!(1 + 8), json!(BEFORE + 1 + 8)]);
+}

@@ -83,7 +83,8 @@ pub enum MergeError {
     /// The states are not of the same run, or not of the same epoch.
     #[error(
         "the states are not of one run: the {part} of rank {rank} is {found}, that of rank {first_rank} is {expected}; \
-         give states that all ranks saved at about the same time"
+         {}",
+        advice(part)
     )]
     Mismatch {
         /// What differs, such as "seed" or "epoch".
@@ -130,6 +131,9 @@ pub enum MergeError {
         sampler: String,
     },
 }
+
+/// The part in which the states of ranks differ that are not in the same epoch.
+const EPOCH: &str = "epoch";
 
 /// The states of all ranks of a run, and the epoch that they are in.
 struct RankStates {
@@ -306,7 +310,7 @@ impl RankStates {
         let current = ranks.states.iter().find(|state| state.epoch == epoch).unwrap_or(&first);
         for (rank, state) in ranks.states.iter().enumerate() {
             if !(state.epoch == epoch || ranks.is_done(rank)) {
-                current.must_equal("epoch", state, |state| state.epoch)?;
+                current.must_equal(EPOCH, state, |state| state.epoch)?;
             }
         }
         let has_other_origin = |state: &&State| {
@@ -401,6 +405,17 @@ impl RankStates {
         let ranks = (0..).zip(&self.states).map(ranges).collect();
         Taken::add(&mut layers, ranks);
         layers
+    }
+}
+
+/// Returns what the user can do about states that differ in `part`.
+fn advice(part: &str) -> &'static str {
+    match part {
+        EPOCH => {
+            "give states that all ranks saved in one epoch; if errors have cut the epoch of a rank short, resume each \
+             rank with its own state, and with the same number of ranks"
+        }
+        _ => "give states that all ranks saved at about the same time",
     }
 }
 

@@ -236,7 +236,12 @@ fn states_that_do_not_belong_together_are_refused_by_rank_and_part() {
         ),
         (&|states| states[2].seed = 8, &format!("{different} seed of rank 2 is 8, that of rank 0 is 7;")),
         (&|states| states[2].epoch = 5, &format!("{different} epoch of rank 2 is 5, that of rank 0 is 0;")),
-        (&|states| states[1].epoch = 1, &format!("{different} epoch of rank 1 is 1, that of rank 0 is 0;")),
+        (
+            &|states| states[1].epoch = 1,
+            &format!(
+                "{different} epoch of rank 1 is 1, that of rank 0 is 0; give states that all ranks saved in one epoch;"
+            ),
+        ),
         (
             &|states| states[1].share.world_size = 2,
             &format!("{different} world_size of rank 1 is 2, that of rank 0 is 3;"),
