@@ -311,7 +311,8 @@ pub enum Error {
         deaths: u32,
     },
     /// A batch has repeatedly ended its workers and is given up. This batch is lost, and the iterator goes
-    /// on; for an iterable dataset, the batch's shard ends.
+    /// on; for an iterable dataset, the batch's shard ends for this epoch, and a run that resumes from the state begins
+    /// the shard with this batch. If the cause is still there, that run returns the same error.
     #[error("{}", given_up(*.batch, .indices, *.deaths, .exit, .doing))]
     BatchGivenUp {
         /// Number of the batch in its epoch.
@@ -558,8 +559,9 @@ fn exited(exit: &WorkerExit, doing: &WorkerActivity, batches: &[u64], deaths: u3
 fn given_up(batch: u64, indices: &[usize], deaths: u32, exit: &WorkerExit, doing: &WorkerActivity) -> String {
     let mut text = ended(exit, doing);
     text.push_str(&format!("; batch {batch} has ended {deaths} workers and is given up"));
-    if !indices.is_empty() {
-        text.push_str(&format!(": samples {}", listed(indices)));
+    match indices.is_empty() {
+        true => text.push_str(", with the rest of its shard for this epoch"),
+        false => text.push_str(&format!(": samples {}", listed(indices))),
     }
     text + exit.advice()
 }

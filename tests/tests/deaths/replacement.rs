@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use loader_core::{Error, ExitStatus, Iter, Warning, WorkerState, prelude::*};
+use loader_core::{Error, ExitStatus, Iter, OnBadSample, Warning, WorkerState, prelude::*};
 use loader_tests::{
     alone::alone,
     datasets::{Fault, Flaky, put_tokens},
@@ -156,6 +156,42 @@ fn a_shard_ends_with_the_batch_that_is_given_up() {
         rest.sort_unstable();
         assert!(rest.into_iter().eq((0..200).filter(is_lost)));
         drop((batches, loader, folder));
+        before.assert_nothing_left();
+    });
+}
+
+/// A loop that resumes as long as the state stays in the epoch would not end, but each of its passes does.
+#[test]
+fn a_batch_that_always_ends_its_workers_is_given_up_in_each_pass() {
+    alone(|| {
+        let before = Before::take();
+        let folder = tempfile::tempdir().unwrap();
+        put_tokens(folder.path(), &[(41, 100)]);
+        let builder = DataLoader::stream(flaky(folder.path(), Fault::Abort)).shards(4).batch_size(4);
+        // A sample of a stream cannot be left out.
+        let builder = builder.num_workers(2).on_bad_sample(OnBadSample::Skip);
+        let (builder, warnings) = with_warnings(builder);
+        let loader = builder.build().unwrap();
+        let load = |mut batches: Iter<Tensor<u64>>| {
+            let outcomes: Vec<_> = batches.by_ref().collect();
+            let errors: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).collect();
+            let [Error::BatchGivenUp { deaths: 2, doing, .. }] = errors[..] else { panic!("{errors:?}") };
+            assert_eq!(doing.index, 10);
+            let text = errors[0].to_string();
+            assert!(text.contains("is given up, with the rest of its shard for this epoch"), "{text}");
+            let not_read = warnings.try_iter().filter(|one| matches!(one, Warning::EpochNotRead { .. }));
+            assert_eq!(not_read.count(), 1);
+            let good = outcomes.iter().flatten().map(|batch| batch.as_slice().len()).sum::<usize>();
+            (good, batches.state())
+        };
+        // Of the 50 samples of the second shard, two batches of four come before the one with 41.
+        let good = 200 - 50 + 8;
+        let (first, state) = load(loader.iter().unwrap());
+        let (again, resumed) = load(loader.resume(&state).unwrap());
+        assert_eq!((first, again, state.epoch(), resumed.epoch()), (good, 0, 0, 0));
+        let (next, state) = load(loader.iter().unwrap());
+        assert_eq!((next, state.epoch()), (good, 1));
+        drop((loader, folder));
         before.assert_nothing_left();
     });
 }
