@@ -321,7 +321,8 @@ impl Worker<'_> {
 
     /// Returns the bytes that this process has allocated if they exceed the limit.
     fn oversize(&self) -> Option<u64> {
-        self.session.memory_limit.filter(|limit| limit.is_exceeded_by(self.allocated)).map(|_| self.allocated)
+        let limit = self.session.memory_limit.as_ref()?;
+        limit.is_exceeded_by(self.allocated).then_some(self.allocated)
     }
 
     fn is_held(&self, lease: Lease) -> bool {
@@ -334,7 +335,7 @@ impl Worker<'_> {
         if busy >= LONG_BATCH || self.batches.is_multiple_of(MEASURE_INTERVAL) {
             let faults = getrusage(UsageWho::RUSAGE_SELF).map_or(0, |usage| usage.minor_page_faults());
             self.line().set_page_faults(u64::try_from(faults).unwrap_or(0));
-            if let Some(limit) = self.session.memory_limit {
+            if let Some(limit) = &mut self.session.memory_limit {
                 self.allocated = limit.allocated();
             }
         }

@@ -9,10 +9,11 @@ const HARD_LIMIT_FACTOR: u64 = 2;
 
 /// The limit of the memory that this process allocates from now on. A worker that a template has forked shares the
 /// template's memory with it, and did not allocate that.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct MemoryLimit {
     limit: u64,
-    /// Private memory in bytes when the limit was set.
+    /// The part of the private memory, in bytes, that this process had when the limit was set. It is not more than the
+    /// private memory has been at any measurement since then, because what was freed is no longer a part of it. Swapped memory counts as freed.
     before: u64,
 }
 
@@ -29,16 +30,46 @@ impl MemoryLimit {
             // If this fails, the check after each batch remains.
             let _ = setrlimit(Resource::RLIMIT_DATA, hard.min(soft), hard.min(max));
         }
-        Self { limit, before: process::private_memory(this).unwrap_or(0) }
+        Self::beside_present(limit)
+    }
+
+    /// Returns the limit without a hard limit. The present private memory does not count towards it.
+    fn beside_present(limit: u64) -> Self {
+        Self { limit, before: process::private_memory(std::process::id()).unwrap_or(0) }
     }
 
     /// Returns the bytes that this process has allocated since the limit was set.
-    pub(crate) fn allocated(self) -> u64 {
-        process::private_memory(std::process::id()).unwrap_or(0).saturating_sub(self.before)
+    pub(crate) fn allocated(&mut self) -> u64 {
+        let Some(now) = process::private_memory(std::process::id()) else { return 0 };
+        self.before = self.before.min(now);
+        now - self.before
     }
 
     /// True if `bytes` exceeds the limit.
-    pub(crate) fn is_exceeded_by(self, bytes: u64) -> bool {
+    pub(crate) fn is_exceeded_by(&self, bytes: u64) -> bool {
         bytes > self.limit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An allocation of this size has pages of its own, which go back to the system when it is freed.
+    const LARGE: usize = 64 << 20;
+
+    #[test]
+    fn memory_that_was_freed_does_not_count_for_what_is_allocated_later() {
+        let present = vec![1_u8; LARGE];
+        let mut limit = MemoryLimit::beside_present(LARGE as u64 / 2);
+        // Other tests may use a few megabytes meanwhile.
+        let before = limit.allocated();
+        assert!(!limit.is_exceeded_by(before), "{before} bytes");
+        drop(present);
+        let freed = limit.allocated();
+        assert!(!limit.is_exceeded_by(freed), "{freed} bytes");
+        let later = vec![1_u8; LARGE];
+        let allocated = limit.allocated();
+        assert!(limit.is_exceeded_by(allocated), "{allocated} of {} bytes", later.len());
     }
 }
