@@ -202,7 +202,7 @@ fn metrics(stats: &LoaderStats) -> String {
 struct Text(String);
 
 impl Text {
-    /// Writes what is known of each worker of the current pool.
+    /// Writes what is known of each worker of the newest iterator.
     fn workers(&mut self, stats: &LoaderStats) {
         let of_each = |value: fn(&WorkerStats) -> f64| {
             let workers = stats.workers.iter().enumerate();
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn statistics_are_served_until_the_server_is_dropped() {
         let stats = Arc::new(SharedStats::default());
-        stats.epoch_begins();
+        drop(stats.epoch_begins());
         let asked = Instant::now();
         stats.next_begins(asked);
         let batch =

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Statistics of a loader from [`DataLoader::stats`](crate::DataLoader::stats): since `build()`, over all epochs and
-/// iterators, except `workers` and `times`, which begin with the workers that were started last.
+/// iterators, except `workers` and `times`, which begin with the workers of the newest iterator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LoaderStats {
@@ -40,12 +40,13 @@ pub struct LoaderStats {
     pub restarts: u64,
     /// Number of samples that were skipped or replaced.
     pub bad_samples: u64,
-    /// Number of batches that were ready when an iterator [counted](crate::ReadyBatches) them last.
+    /// Number of batches that were ready when each iterator [counted](crate::ReadyBatches) them last. If several
+    /// iterators load at a time, their sum.
     pub ready_batches: u64,
-    /// Bytes of shared memory that were allocated for batches then.
+    /// Bytes of shared memory that were allocated for the batches of all iterators then.
     pub shared_memory_bytes: u64,
-    /// Statistics of each worker of the last pool, by its number, with workers that are parked; empty without workers,
-    /// and after the pool has ended.
+    /// Statistics of each worker of the pool of the newest iterator that loads, or that loaded last, by its number, with
+    /// workers that are parked; empty without workers, and after the pool has ended.
     pub workers: Vec<WorkerStats>,
     /// What these workers have measured since the pool was started. `slowest` has only samples of the epoch that they
     /// load. Without values if `workers` is empty.
@@ -104,10 +105,27 @@ pub(crate) struct SharedStats {
     shown_waiting: AtomicU64,
     restarts: AtomicU64,
     bad_samples: AtomicU64,
+    /// The iterators that load.
+    iterators: Mutex<Vec<Weak<IterStats>>>,
+    workers: Mutex<PublishedWorkers>,
+}
+
+/// What the statistics say of one iterator until its epoch ends or it is dropped. All accesses are relaxed, because no
+/// other memory depends on a value.
+#[derive(Debug, Default)]
+pub(crate) struct IterStats {
+    /// Number of epochs that were begun before this one.
+    number: u64,
     ready_batches: AtomicU64,
     shared_memory_bytes: AtomicU64,
-    /// The workers whose iterator counted its ready batches last.
-    workers: Mutex<PublishedWorkers>,
+}
+
+impl IterStats {
+    /// Stores the number of ready batches, and the bytes of shared memory that the loader has for batches.
+    pub(crate) fn set_ready(&self, batches: u64, shared_memory_bytes: u64) {
+        self.ready_batches.store(batches, Ordering::Relaxed);
+        self.shared_memory_bytes.store(shared_memory_bytes, Ordering::Relaxed);
+    }
 }
 
 impl Default for SharedStats {
@@ -124,8 +142,7 @@ impl Default for SharedStats {
             shown_waiting: AtomicU64::new(0),
             restarts: AtomicU64::new(0),
             bad_samples: AtomicU64::new(0),
-            ready_batches: AtomicU64::new(0),
-            shared_memory_bytes: AtomicU64::new(0),
+            iterators: Mutex::default(),
             workers: Mutex::default(),
         }
     }
@@ -135,6 +152,7 @@ impl SharedStats {
     pub(crate) fn read(&self) -> LoaderStats {
         let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
         let (workers, times) = self.workers.lock().unwrap_or_else(PoisonError::into_inner).clone().read();
+        let iterators: Vec<_> = self.iterators().iter().filter_map(Weak::upgrade).collect();
         LoaderStats {
             epochs: load(&self.epochs),
             batches: load(&self.batches),
@@ -144,8 +162,13 @@ impl SharedStats {
             waiting: Duration::from_nanos(self.waiting()),
             restarts: load(&self.restarts),
             bad_samples: load(&self.bad_samples),
-            ready_batches: load(&self.ready_batches),
-            shared_memory_bytes: load(&self.shared_memory_bytes),
+            ready_batches: iterators.iter().map(|iterator| load(&iterator.ready_batches)).sum(),
+            // The iterators of a loader share its memory, so each of them has stored the bytes of all.
+            shared_memory_bytes: iterators
+                .iter()
+                .map(|iterator| load(&iterator.shared_memory_bytes))
+                .max()
+                .unwrap_or(0),
             workers,
             times,
         }
@@ -177,14 +200,34 @@ impl SharedStats {
         })
     }
 
-    pub(crate) fn epoch_begins(&self) {
-        add(&self.epochs, 1);
+    /// Notes that an iterator begins. The statistics have its values until the returned ones are dropped.
+    pub(crate) fn epoch_begins(&self) -> Arc<IterStats> {
+        let number = self.epochs.fetch_add(1, Ordering::Relaxed);
+        let iterator = Arc::new(IterStats { number, ..IterStats::default() });
+        let mut iterators = self.iterators();
+        iterators.retain(|other| other.strong_count() > 0);
+        iterators.push(Arc::downgrade(&iterator));
+        iterator
     }
 
-    /// Notes the first `count` workers of `page`, which load `epoch`.
-    pub(crate) fn set_workers(&self, page: &Arc<ControlPage>, count: usize, epoch: u64) {
-        let workers = PublishedWorkers { page: Arc::downgrade(page), count, epoch };
-        *self.workers.lock().unwrap_or_else(PoisonError::into_inner) = workers;
+    fn iterators(&self) -> MutexGuard<'_, Vec<Weak<IterStats>>> {
+        self.iterators.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes the first `count` workers of `page`, with which `iterator` loads `epoch`, unless a newer iterator that still
+    /// loads has noted its workers.
+    pub(crate) fn set_workers(
+        &self,
+        iterator: &Arc<IterStats>,
+        page: &Arc<ControlPage>,
+        count: usize,
+        epoch: u64,
+    ) {
+        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        if workers.iterator.upgrade().is_none_or(|current| current.number <= iterator.number) {
+            let iterator = Arc::downgrade(iterator);
+            *workers = PublishedWorkers { iterator, page: Arc::downgrade(page), count, epoch };
+        }
     }
 
     /// Notes that the program calls `next` at `asked`.
@@ -209,12 +252,6 @@ impl SharedStats {
         }
     }
 
-    /// Stores the number of ready batches, and the bytes of shared memory for batches.
-    pub(crate) fn set_ready(&self, batches: u64, shared_memory_bytes: u64) {
-        self.ready_batches.store(batches, Ordering::Relaxed);
-        self.shared_memory_bytes.store(shared_memory_bytes, Ordering::Relaxed);
-    }
-
     fn nanos_at(&self, instant: Instant) -> u64 {
         nanos(instant.saturating_duration_since(self.built))
     }
@@ -223,6 +260,7 @@ impl SharedStats {
 /// Workers of an iterator, whose areas on the control page are reserved.
 #[derive(Debug, Clone, Default)]
 struct PublishedWorkers {
+    iterator: Weak<IterStats>,
     page: Weak<ControlPage>,
     count: usize,
     /// Number of the epoch that they load.
@@ -251,4 +289,35 @@ impl WorkerStats {
 
 fn add(counter: &AtomicU64, more: u64) {
     counter.fetch_add(more, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns a page of workers that have their areas.
+    fn page(workers: usize) -> Arc<ControlPage> {
+        let (page, fd) = ControlPage::create(workers).unwrap();
+        (0..workers).for_each(|worker| ControlPage::reserve_area(&fd, workers, worker).unwrap());
+        Arc::new(page)
+    }
+
+    #[test]
+    fn the_workers_are_those_of_the_newest_iterator_that_loads() {
+        let stats = SharedStats::default();
+        let pages = [1, 2].map(page);
+        let shown = || stats.read().workers.len();
+        let (older, newer) = (stats.epoch_begins(), stats.epoch_begins());
+        stats.set_workers(&older, &pages[0], 1, 0);
+        stats.set_workers(&newer, &pages[1], 2, 1);
+        assert_eq!(shown(), 2);
+        stats.set_workers(&older, &pages[0], 1, 0);
+        assert_eq!(shown(), 2, "the newer one still loads");
+        drop(newer);
+        assert_eq!(shown(), 2, "persistent workers wait for the next epoch");
+        stats.set_workers(&older, &pages[0], 1, 0);
+        assert_eq!(shown(), 1);
+        drop((older, pages));
+        assert_eq!(shown(), 0);
+    }
 }

@@ -28,7 +28,7 @@ use crate::{
     report::{BadSample, EpochReport, Stopwatch},
     sample_digest::SampleDigest,
     state::{Origin, Position, ResumedFrom, State},
-    stats::SharedStats,
+    stats::{IterStats, SharedStats},
     trace::IterTrace,
     tracing_events,
     warning::{Warn, Warning},
@@ -82,6 +82,8 @@ pub struct Iter<B> {
     /// Declared after `inner`, so it is dropped after `inner`, which collects its last spans when it is dropped.
     trace: Option<IterTrace>,
     stats: Arc<SharedStats>,
+    /// What the loader's statistics say of this iterator, until the end of the epoch.
+    own_stats: Arc<IterStats>,
     fill: FillOf<B>,
 }
 
@@ -178,6 +180,7 @@ impl<B: Batch> Iter<B> {
             wait_for_room: None,
             trace: None,
             stats: Arc::default(),
+            own_stats: Arc::default(),
             fill: |_| None,
         }
     }
@@ -196,10 +199,10 @@ impl<B: Batch> Iter<B> {
         }
         .map(|pass| pass.of_iterator(self.warn.clone()));
         self.stats = Arc::clone(stats);
-        stats.epoch_begins();
+        self.own_stats = stats.epoch_begins();
         tracing_events::epoch_began(self.epoch(), self.num_workers());
         if let Inner::Workers(iter) = &self.inner {
-            iter.publish_to(stats);
+            iter.publish_to(stats, &self.own_stats);
         }
         self
     }
@@ -443,7 +446,7 @@ impl<B: Batch> Iterator for Iter<B> {
         self.check_batch_count();
         let Some((info, batch)) = step.or_else(|| self.too_short().map(|error| (None, Err(error)))) else {
             self.stats.next_ends(asked, Instant::now(), None);
-            self.stats.set_ready(0, 0);
+            self.own_stats = Arc::default();
             if self.stopwatch.ended(asked) {
                 self.check_rest();
                 tracing_events::epoch_ended(|| self.report());
@@ -464,8 +467,8 @@ impl<B: Batch> Iterator for Iter<B> {
             && let Some(ready) = iter.ready(self.stopwatch.batches())
         {
             self.stopwatch.note_ready(now, ready);
-            self.stats.set_ready(ready, iter.shared_memory_bytes());
-            iter.publish_to(&self.stats);
+            self.own_stats.set_ready(ready, iter.shared_memory_bytes());
+            iter.publish_to(&self.stats, &self.own_stats);
         }
         if info.as_ref().is_some_and(|info| info.shard.is_some()) {
             self.check_length();

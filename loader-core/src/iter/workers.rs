@@ -3,6 +3,7 @@
 use std::{
     io,
     marker::PhantomData,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -28,7 +29,7 @@ use crate::{
     load_times::LoadTimes,
     report::WorkerReport,
     state::Position,
-    stats::SharedStats,
+    stats::{IterStats, SharedStats},
     trace::PassTracer,
     tuner::TuningDecision,
 };
@@ -211,9 +212,9 @@ impl<B> WorkerIter<B> {
     }
 
     /// Makes the state of the workers readable through the loader's statistics.
-    pub(super) fn publish_to(&self, stats: &SharedStats) {
+    pub(super) fn publish_to(&self, stats: &SharedStats, own: &Arc<IterStats>) {
         if let Some(team) = &self.team {
-            team.pool.publish_to(stats, team.coordinator.epoch());
+            team.pool.publish_to(stats, own, team.coordinator.epoch());
         }
     }
 

@@ -36,7 +36,11 @@ use loader_ipc::{
 };
 use nix::sys::signal::Signal;
 
-use crate::{error::Error, stats::SharedStats, warning::Warn};
+use crate::{
+    error::Error,
+    stats::{IterStats, SharedStats},
+    warning::Warn,
+};
 
 pub(crate) use program::Program;
 use reaper::Reaper;
@@ -110,8 +114,8 @@ impl Pool {
     }
 
     /// Makes the state of the workers, which load `epoch`, readable through the loader's statistics.
-    pub(crate) fn publish_to(&self, stats: &SharedStats, epoch: u64) {
-        stats.set_workers(&self.control, self.workers.len(), epoch);
+    pub(crate) fn publish_to(&self, stats: &SharedStats, own: &Arc<IterStats>, epoch: u64) {
+        stats.set_workers(own, &self.control, self.workers.len(), epoch);
     }
 
     /// Returns what the worker has measured.

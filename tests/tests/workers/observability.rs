@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use loader_core::{Builder, Error, LoadTimes, Phase, kind::MapStyle, prelude::*};
+use loader_core::{Builder, Error, Iter, LoadTimes, Phase, kind::MapStyle, prelude::*};
 use loader_tests::{Watchdog, alone::alone, processes};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
@@ -161,6 +161,32 @@ fn any_thread_can_read_the_statistics_and_the_metrics() {
     assert!(times.count >= 1 && times.p50 >= TICK, "{times:?}");
     assert!(stats.workers.iter().map(|worker| worker.phases.read).sum::<Duration>() >= TICK, "{stats:?}");
     assert!(!stats.times.slowest.is_empty());
+}
+
+/// Takes batches until `least` batches are ready, of all iterators.
+fn wait_until_ready(loader: &DataLoader<Tensor<u64>>, batches: &mut Iter<Tensor<u64>>, least: u64) {
+    while loader.stats().ready_batches < least {
+        // The call counts the batches that are loaded meanwhile.
+        sleep(50 * TICK);
+        batches.next().expect("there are enough batches").unwrap();
+    }
+}
+
+#[test]
+fn the_statistics_have_all_iterators_that_load() {
+    let _watchdog = Watchdog::start();
+    let numbers = TensorDataset::new(Tensor::from_vec((0..10_000u64).collect(), [10_000]).unwrap()).unwrap();
+    let loader = DataLoader::builder(numbers).batch_size(2).num_workers(1).build().unwrap();
+    let (mut first, mut second) = (loader.iter().unwrap(), loader.iter().unwrap());
+    wait_until_ready(&loader, &mut first, 1);
+    let of_first = loader.stats().ready_batches;
+    wait_until_ready(&loader, &mut second, of_first + 1);
+    assert!(second.by_ref().all(|batch| batch.is_ok()));
+    let stats = loader.stats();
+    assert_eq!(stats.ready_batches, of_first, "those of the iterator that still loads");
+    assert!(stats.shared_memory_bytes > 0, "{stats:?}");
+    drop(first);
+    assert_eq!((loader.stats().ready_batches, loader.stats().shared_memory_bytes), (0, 0));
 }
 
 #[test]
