@@ -22,6 +22,7 @@ use nix::{
 use crate::{
     error::Error,
     load_times::Percentiles,
+    pack::Fill,
     stats::{LoaderStats, SharedStats, WorkerStats},
 };
 
@@ -184,6 +185,11 @@ fn metrics(stats: &LoaderStats) -> String {
     text.counter("samples", "Samples returned.", stats.samples as f64);
     let help = "Bytes of shared memory that the returned batches took.";
     text.counter("batch_bytes", help, stats.bytes as f64);
+    if let Some(Fill { tokens, capacity }) = stats.fill {
+        text.counter("tokens", "Tokens of the returned batches without padding.", tokens as f64);
+        let help = "Tokens of the returned batches with padding.";
+        text.counter("tokens_with_padding", help, capacity as f64);
+    }
     text.counter("errors", "Errors returned.", stats.errors as f64);
     let help = "Time that the program has waited for batches.";
     text.counter("wait_seconds", help, stats.waiting.as_secs_f64());
@@ -287,13 +293,21 @@ mod tests {
         let batch =
             BatchInfo { bytes: 512, ..BatchInfo::of_indices(0, (0..64).collect(), 0, Some(0), Vec::new()) };
         stats.next_ends(asked, asked + Duration::from_millis(1500), Some(Some(&batch)));
+        stats.add_fill(Fill { tokens: 30, capacity: 40 });
+        stats.add_fill(Fill { tokens: 9, capacity: 10 });
         let any = "127.0.0.1:0".parse().unwrap();
         let server = MetricsServer::start(any, Arc::clone(&stats)).unwrap();
         let address = server.address();
         let answer = ask(address, "GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
-        let lines =
-            ["batches_total 1", "samples_total 64", "batch_bytes_total 512", "wait_seconds_total 1.5"];
+        let lines = [
+            "batches_total 1",
+            "samples_total 64",
+            "batch_bytes_total 512",
+            "tokens_total 39",
+            "tokens_with_padding_total 50",
+            "wait_seconds_total 1.5",
+        ];
         for line in lines.map(|line| format!("loader_{line}")) {
             assert!(answer.lines().any(|found| found == line), "no {line} in {answer}");
         }

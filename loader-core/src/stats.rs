@@ -16,6 +16,7 @@ use loader_ipc::{
 use crate::{
     batch_info::BatchInfo,
     load_times::{LoadTimes, PhaseTimes},
+    pack::Fill,
     warning::{Warn, Warning},
 };
 
@@ -32,6 +33,9 @@ pub struct LoaderStats {
     pub samples: u64,
     /// Number of bytes of shared memory that these batches took; 0 without workers.
     pub bytes: u64,
+    /// Number of tokens of these batches without and with padding, as in
+    /// [`EpochReport::fill`](crate::EpochReport::fill); `None` if no batch is counted.
+    pub fill: Option<Fill>,
     /// Number of errors returned.
     pub errors: u64,
     /// Time that the program has waited in `next`, with the current call and the first batch of each epoch.
@@ -96,6 +100,7 @@ pub(crate) struct SharedStats {
     batches: AtomicU64,
     samples: AtomicU64,
     bytes: AtomicU64,
+    fill: Mutex<Option<Fill>>,
     errors: AtomicU64,
     waiting_nanos: AtomicU64,
     /// Nanoseconds from `built` to the current call of `next`; 0 outside of `next`. With several iterators at
@@ -136,6 +141,7 @@ impl Default for SharedStats {
             batches: AtomicU64::new(0),
             samples: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
+            fill: Mutex::default(),
             errors: AtomicU64::new(0),
             waiting_nanos: AtomicU64::new(0),
             in_next_since: AtomicU64::new(0),
@@ -158,6 +164,7 @@ impl SharedStats {
             batches: load(&self.batches),
             samples: load(&self.samples),
             bytes: load(&self.bytes),
+            fill: *self.fill(),
             errors: load(&self.errors),
             waiting: Duration::from_nanos(self.waiting()),
             restarts: load(&self.restarts),
@@ -250,6 +257,16 @@ impl SharedStats {
             Some(None) => add(&self.errors, 1),
             None => {}
         }
+    }
+
+    /// Adds the fill of a batch that the program gets.
+    pub(crate) fn add_fill(&self, fill: Fill) {
+        let mut all = self.fill();
+        *all = Some(all.unwrap_or_default() + fill);
+    }
+
+    fn fill(&self) -> MutexGuard<'_, Option<Fill>> {
+        self.fill.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn nanos_at(&self, instant: Instant) -> u64 {

@@ -80,17 +80,19 @@ fn prediction(report: &EpochReport) -> Markup {
 }
 
 fn epochs(epochs: &[EpochReport]) -> Markup {
+    let has_fill = epochs.iter().any(|report| report.fill.is_some());
     html! {
         h2 { "Epochs" }
         p.note {
             "Waiting: time after the first batch that the program waited, and its share. Ready: mean number of batches that were \
              loaded and not asked for yet. MB/s: millions of bytes of shared memory that the batches took, divided by the time of the epoch."
+            @if has_fill { " Fill: share of the tokens of the batches that are not padding." }
         }
         div.wide { table {
             thead { tr {
-                @for name in ["epoch", "batches", "samples", "time", "samples/s", "MB/s", "first batch", "waiting", "share", "ready", "restarts", "errors", "bad samples"] {
-                    th scope="col" { (name) }
-                }
+                @for name in ["epoch", "batches", "samples", "time", "samples/s", "MB/s"] { th scope="col" { (name) } }
+                @if has_fill { th scope="col" { "fill" } }
+                @for name in ["first batch", "waiting", "share", "ready", "restarts", "errors", "bad samples"] { th scope="col" { (name) } }
             } }
             tbody { @for report in epochs {
                 @let steady = report.elapsed.saturating_sub(report.first_batch.unwrap_or_default());
@@ -101,6 +103,7 @@ fn epochs(epochs: &[EpochReport]) -> Markup {
                     td { (time(report.elapsed)) }
                     td { (format!("{:.0}", report.samples_per_second())) }
                     td { (megabytes_per_second(report)) }
+                    @if has_fill { td { (report.fill.map(|fill| format!("{:.1} %", 100.0 * fill.ratio())).unwrap_or_default()) } }
                     td { (report.first_batch.map(time).unwrap_or_default()) }
                     td { (time(report.waiting)) }
                     td { (percent(report.waiting, steady)) }

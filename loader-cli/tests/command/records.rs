@@ -169,6 +169,12 @@ fn documents_are_packed() {
     assert_eq!(digest(&["--num-workers", "2"]), whole);
     let shown = run(&["run", config.to_str().unwrap()]);
     assert!(shown.assert_status(0).stdout.contains(" % full, in "), "{}", shown.stdout);
+    let page = folder.path().join("page.html");
+    let shown = run_json(&config, &["--report", page.to_str().unwrap()]);
+    let fill = 100.0 * shown.assert_status(0).named("epoch")[0]["fill_ratio"].as_f64().unwrap();
+    let page = fs::read_to_string(page).unwrap();
+    let cells = ["<th scope=\"col\">fill</th>".to_owned(), format!("<td>{fill:.1} %</td>")];
+    assert!(cells.iter().all(|cell| page.contains(cell)), "{cells:?} in {page}");
     let state = folder.path().join("state");
     let state = state.to_str().unwrap();
     run_json(&config, &["--stop-after", "4", "--save-state", state]).assert_status(0);

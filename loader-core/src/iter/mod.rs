@@ -510,10 +510,11 @@ impl<B: Batch> Iter<B> {
         }
     }
 
-    /// Adds the fill of `batch` to the report, and returns `batch`.
+    /// Adds the fill of `batch` to the report and the loader's statistics, and returns `batch`.
     fn count_fill(&mut self, batch: B) -> B {
         if let Some(fill) = (self.fill)(&batch) {
             self.stopwatch.note_fill(fill);
+            self.stats.add_fill(fill);
         }
         batch
     }
