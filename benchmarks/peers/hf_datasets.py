@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The workloads that read Parquet and JSON lines on Hugging Face's `datasets`, in PyTorch's DataLoader.
+"""The workloads that read Parquet, Arrow IPC, JSON lines and CSV on Hugging Face's `datasets`, in PyTorch's DataLoader.
 
 By default, `datasets` converts the files to Arrow once, before anything is timed, and reads that file in each epoch. With
 `--streaming` it decodes the files in each epoch.
@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from workloads import Peer, files
 
-READERS = {"parquet": "parquet", "json-lines": "json"}
+READERS = {"parquet": "parquet", "arrow": "arrow", "json-lines": "json", "csv": "csv"}
 CACHE = pathlib.Path(__file__).resolve().parents[1] / ".data/huggingface"
 
 
@@ -32,8 +32,10 @@ def measure(peer, options):
         streaming=options.streaming,
         cache_dir=str(CACHE),
     )
-    loader = DataLoader(rows.with_format("torch"), batch_size=options.batch_size, num_workers=options.workers)
-    files(peer, options, loader)
+    rows = rows.with_format("torch")
+    of_loader = {"batch_size": options.batch_size, "num_workers": options.workers}
+    loader = DataLoader(rows, shuffle=options.shuffle or None, **of_loader)
+    files(peer, options, loader, DataLoader(rows, **of_loader))
 
 
 HuggingFace.further_workloads = {workload: measure for workload in READERS}

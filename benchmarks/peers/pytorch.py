@@ -5,6 +5,9 @@ Start method, number of threads and sharing strategy are PyTorch's defaults on L
 descriptors), which are also its fast options. Samples are tensors, so that collation converts nothing.
 """
 
+import bisect
+import csv
+import functools
 import json
 import os
 import pathlib
@@ -15,11 +18,14 @@ import tempfile
 import threading
 import time
 
+import numpy
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from workloads import (
+    CSV_NUMBERS,
     IMAGE,
+    KEPT,
     MEAN,
     START_SAMPLES,
     STD,
@@ -32,6 +38,7 @@ from workloads import (
     Sticky,
     alive,
     files,
+    image_rates,
     next_checksum,
     pages,
     repeated_sample,
@@ -113,18 +120,28 @@ def pillow():
 def torchvision():
     """Returns a function that loads an image with the transforms v2 on tensors of bytes, the fast ones
     according to torchvision's documentation."""
+    decode, transform = decoder(), augmentation()
+    return lambda path: transform(decode(path))
+
+
+def decoder():
+    """Returns torchvision's decoder, which takes a path or the bytes of a file as a tensor."""
     from torchvision.io import ImageReadMode, decode_image
+
+    return functools.partial(decode_image, mode=ImageReadMode.RGB)
+
+
+def augmentation():
+    """Returns the random transform of a decoded image."""
     from torchvision.transforms import v2
 
-    transform = v2.Compose(
-        [
-            v2.RandomResizedCrop(IMAGE[1:], antialias=True),
-            v2.RandomHorizontalFlip(),
-            v2.ToDtype(torch.float32, scale=True),
-            v2.Normalize(MEAN, STD),
-        ]
-    )
-    return lambda path: transform(decode_image(path, mode=ImageReadMode.RGB))
+    return v2.Compose([v2.RandomResizedCrop(IMAGE[1:], antialias=True), *flip_and_normalise()])
+
+
+def flip_and_normalise():
+    from torchvision.transforms import v2
+
+    return [v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
 
 
 def rust_images(folder, count):
@@ -138,6 +155,47 @@ def rust_images(folder, count):
 
 
 PIPELINES = {"pillow": pillow, "torchvision": torchvision}
+
+
+class KeptImages:
+    """Images that lie scaled in an array of bytes, repeated until there are `count` samples."""
+
+    def __init__(self, pixels, labels, count, transform):
+        self.pixels, self.labels, self.count, self.transform = pixels, labels, count, transform
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        number = index % len(self.labels)
+        return self.transform(torch.from_numpy(self.pixels[number])), self.labels[number]
+
+
+def cached_images(peer, options):
+    """Scales each image, crops a random part of it and normalises it. With `--pipeline memmap`, a first pass keeps the scaled
+    images in a file, which later epochs map; otherwise each epoch decodes and scales them."""
+    from torchvision.transforms import v2
+
+    if options.pipeline not in ("memmap", "torchvision"):
+        raise NotApplicable(f"`cached-images` has no pipeline `{options.pipeline}`")
+    decode, scale = decoder(), v2.Compose([v2.Resize(KEPT, antialias=True), v2.CenterCrop(KEPT)])
+    crop = v2.Compose([v2.RandomCrop(IMAGE[1:]), *flip_and_normalise()])
+    count = options.batches * options.batch_size
+    if options.pipeline == "torchvision":
+        images = ImageFiles(options.folder, count, lambda path: crop(scale(decode(path))))
+        image_rates(peer, options, peer.open(images, options, True))
+        return
+    images = ImageFiles(options.folder, None, lambda path: scale(decode(path)))
+    with tempfile.NamedTemporaryFile(dir=pathlib.Path(options.folder).parent) as file:
+        # Plain arrays over the map, because slices of `memmap` cost more.
+        pixels = numpy.asarray(numpy.memmap(file.name, numpy.uint8, "w+", shape=(len(images), 3, KEPT, KEPT)))
+        called, kept = time.perf_counter(), 0
+        for batch, _ in DataLoader(images, options.batch_size, num_workers=options.workers):
+            pixels[kept : kept + len(batch)] = batch.numpy()
+            kept += len(batch)
+        rate = kept / (time.perf_counter() - called)
+        loader = peer.open(KeptImages(pixels, images.labels, count, crop), options, True)
+        image_rates(peer, options, loader, filling_images_per_second=rate)
 
 
 class ParquetRows(IterableDataset):
@@ -158,6 +216,44 @@ class ParquetRows(IterableDataset):
                     yield x, torch.from_numpy(weights), torch.from_numpy(labels)
                 else:
                     yield from zip(x.unbind(), weights, labels.tolist())
+
+
+class ArrowRows:
+    """Rows of an Arrow file that is mapped. The columns of each record batch are arrays over the map."""
+
+    def __init__(self, path):
+        import pyarrow
+
+        self.parts, self.ends = [], []
+        file = pyarrow.ipc.open_file(pyarrow.memory_map(path))
+        for number in range(file.num_record_batches):
+            rows = file.get_batch(number)
+            x = rows["x"].flatten().to_numpy().reshape(len(rows), -1)
+            self.parts.append((x, rows["weight"].to_numpy(), rows["label"].to_numpy()))
+            self.ends.append(len(self) + len(rows))
+
+    def __len__(self):
+        return self.ends[-1] if self.ends else 0
+
+    def __getitem__(self, index):
+        part = bisect.bisect_right(self.ends, index)
+        row = index - (self.ends[part - 1] if part else 0)
+        x, weights, labels = self.parts[part]
+        return torch.from_numpy(x[row]), weights[row], labels[row]
+
+
+class CsvRows(IterableDataset):
+    """Rows of CSV, split by Python's own library."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __iter__(self):
+        with open(self.path, newline="") as file:
+            rows = csv.reader(file)
+            next(rows)  # the header
+            for row in rows:
+                yield *map(numpy.float32, row[:CSV_NUMBERS]), int(row[CSV_NUMBERS])
 
 
 class JsonRows(IterableDataset):
@@ -184,6 +280,15 @@ def parquet(peer, options):
 
 def json_lines(peer, options):
     files(peer, options, peer.open(JsonRows(options.file), options, False))
+
+
+def arrow(peer, options):
+    rows = ArrowRows(options.file)
+    files(peer, options, peer.open(rows, options, options.shuffle), peer.open(rows, options, False))
+
+
+def csv_rows(peer, options):
+    files(peer, options, peer.open(CsvRows(options.file), options, False))
 
 
 def train(peer, options):
@@ -436,7 +541,10 @@ PyTorch.further_workloads = {
     "killed": killed,
     "shutdown": shutdown_with_fault,
     "parquet": parquet,
+    "arrow": arrow,
     "json-lines": json_lines,
+    "csv": csv_rows,
+    "cached-images": cached_images,
     "train": train,
 }
 

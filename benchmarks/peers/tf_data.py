@@ -7,8 +7,12 @@ no sample needs separate work (vectorised), work is parallel, and batches are pr
 are not copied. The defaults are unchanged, except in process (`--workers 0`): one thread, and no prefetching.
 """
 
+import dataclasses
 import functools
 import os
+import pathlib
+import tempfile
+import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
@@ -17,7 +21,7 @@ import numpy  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 import workloads  # noqa: E402
-from workloads import AREA, IMAGE, MEAN, RATIO, STD, Peer  # noqa: E402
+from workloads import AREA, IMAGE, KEPT, MEAN, RATIO, STD, Peer  # noqa: E402
 
 SCALE = (1 / (255 * numpy.array(STD))).astype(numpy.float32)
 SHIFT = (-numpy.array(MEAN) / numpy.array(STD)).astype(numpy.float32)
@@ -138,6 +142,58 @@ def image(path):
     pixels = tf.image.random_flip_left_right(pixels)
     pixels = pixels * SCALE + SHIFT
     return tf.transpose(pixels, [2, 0, 1])
+
+
+@dataclasses.dataclass
+class KeptImages:
+    """Scaled images that `cache` keeps in files. Without `count`, a pass over all of them, as they are."""
+
+    images: workloads.ImageFiles
+    file: str
+    count: int | None = None
+
+
+@batches.register
+def _(dataset: KeptImages, options, shuffle, calls):
+    """In the order of the files: `cache` keeps it, and a buffer that shuffles would hold all images in memory."""
+    paths, labels = tf.constant(dataset.images.paths), tf.constant(dataset.images.labels, tf.int64)
+    load = lambda number: (scaled(paths[number]), labels[number])
+    kept = order(len(dataset.images), False).map(load, num_parallel_calls=calls, deterministic=False).cache(dataset.file)
+    if dataset.count is None:
+        return kept.batch(options.batch_size)
+    crop = lambda pixels, label: (cropped(pixels), label)
+    return batched(kept.take(dataset.count).map(crop, num_parallel_calls=calls), options, None)
+
+
+def scaled(path):
+    pixels = tf.image.decode_jpeg(tf.io.read_file(path), channels=IMAGE[0])
+    sides = tf.shape(pixels)[:2]
+    size = tf.cast(tf.round(sides * KEPT / tf.reduce_min(sides)), tf.int32)
+    pixels = tf.image.resize(pixels, size, method="bilinear", antialias=True)
+    pixels = tf.image.resize_with_crop_or_pad(pixels, KEPT, KEPT)
+    return tf.cast(tf.round(pixels), tf.uint8)
+
+
+def cropped(pixels):
+    pixels = tf.image.random_crop(pixels, [*IMAGE[1:], IMAGE[0]])
+    pixels = tf.cast(tf.image.random_flip_left_right(pixels), tf.float32) * SCALE + SHIFT
+    return tf.transpose(pixels, [2, 0, 1])
+
+
+def cached_images(peer, options):
+    """Fills the files of `cache` in a first pass, which is timed too."""
+    images = workloads.ImageFiles(options.folder)
+    with tempfile.TemporaryDirectory(dir=pathlib.Path(options.folder).parent) as folder:
+        kept = KeptImages(images, os.path.join(folder, "images"))
+        called = time.perf_counter()
+        for _ in peer.open(kept, options, False):
+            pass
+        rate = len(images) / (time.perf_counter() - called)
+        kept.count = options.batches * options.batch_size
+        workloads.image_rates(peer, options, peer.open(kept, options, False), filling_images_per_second=rate)
+
+
+TfData.further_workloads = {"cached-images": cached_images}
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import time
 import numpy
 
 IMAGE = (3, 224, 224)
+KEPT = 256  # height and width of an image that `cached-images` keeps
 SHAPES = {"image": IMAGE, "row": (4096,), "short-row": (256,)}
 TOKENS = 2048  # number of tokens in a sample
 PAGE = 4096  # bytes
@@ -31,11 +32,18 @@ RATIO = (3 / 4, 4 / 3)
 DEFAULT_BATCHES = {"overhead": 2000, "memory": 400, "stragglers": 200, "steady": 80, "killed": 200}
 DEFAULT_BANDWIDTH_BATCHES = {"image": 60, "row": 1000, "short-row": 2000}
 MAX_TOKEN_BATCHES = 1000
-DEFAULT_BATCH_SIZE = {"tokens": 16, "stragglers": 16, "killed": 4, "parquet": 256, "json-lines": 256, "tar": 256}
+CSV_NUMBERS = 8  # columns of numbers in a file of CSV
+# The columns of a batch of each format.
+COLUMNS = {
+    "parquet": ["x", "weight", "label"],
+    "arrow": ["x", "weight", "label"],
+    "json-lines": ["tokens", "label", "text"],
+    "csv": [*(f"x{number}" for number in range(CSV_NUMBERS)), "label"],
+    "tar": ["f32", "cls"],
+}
+DEFAULT_BATCH_SIZE = {"tokens": 16, "stragglers": 16, "killed": 4, **{workload: 256 for workload in COLUMNS}}
 CHECKED = {"overhead": 64, "bandwidth": 3, "tokens": 16, "stragglers": 4}
 CHECKED_OF_FILES = 16
-# The columns of a batch of each format.
-COLUMNS = {"parquet": ["x", "weight", "label"], "json-lines": ["tokens", "label", "text"], "tar": ["f32", "cls"]}
 NOT_APPLICABLE = 3
 
 
@@ -338,9 +346,10 @@ class Peer:
         parser.add_argument("--streaming", action="store_true")
         parser.add_argument("--start-method", choices=["fork", "forkserver", "spawn"])
         parser.add_argument("--package", choices=["torch", "loader"], default="torch", help="the package whose DataLoader loads")
-        parser.add_argument("--pipeline", choices=["pillow", "rust", "torchvision"], default="torchvision")
+        parser.add_argument("--pipeline", choices=["memmap", "pillow", "rust", "torchvision"], default="torchvision")
         options = parser.parse_args()
-        for workload, needed in (("tokens", "file"), ("images", "folder"), *((name, "file") for name in COLUMNS)):
+        folders, of_files = ("images", "cached-images"), ("tokens", "tar-images", *COLUMNS)
+        for workload, needed in (*((name, "folder") for name in folders), *((name, "file") for name in of_files)):
             if options.workload == workload and getattr(options, needed) is None:
                 parser.error(f"{workload} needs --{needed}")
         if options.batch_size is None:
@@ -375,7 +384,7 @@ def default_batches(options):
         return DEFAULT_BANDWIDTH_BATCHES[options.sample]
     if options.workload == "tokens":
         return min(MAX_TOKEN_BATCHES, token_samples(options) // options.batch_size)
-    if options.workload == "images":
+    if options.workload in ("images", "cached-images"):
         return len(ImageFiles(options.folder)) // options.batch_size
     return DEFAULT_BATCHES.get(options.workload)
 
@@ -426,10 +435,11 @@ def epochs(peer, options, loader, look):
     return per_batch, gaps, cpu_microseconds() - cpu
 
 
-def files(peer, options, loader):
-    """Measures a loader over a file. A batch is a dict or a sequence of the columns in `COLUMNS`."""
+def files(peer, options, loader, in_order=None):
+    """Measures a loader over a file. A batch is a dict or a sequence of the columns in `COLUMNS`. The checksum is that of
+    `in_order`, if the loader is shuffled."""
     checksum, seen = 0, []
-    for number, batch in enumerate(loader):
+    for number, batch in enumerate(loader if in_order is None else in_order):
         if number == CHECKED_OF_FILES:
             break
         if isinstance(batch, dict):
@@ -496,7 +506,11 @@ def tokens(peer, options):
 
 def images(peer, options):
     dataset = peer.images(options, options.batches * options.batch_size)
-    loader = peer.open(dataset, options, True)
+    image_rates(peer, options, peer.open(dataset, options, True))
+
+
+def image_rates(peer, options, loader, **figures):
+    """Measures the images per second of a loader, and prints them with `figures`."""
     shapes = set()
 
     def look(batch):
@@ -511,6 +525,7 @@ def images(peer, options):
         options,
         batches=options.batches,
         images_per_second=spread([options.batch_size / micros * 1e6 for micros in per_batch]),
+        **figures,
         cpu_ms_per_image=cpu / samples / 1e3,
         check={"batches": options.batches, "shape": list(shape), "dtype": dtype},
     )

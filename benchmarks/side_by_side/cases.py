@@ -13,14 +13,18 @@ ROWS = 256  # rows per batch of each format but tokens, on every side
 # The file of each format, and the number of batches in it.
 FILES = {
     "parquet": ("rows.parquet", 500),
+    "arrow": ("rows.arrow", 500),
     "json-lines": ("rows.jsonl", 200),
+    "csv": ("rows.csv", 500),
     "tar": ("samples.tar", 80),
     "tokens": ("tokens.u16", 1000),
 }
+PHOTO_ARCHIVES = "photo-archives/{0..3}.tar"  # each has a whole number of batches, so that no side drops the last one
+PHOTO_BATCHES = 32  # of 64 photographs, in all archives
 IMAGE_SIDES = (OURS, "python-rust", "torchvision", "pillow", "grain", "tf.data", "spdl", "dataloader-rs")
 PYTHON_SIDES = ("grain", "spdl")  # beside the Python package and PyTorch, where the dataset is the same
 PARQUET_SIDES = (OURS, STANDARD, "pytorch-batches", "hf")
-JSON_SIDES = (OURS, STANDARD, "hf")
+ROW_SIDES = (OURS, STANDARD, "hf")
 BURN_SIDES = (OURS, "burn")
 CANDLE_SIDES = (OURS, "loop", "thread")
 STEP_MS = 100  # a step of training that takes longer than two workers need for a batch of photographs
@@ -104,6 +108,8 @@ def plan() -> Iterator[Case]:
     yield from tokens()
     yield from formats()
     yield from images()
+    yield from tar_images()
+    yield from cached_images()
     yield from start()
     yield from memory()
     yield from stragglers()
@@ -184,14 +190,21 @@ def tokens() -> Iterator[Case]:
 
 def formats() -> Iterator[Case]:
     yield from of_format("parquet", f"{ROWS} rows of Parquet", PARQUET_SIDES)
-    yield from of_format("json-lines", f"{ROWS} rows of JSON lines", JSON_SIDES)
+    yield from of_format("arrow", f"{ROWS} rows of Arrow, shuffled", ROW_SIDES, ["--shuffle"], has_decoder=False)
+    yield from of_format("json-lines", f"{ROWS} rows of JSON lines", ROW_SIDES)
     yield from of_format("json-lines", f"{ROWS} rows of JSON lines as records", (OURS, STANDARD), ["--records"])
+    yield from of_format("csv", f"{ROWS} rows of CSV", ROW_SIDES)
     yield from of_format("tar", f"{ROWS} samples of a tar archive", (OURS, "webdataset"))
     yield from of_format("token-files", "16 x 2048 tokens, shuffled", (OURS, STANDARD), ["--shuffle"], "tokens")
 
 
 def of_format(
-    workload: str, title: str, sides: tuple[str, ...], further: list[str] | None = None, command: str | None = None
+    workload: str,
+    title: str,
+    sides: tuple[str, ...],
+    further: list[str] | None = None,
+    command: str | None = None,
+    has_decoder: bool = True,
 ) -> Iterator[Case]:
     """Returns the cases of one format: without and with a worker, and the library that decodes it, alone."""
     command = command or workload
@@ -200,12 +213,15 @@ def of_format(
     alone = f"{title}, the decoder alone"
     ours, peers = ["--epochs", "10"], ["--epochs", "3" if command == "tokens" else "1"]
     for workers in (0, 1):
+        bound = alone if has_decoder else None
         rows = [
-            Row(f"batches of {title}, {count(workers)}", "us", median_of("us_per_batch"), bound=alone),
+            Row(f"batches of {title}, {count(workers)}", "us", median_of("us_per_batch"), bound=bound),
             Row(f"processor time, {title}, {count(workers)}", "us", lambda line: line["cpu_us_per_batch"]),
         ]
         with_workers = ["--workers", str(workers), *options]
         yield Case(workload, with_workers, rows, command, ours, peers, sides, needs=command)
+    if not has_decoder:
+        return
     decoder = Row(alone, "us", median_of("us_per_batch"), compare=False)
     yield Case(workload, [*options, "--decoder"], [decoder], command, ours, sides=(OURS,), needs=command)
 
@@ -220,6 +236,39 @@ def images() -> Iterator[Case]:
         options = ["--workers", str(workers), "--folder", ".data/images", "--batches", "20", "--epochs", "1"]
         sides = (OURS, "python-rust", "torchvision", "pillow") if workers == 0 else IMAGE_SIDES
         yield Case("images", options, [row, processor], sides=sides, needs="images")
+
+
+def of_images(workload: str, further: list[str], sides: tuple[str, ...], figures: list[Row]) -> Iterator[Case]:
+    """Returns the cases of photographs with 0, 1 and 2 workers. `figures` are rows without the number of workers."""
+    for workers in (0, 1, 2):
+        rows = [dataclasses.replace(row, title=f"{row.title}, {count(workers)}") for row in figures]
+        options = ["--workers", str(workers), *further]
+        yield Case(workload, options, rows, sides=sides, needs=workload)
+
+
+def tar_images() -> Iterator[Case]:
+    rows = [
+        Row("images per second from tar archives", "", median_of("images_per_second"), more_is_better=True),
+        Row("processor time per image from tar archives", "ms", lambda line: line["cpu_ms_per_image"]),
+    ]
+    further = ["--file", f".data/{PHOTO_ARCHIVES}", "--batches", str(PHOTO_BATCHES), "--epochs", "1"]
+    yield from of_images("tar-images", further, (OURS, "webdataset"), rows)
+
+
+def filling(line: dict) -> float:
+    if "filling_images_per_second" not in line:
+        raise NoFigure("it keeps no images")
+    return line["filling_images_per_second"]
+
+
+def cached_images() -> Iterator[Case]:
+    rows = [
+        Row("images per second from the cache", "", median_of("images_per_second"), more_is_better=True),
+        Row("processor time per image from the cache", "ms", lambda line: line["cpu_ms_per_image"]),
+        Row("images per second of the epoch that fills the cache", "", filling, more_is_better=True),
+    ]
+    further = ["--folder", ".data/images", "--batches", "31", "--epochs", "3"]
+    yield from of_images("cached-images", further, (OURS, "torchvision", "memmap", "tf.data"), rows)
 
 
 def start() -> Iterator[Case]:

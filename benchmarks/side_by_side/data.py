@@ -5,7 +5,7 @@ import random
 import subprocess
 import sys
 
-from side_by_side.cases import FILES, ROWS
+from side_by_side.cases import FILES, PHOTO_ARCHIVES, ROWS
 from side_by_side.sides import HERE, last_line
 
 DATA = HERE / ".data"
@@ -15,13 +15,16 @@ TOKEN_BYTES = 64 << 20
 
 
 def make(what: str, python: pathlib.Path) -> str | None:
-    """Makes the data. Returns the reason if that is not possible."""
+    """Makes the data of a workload. Returns the reason if that is not possible."""
     DATA.mkdir(exist_ok=True)
     if what == "tokens":
         make_tokens()
         return None
-    if what == "images":
+    if what in ("images", "cached-images"):
         return make_with(python, IMAGES, "photos.py", [IMAGES])
+    if what == "tar-images":
+        archives = (DATA / PHOTO_ARCHIVES).parent
+        return make("images", python) or make_with(python, archives, "photos.py", ["--archives", IMAGES, archives])
     file, batches = FILES[what]
     return make_with(python, DATA / file, "formats.py", [what, DATA / file, str(batches * ROWS)])
 

@@ -2,17 +2,22 @@
 about 500 x 375 pixels.
 
     python benchmarks/side_by_side/photos.py FOLDER [COUNT]
+    python benchmarks/side_by_side/photos.py --archives FOLDER TARGET
 
-Needs Pillow. The pictures are the same every time, so that figures of different days can be compared.
+With --archives, it puts the photographs of the folder into tar archives in WebDataset's layout. Needs Pillow. The pictures are the same every time, so that figures of different days can be compared.
 """
 
+import io
 import pathlib
 import random
 import shutil
 import sys
+import tarfile
 
 PHOTOS = pathlib.Path(__file__).resolve().parents[2] / "loader-data/photos"
 COUNT = 2000
+# Each archive has 8 batches of 64 photographs, of which the first ones of the folder occur twice.
+ARCHIVES, PER_ARCHIVE = 4, 512
 # Similar to ImageNet, where most pictures are 500 wide, a quarter are upright, and files have 110 kB on average.
 LONG_SIDE, SHORT_SIDES = 500, (333, 375, 375, 400)
 QUALITIES = (93, 96)
@@ -58,7 +63,29 @@ def save(source: pathlib.Path, target: pathlib.Path, rng: random.Random) -> None
     picture.save(target, quality=rng.randint(*QUALITIES), subsampling="4:2:0")
 
 
+def archive(folder: pathlib.Path, target: pathlib.Path) -> None:
+    """Makes the folder `target` with archives. The label is the number of the class folder."""
+    unfinished = target.with_name(target.name + ".unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir()
+    classes = sorted(entry.name for entry in folder.iterdir())
+    photos = sorted(folder.glob("*/*.jpg"), key=lambda path: path.name)
+    for number in range(ARCHIVES):
+        with tarfile.open(unfinished / f"{number}.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+            for sample in range(number * PER_ARCHIVE, (number + 1) * PER_ARCHIVE):
+                photo = photos[sample % len(photos)]
+                label = str(classes.index(photo.parent.name)).encode()
+                for field, data in (("jpg", photo.read_bytes()), ("cls", label)):
+                    member = tarfile.TarInfo(f"{sample:08}.{field}")
+                    member.size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
+    unfinished.rename(target)
+
+
 if __name__ == "__main__":
+    if len(sys.argv) == 4 and sys.argv[1] == "--archives":
+        archive(*map(pathlib.Path, sys.argv[2:]))
+        sys.exit()
     if not 2 <= len(sys.argv) <= 3:
         sys.exit(__doc__)
     make(pathlib.Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) == 3 else COUNT)

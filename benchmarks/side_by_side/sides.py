@@ -63,6 +63,15 @@ PYTHON_PEERS = [
         general=False,
     ),
     PythonPeer(
+        "memmap",
+        "PyTorch, scaled images in a memory map",
+        "peers/pytorch.py",
+        ["torch", "torchvision"],
+        ["torchvision"],
+        ["--pipeline", "memmap"],
+        general=False,
+    ),
+    PythonPeer(
         "pillow",
         "PyTorch + Pillow",
         "peers/pytorch.py",

@@ -41,8 +41,13 @@ pub fn run() -> anyhow::Result<()> {
         #[cfg(feature = "formats")]
         Workload::Tokens => tokens::run(&options),
         #[cfg(feature = "formats")]
-        Workload::Parquet | Workload::JsonLines | Workload::Tar => formats::run(&options),
+        Workload::Parquet | Workload::Arrow | Workload::JsonLines | Workload::Csv | Workload::Tar => {
+            formats::run(&options)
+        }
         Workload::Images => images::run(&options),
+        #[cfg(feature = "formats")]
+        Workload::TarImages => images::tar::run(&options),
+        Workload::CachedImages => images::cached::run(&options),
         Workload::Start => start::run(&options),
         Workload::Memory => memory::run(&options),
         Workload::Stragglers => stragglers::run(&options),

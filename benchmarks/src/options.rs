@@ -15,7 +15,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 1)]
     pub(crate) workers: usize,
     /// Number of samples per batch. Default: 16 for `tokens` and `stragglers`, 4 for `killed`, 256 for
-    /// `parquet`, `json-lines` and `tar`, otherwise 64.
+    /// `parquet`, `arrow`, `json-lines`, `csv` and `tar`, otherwise 64.
     #[arg(long)]
     batch_size: Option<usize>,
     /// Number of batches per epoch. Each workload has its own default.
@@ -45,7 +45,8 @@ pub(crate) struct Options {
     /// What is wrong with one worker when the iterator of `shutdown` is dropped.
     #[arg(long, value_enum, default_value_t = Fault::None)]
     pub(crate) fault: Fault,
-    /// The file for `tokens` (16-bit numbers, little-endian), `parquet`, `json-lines` and `tar`.
+    /// The file for `tokens` (16-bit numbers, little-endian) and the file formats, and the archives for
+    /// `tar-images`.
     #[arg(long)]
     pub(crate) file: Option<PathBuf>,
     /// Measure only the library that decodes the file, without the loader.
@@ -54,8 +55,8 @@ pub(crate) struct Options {
     /// In `json-lines`, read records, whose fields are known only when the program runs.
     #[arg(long)]
     pub(crate) records: bool,
-    /// The image folder for `images`.
-    #[arg(long, required_if_eq("workload", "images"))]
+    /// The image folder for `images` and `cached-images`.
+    #[arg(long, required_if_eq_any([("workload", "images"), ("workload", "cached-images")]))]
     pub(crate) folder: Option<PathBuf>,
     /// The file for a trace of main and the workers. Default: no trace.
     #[arg(long)]
@@ -86,8 +87,20 @@ pub(crate) enum Workload {
     /// Time per batch of samples of a tar archive in WebDataset's layout.
     #[cfg(feature = "formats")]
     Tar,
+    /// Time per batch of rows of an Arrow IPC file.
+    #[cfg(feature = "formats")]
+    Arrow,
+    /// Time per batch of rows of a CSV file.
+    #[cfg(feature = "formats")]
+    Csv,
     /// Number of JPEG files that are decoded, cropped, resized, flipped and normalised per second.
     Images,
+    /// The same for JPEG files in tar archives in WebDataset's layout.
+    #[cfg(feature = "formats")]
+    TarImages,
+    /// Number of images that are read from a cache of decoded images, cropped, flipped and normalised per
+    /// second.
+    CachedImages,
     /// Time from `iter()` to the first batch.
     Start,
     /// Memory of main and of each worker in the middle of an epoch.
@@ -177,7 +190,7 @@ impl Options {
             #[cfg(feature = "formats")]
             Workload::Tokens => 16,
             #[cfg(feature = "formats")]
-            Workload::Parquet | Workload::JsonLines | Workload::Tar => 256,
+            Workload::Parquet | Workload::Arrow | Workload::JsonLines | Workload::Csv | Workload::Tar => 256,
             Workload::Stragglers => 16,
             Workload::Killed => 4,
             _ => 64,

@@ -1,13 +1,15 @@
-//! `parquet`, `json-lines` and `tar`: samples from files, in the order of the files; and, with `--decoder`,
-//! the library that decodes the format, alone.
+//! `parquet`, `arrow`, `json-lines`, `csv` and `tar`: samples from files, in the order of the files (`arrow` with
+//! `--shuffle`: in random order); and, with `--decoder`, the library that decodes the format, alone.
 
+mod arrow;
+mod csv;
 mod json_lines;
 mod parquet;
 mod tar;
 
 use std::time::Instant;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use loader_core::{DataLoader, Element, Tensor, collate::Batch};
 use serde::Serialize;
 
@@ -32,6 +34,15 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             measure(options, &json_lines::loader(options, &path)?, json_lines::columns)
         }
         (Workload::JsonLines, true) => decoder(options, || json_lines::decode(options, &path)),
+        (Workload::Arrow, false) => {
+            // In order, because each side shuffles differently.
+            let check = check(&arrow::loader(options, &path, false)?, parquet::columns)?;
+            let loader = arrow::loader(options, &path, options.shuffle)?;
+            throughput::time(options, &loader, batches(options)?, |_| 0.0, &check)
+        }
+        (Workload::Arrow, true) => bail!("`arrow` has no decoder, because the file is not encoded"),
+        (Workload::Csv, false) => measure(options, &csv::loader(options, &path)?, csv::columns),
+        (Workload::Csv, true) => decoder(options, || csv::decode(&path)),
         (Workload::Tar, false) => measure(options, &tar::loader(options, &path)?, tar::columns),
         (Workload::Tar, true) => decoder(options, || tar::decode(&path)),
         (other, _) => unreachable!("{other:?} reads no such file"),
@@ -76,14 +87,22 @@ fn measure<B: Batch>(
     loader: &DataLoader<B>,
     columns: impl Fn(&B) -> anyhow::Result<Vec<Column>>,
 ) -> anyhow::Result<()> {
+    let check = check(loader, columns)?;
+    throughput::time(options, loader, batches(options)?, |_| 0.0, &check)
+}
+
+/// Loads the first batches and returns their columns and checksum.
+fn check<B: Batch>(
+    loader: &DataLoader<B>,
+    columns: impl Fn(&B) -> anyhow::Result<Vec<Column>>,
+) -> anyhow::Result<Check> {
     let (mut checksum, mut seen) = (Checksum::default(), Vec::new());
     for batch in loader.iter()?.take(CHECKED) {
         let columns = columns(&batch?)?;
         columns.iter().for_each(|column| checksum.batch(column.bits.iter().copied()));
         seen = columns.into_iter().map(|column| (column.shape, column.dtype)).collect();
     }
-    let check = Check { batches: CHECKED, columns: seen, checksum: checksum.text() };
-    throughput::time(options, loader, batches(options)?, |_| 0.0, &check)
+    Ok(Check { batches: CHECKED, columns: seen, checksum: checksum.text() })
 }
 
 fn batches(options: &Options) -> anyhow::Result<usize> {
