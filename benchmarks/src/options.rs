@@ -49,7 +49,7 @@ pub(crate) struct Options {
     /// `tar-images`.
     #[arg(long)]
     pub(crate) file: Option<PathBuf>,
-    /// Measure only the library that decodes the file, without the loader.
+    /// Measure the library that decodes the file, in a loop that makes the same batches without the loader.
     #[arg(long)]
     pub(crate) decoder: bool,
     /// In `json-lines`, read records, whose fields are known only when the program runs.

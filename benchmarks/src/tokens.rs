@@ -1,10 +1,10 @@
 //! `tokens`: the cost of batches of 16 x 2048 tokens, which are read from a file of 16-bit numbers; and, with
-//! `--decoder`, the cost of reading and widening them without a loader.
+//! `--decoder`, the cost of the same batches without a loader.
 
 use std::{fs::File, hint::black_box, os::unix::fs::FileExt, path::Path};
 
 use anyhow::{Context, ensure};
-use loader_core::{DType, Dataset, Subset};
+use loader_core::{DType, Dataset, SampleContext, Subset, rand::seq::SliceRandom};
 use loader_data::Tokens;
 
 use crate::{
@@ -39,18 +39,24 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     )
 }
 
-/// Reads and widens the samples of an epoch, one after the other.
+/// Reads and widens the samples of an epoch in order, or with `--shuffle` in random order, and collects them
+/// into batches.
 fn decode(options: &Options, path: &Path) -> anyhow::Result<usize> {
     let file = File::open(path)?;
     let samples = options.batches.context("--batches is missing")? * options.batch_size();
-    let (mut bytes, mut tokens) = ([0; BYTES], [0; LENGTH]);
-    for index in 0..samples {
-        file.read_exact_at(&mut bytes, (index * BYTES) as u64)?;
-        let (words, _) = bytes.as_chunks();
-        for (token, &word) in tokens.iter_mut().zip(words) {
-            *token = i64::from(u16::from_le_bytes(word));
+    let mut order: Vec<usize> = (0..samples).collect();
+    if options.shuffle {
+        order.shuffle(SampleContext::new(0).rng());
+    }
+    let mut bytes = [0; BYTES];
+    for indices in order.chunks(options.batch_size()) {
+        let mut tokens = Vec::with_capacity(indices.len() * LENGTH);
+        for index in indices {
+            file.read_exact_at(&mut bytes, (index * BYTES) as u64)?;
+            let (words, _) = bytes.as_chunks();
+            tokens.extend(words.iter().map(|&word| i64::from(u16::from_le_bytes(word))));
         }
-        black_box(&tokens);
+        black_box(tokens);
     }
     Ok(samples)
 }

@@ -25,14 +25,20 @@ pub(super) fn columns(batch: &Columns) -> anyhow::Result<Vec<Column>> {
     Ok(columns)
 }
 
-/// Reads the file record by record and parses each as a tuple.
-pub(super) fn decode(path: &Path) -> anyhow::Result<usize> {
+/// Reads the file record by record, parses each as a tuple, and collects the rows into batches.
+pub(super) fn decode(options: &Options, path: &Path) -> anyhow::Result<usize> {
     let mut reader = csv::Reader::from_reader(BufReader::with_capacity(1 << 20, File::open(path)?));
     let (headers, mut record) = (reader.byte_headers()?.clone(), csv::ByteRecord::new());
+    let (mut numbers, mut labels) = (Vec::new(), Vec::new());
     let mut rows = 0;
     while reader.read_byte_record(&mut record)? {
-        black_box(record.deserialize::<([f32; NUMBERS], i64)>(Some(&headers))?);
+        let (of_row, label) = record.deserialize::<([f32; NUMBERS], i64)>(Some(&headers))?;
+        numbers.push(of_row);
+        labels.push(label);
         rows += 1;
+        if labels.len() == options.batch_size() {
+            black_box((std::mem::take(&mut numbers), std::mem::take(&mut labels)));
+        }
     }
     Ok(rows)
 }

@@ -8,10 +8,11 @@ use std::{
     path::Path,
 };
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use loader_core::{DataLoader, IterableDataset, Tensor};
 use loader_data::{Columns, JsonLinesStream};
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::Column;
 use crate::options::Options;
@@ -54,18 +55,44 @@ pub(super) fn record_columns(batch: &Columns) -> anyhow::Result<Vec<Column>> {
     ])
 }
 
-/// Reads the file line by line and parses each line as a [`Row`], or with `--records` as any JSON value.
+/// The columns of a batch.
+#[derive(Default)]
+struct Batch {
+    tokens: Vec<i64>,
+    labels: Vec<i64>,
+    texts: Vec<String>,
+}
+
+impl Batch {
+    fn push(&mut self, row: Row) {
+        self.tokens.extend(row.tokens);
+        self.labels.push(row.label);
+        self.texts.push(row.text);
+    }
+}
+
+/// Reads the file line by line, parses each line as a [`Row`], or with `--records` as any JSON value, and
+/// collects the rows into batches.
 pub(super) fn decode(options: &Options, path: &Path) -> anyhow::Result<usize> {
     let mut file = BufReader::with_capacity(1 << 20, File::open(path)?);
-    let (mut line, mut rows) = (Vec::new(), 0);
+    let (mut line, mut batch, mut rows) = (Vec::new(), Batch::default(), 0);
     while file.read_until(b'\n', &mut line)? > 0 {
-        if options.records {
-            black_box(serde_json::from_slice::<serde_json::Value>(&line)?);
-        } else {
-            black_box(serde_json::from_slice::<Row>(&line)?);
-        }
+        batch.push(if options.records { parse_record(&line)? } else { serde_json::from_slice(&line)? });
         line.clear();
         rows += 1;
+        if batch.labels.len() == options.batch_size() {
+            black_box(std::mem::take(&mut batch));
+        }
     }
     Ok(rows)
+}
+
+/// Parses a line as any JSON value and takes the fields from it.
+fn parse_record(line: &[u8]) -> anyhow::Result<Row> {
+    let mut record = serde_json::from_slice::<Value>(line)?;
+    let tokens = record["tokens"].as_array().context("`tokens` is not a list")?;
+    let tokens = tokens.iter().map(Value::as_i64).collect::<Option<_>>().context("not an integer")?;
+    let label = record["label"].as_i64().context("`label` is not an integer")?;
+    let Value::String(text) = record["text"].take() else { bail!("`text` is not a text") };
+    Ok(Row { text, tokens, label })
 }

@@ -1,5 +1,5 @@
 //! `parquet`, `arrow`, `json-lines`, `csv` and `tar`: samples from files, in the order of the files (`arrow` with
-//! `--shuffle`: in random order); and, with `--decoder`, the library that decodes the format, alone.
+//! `--shuffle`: in random order); and, with `--decoder`, the same batches from the library that decodes the format.
 
 mod arrow;
 mod csv;
@@ -42,9 +42,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         }
         (Workload::Arrow, true) => bail!("`arrow` has no decoder, because the file is not encoded"),
         (Workload::Csv, false) => measure(options, &csv::loader(options, &path)?, csv::columns),
-        (Workload::Csv, true) => decoder(options, || csv::decode(&path)),
+        (Workload::Csv, true) => decoder(options, || csv::decode(options, &path)),
         (Workload::Tar, false) => measure(options, &tar::loader(options, &path)?, tar::columns),
-        (Workload::Tar, true) => decoder(options, || tar::decode(&path)),
+        (Workload::Tar, true) => decoder(options, || tar::decode(options, &path)),
         (other, _) => unreachable!("{other:?} reads no such file"),
     }
 }

@@ -15,9 +15,6 @@ use loader_data::{Columns, FieldOptions, TarShards, Value};
 use super::Column;
 use crate::options::Options;
 
-/// Number of members of a sample.
-const MEMBERS: usize = 2;
-
 pub(super) fn loader(options: &Options, path: &Path) -> anyhow::Result<DataLoader<Columns>> {
     let shards = TarShards::open(path)?.fields(FieldOptions::new().select(["f32", "cls"]));
     let samples = shards.map(|mut sample, _cx| {
@@ -34,15 +31,25 @@ pub(super) fn columns(batch: &Columns) -> anyhow::Result<Vec<Column>> {
     Ok(vec![Column::of_f32(&batch.tensor("f32")?), Column::of(&batch.tensor("cls")?, i64::cast_unsigned)])
 }
 
-/// Reads all members.
-pub(super) fn decode(path: &Path) -> anyhow::Result<usize> {
+/// Reads all members, and collects the numbers and labels into batches.
+pub(super) fn decode(options: &Options, path: &Path) -> anyhow::Result<usize> {
     let mut archive = tar::Archive::new(BufReader::with_capacity(1 << 20, File::open(path)?));
-    let (mut data, mut members) = (Vec::new(), 0);
+    let (mut data, mut numbers, mut labels) = (Vec::new(), Vec::<f32>::new(), Vec::<i64>::new());
+    let mut samples = 0;
     for entry in archive.entries().context("the file is no archive")? {
+        let mut entry = entry?;
         data.clear();
-        entry?.read_to_end(&mut data)?;
-        black_box(&data);
-        members += 1;
+        entry.read_to_end(&mut data)?;
+        if entry.path_bytes().ends_with(b".f32") {
+            let (words, _) = data.as_chunks();
+            numbers.extend(words.iter().map(|&word| f32::from_le_bytes(word)));
+            continue;
+        }
+        labels.push(std::str::from_utf8(&data)?.parse()?);
+        samples += 1;
+        if labels.len() == options.batch_size() {
+            black_box((std::mem::take(&mut numbers), std::mem::take(&mut labels)));
+        }
     }
-    Ok(members / MEMBERS)
+    Ok(samples)
 }
