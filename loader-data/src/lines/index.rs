@@ -250,7 +250,7 @@ fn kind(rules: LineRules) -> Kind {
 /// Finds the lines of one part of a file.
 fn scan_part(files: &Files, (file, range): &(usize, Range<u64>), rules: LineRules) -> Result<Part> {
     let blob = files.open(*file)?;
-    let reader = blob.reader(first_byte(range.start)..blob.len());
+    let reader = blob.reader(first_byte(range.start)..blob.len()).expect_end(range.end);
     let found = match rules.csv {
         Some(csv) => scan_records(reader, rules, csv.has_header),
         None => scan(reader, range.clone(), rules),

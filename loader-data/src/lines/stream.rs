@@ -165,7 +165,8 @@ impl LineStream {
         if start > blob.len() {
             return Err(blob.error(start, DataProblem::Truncated));
         }
-        let mut reader = LineReader::new(blob.reader(start..blob.len()), start, self.rules.quotes());
+        let input = blob.reader(start..blob.len()).expect_end(end);
+        let mut reader = LineReader::new(input, start, self.rules.quotes());
         if known.is_none() && block.bytes.start > 0 {
             // The rest of the line that begins before the block, or the line break before the block.
             reader.skip_line(block.bytes.end).map_err(|error| read_error(&blob, start, error))?;

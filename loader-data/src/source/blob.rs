@@ -23,6 +23,11 @@ const CHUNK: u64 = 256 << 10;
 /// one before, so that a short read stays cheap.
 const REMOTE_CHUNKS: (u64, u64) = (512 << 10, 8 << 20);
 
+/// Number of bytes after the part that a [`BlobReader`] is expected to read, which it reads together with the part: of
+/// a local file, and of a file on a server, where another request costs more.
+#[cfg(any(feature = "csv", feature = "json-lines"))]
+const TAILS: (u64, u64) = (4 << 10, 64 << 10);
+
 /// An open data file that is read at any position.
 ///
 /// It reads with system calls instead of a memory map: a map would turn a file that another program truncates
@@ -182,6 +187,7 @@ impl Blob {
             blob: Arc::clone(self),
             next: range.start,
             end: range.end.min(self.len()),
+            expected_end: u64::MAX,
             chunk: Vec::new(),
             taken: 0,
             max_chunk: if self.is_remote() { REMOTE_CHUNKS.0 } else { CHUNK },
@@ -232,6 +238,8 @@ pub(crate) struct BlobReader {
     /// Offset of the next chunk.
     next: u64,
     end: u64,
+    /// Chunks end here, and nothing after it is read ahead.
+    expected_end: u64,
     chunk: Vec<u8>,
     /// Number of bytes of the chunk that were consumed.
     taken: usize,
@@ -242,13 +250,29 @@ pub(crate) struct BlobReader {
 }
 
 impl BlobReader {
+    /// Expects that the caller stops near `end`, and reads little after it before the caller asks for more.
+    #[cfg(any(feature = "csv", feature = "json-lines"))]
+    pub(crate) fn expect_end(mut self, end: u64) -> Self {
+        let tail = if self.blob.is_remote() { TAILS.1 } else { TAILS.0 };
+        self.expected_end = end.saturating_add(tail);
+        self
+    }
+
+    /// Returns the end of the chunk that begins at `start`.
+    fn chunk_end(&self, start: u64) -> u64 {
+        match start < self.expected_end {
+            true => self.end.min(self.expected_end).min(start + self.max_chunk),
+            false => self.end.min(start + self.max_chunk.min(REMOTE_CHUNKS.0)),
+        }
+    }
+
     fn read_chunk(&mut self) -> Result<()> {
         // With the wait for the thread that reads ahead.
         Phase::Read.measure(|| self.read_next_chunk())
     }
 
     fn read_next_chunk(&mut self) -> Result<()> {
-        let end = self.end.min(self.next + self.max_chunk);
+        let end = self.chunk_end(self.next);
         self.chunk = match self.ahead.take().map(JoinHandle::join) {
             Some(Ok(read)) => read?,
             // Without a thread, or if it has panicked, this thread reads.
@@ -262,9 +286,9 @@ impl BlobReader {
         };
         self.next = end;
         self.taken = 0;
-        if self.blob.is_remote() && self.next < self.end {
+        if self.blob.is_remote() && self.next < self.end.min(self.expected_end) {
             self.max_chunk = (self.max_chunk * 4).min(REMOTE_CHUNKS.1);
-            let (blob, range) = (Arc::clone(&self.blob), self.next..self.end.min(self.next + self.max_chunk));
+            let (blob, range) = (Arc::clone(&self.blob), self.next..self.chunk_end(self.next));
             let thread = thread::Builder::new().name("loader-ahead".to_owned());
             self.ahead = thread.spawn(move || blob.read(range)).ok();
         }

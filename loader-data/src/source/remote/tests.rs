@@ -137,6 +137,30 @@ fn ranges_are_read_together_and_a_reader_reads_ahead() {
 }
 
 #[test]
+#[cfg(any(feature = "csv", feature = "json-lines"))]
+fn a_reader_fetches_little_after_the_end_that_it_expects() {
+    let server = Server::start();
+    let expected = content(20 << 20);
+    server.put("a.bin", expected.clone());
+    let files = Files::list_with([server.url("a.bin")], &[], &options()).unwrap();
+    let blob = files.open(0).unwrap();
+    server.requests();
+    let mut reader = blob.reader(7..expected.len() as u64).expect_end(4 << 20);
+    let mut read = vec![0; (4 << 20) - 7];
+    reader.read_exact(&mut read).unwrap();
+    assert!(read == expected[7..4 << 20]);
+    let mut rest = vec![0; 1 << 20];
+    // Enough time for a request that must not be sent.
+    std::thread::sleep(Duration::from_millis(50));
+    let ranges: Vec<_> = server.requests().into_iter().filter_map(|request| request.range).collect();
+    let ends: Vec<_> = ranges.iter().map(|range| range.end).collect();
+    let tail = (4 << 20) + (64 << 10);
+    assert_eq!(ends.last(), Some(&tail), "{ranges:?}");
+    reader.read_exact(&mut rest).unwrap();
+    assert!(rest == expected[4 << 20..5 << 20], "the reader reads on if it is asked to");
+}
+
+#[test]
 fn faults_are_retried_and_the_bytes_are_right() {
     let server = Server::start();
     let expected = content(300_000);
