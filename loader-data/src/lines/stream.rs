@@ -21,7 +21,7 @@ use super::{
 use crate::{
     error::{DataError, DataProblem, Position, Result},
     shard_items::ShardItems,
-    source::{Blob, Compression, Files, problem},
+    source::{Blob, BlobReader, Compression, Files, problem},
 };
 
 /// Number of bytes that are decompressed at a time.
@@ -131,16 +131,24 @@ impl LineStream {
             "the snapshot is at block {}, which is not in shard {index} of {count}",
             start.block
         );
-        let mut lines =
-            LineIter { stream: self, step: count, block: start.block, open: None, line: Vec::new() };
+        let mut lines = LineIter {
+            stream: self,
+            step: count,
+            block: start.block,
+            open: None,
+            begun: None,
+            line: Vec::new(),
+        };
         if let Some(offset) = start.offset {
-            lines.open = Some(self.open_block(start.block, Some(offset))?);
+            lines.open = Some(self.open_block(start.block, Some(offset), None)?);
+            lines.begin_next();
         }
         Ok(lines)
     }
 
-    /// Opens a block at its first line, or at `offset`.
-    fn open_block(&self, number: u64, offset: Option<u64>) -> Result<OpenBlock> {
+    /// Opens a block at its first line, or at `offset`. `begun` may be what [`begin_block`](Self::begin_block) returned
+    /// for the block.
+    fn open_block(&self, number: u64, offset: Option<u64>, begun: Option<BlobReader>) -> Result<OpenBlock> {
         let Some(block) = self.blocks.get(number, &self.files) else {
             let reason = format!("there is no block {number}");
             return Err(DataError::new(
@@ -150,28 +158,49 @@ impl LineStream {
         };
         let blob = self.files.open(block.file)?;
         let has_header = offset.is_none() && self.rules.csv.is_some_and(|csv| csv.has_header);
-        if let Some(mut reader) = decompressed(&blob, self.rules) {
+        let input = || begun.unwrap_or_else(|| self.reader_of(&block, offset, &blob));
+        if let Some(compression) = Compression::of(&blob.file().location) {
+            let mut reader = decompressed(compression, input(), self.rules);
             reader.skip_to(offset.unwrap_or(0)).map_err(|error| read_error(&blob, 0, error))?;
             return Ok(OpenBlock { block, reader, end: u64::MAX, has_header });
         }
-        let end = block.bytes.end;
-        let known = match (offset, &self.index) {
-            (None, Some(index)) if self.rules.csv.is_some() => {
-                Some(index.first_at(block.file, block.bytes.start).map_or(end, |start| start.min(end)))
-            }
-            _ => offset,
-        };
-        let start = known.unwrap_or_else(|| first_byte(block.bytes.start));
+        let (start, is_known) = self.start_of(&block, offset);
         if start > blob.len() {
             return Err(blob.error(start, DataProblem::Truncated));
         }
-        let input = blob.reader(start..blob.len()).expect_end(end);
-        let mut reader = LineReader::new(input, start, self.rules.quotes());
-        if known.is_none() && block.bytes.start > 0 {
+        let mut reader = LineReader::new(input(), start, self.rules.quotes());
+        if !is_known && block.bytes.start > 0 {
             // The rest of the line that begins before the block, or the line break before the block.
             reader.skip_line(block.bytes.end).map_err(|error| read_error(&blob, start, error))?;
         }
-        Ok(OpenBlock { block, reader, end, has_header: has_header && known.is_none() })
+        Ok(OpenBlock { end: block.bytes.end, block, reader, has_header: has_header && !is_known })
+    }
+
+    /// Starts to read block `number` if its file lies on a server.
+    fn begin_block(&self, number: u64) -> Option<BlobReader> {
+        let block = self.blocks.get(number, &self.files)?;
+        self.files.begin(block.file, |blob| self.reader_of(&block, None, blob))
+    }
+
+    /// Returns where reading a block starts, and true if that is known to be the beginning of a line.
+    fn start_of(&self, block: &Block, offset: Option<u64>) -> (u64, bool) {
+        let end = block.bytes.end;
+        match (offset, &self.index) {
+            (Some(offset), _) => (offset, true),
+            (None, Some(index)) if self.rules.csv.is_some() => {
+                (index.first_at(block.file, block.bytes.start).map_or(end, |start| start.min(end)), true)
+            }
+            (None, _) => (first_byte(block.bytes.start), false),
+        }
+    }
+
+    /// Returns a reader of the bytes of a block, or of those from `offset` on. A compressed file is read from its
+    /// beginning.
+    fn reader_of(&self, block: &Block, offset: Option<u64>, blob: &Arc<Blob>) -> BlobReader {
+        if Compression::of(&blob.file().location).is_some() {
+            return blob.reader(0..blob.len());
+        }
+        blob.reader(self.start_of(block, offset).0..blob.len()).expect_end(block.bytes.end)
     }
 }
 
@@ -217,6 +246,8 @@ struct LineIter<'a> {
     /// The block that is open, or is opened next.
     block: u64,
     open: Option<OpenBlock>,
+    /// The block after the open one if it lies on a server: its number, and its beginning, which is being fetched.
+    begun: Option<(u64, BlobReader)>,
     line: Vec<u8>,
 }
 
@@ -238,6 +269,12 @@ impl LineIter<'_> {
         }))
     }
 
+    /// Starts to read the block after `self.block`.
+    fn begin_next(&mut self) {
+        let next = self.block + self.step;
+        self.begun = self.stream.begin_block(next).map(|reader| (next, reader));
+    }
+
     /// Reads the next line that is a sample into `self.line`.
     fn read_line(&mut self) -> Result<Option<FoundLine>> {
         loop {
@@ -245,7 +282,9 @@ impl LineIter<'_> {
                 if self.block >= self.stream.blocks.len() {
                     return Ok(None);
                 }
-                let opened = self.stream.open_block(self.block, None);
+                let begun = self.begun.take().filter(|(begun, _)| *begun == self.block);
+                let opened = self.stream.open_block(self.block, None, begun.map(|(_, reader)| reader));
+                self.begin_next();
                 self.open = Some(opened.inspect_err(|_| self.block += self.step)?);
                 continue;
             };
@@ -292,8 +331,11 @@ impl LineIter<'_> {
 #[cfg(feature = "csv")]
 pub(crate) fn first_line(files: &Files, file: usize, rules: LineRules, max: u64) -> Result<Option<Vec<u8>>> {
     let blob = files.open(file)?;
-    let plain = || LineReader::new(blob.reader(0..blob.len()), 0, rules.quotes());
-    let mut reader = decompressed(&blob, rules).unwrap_or_else(plain);
+    let input = blob.reader(0..blob.len());
+    let mut reader = match Compression::of(&blob.file().location) {
+        Some(compression) => decompressed(compression, input, rules),
+        None => LineReader::new(input, 0, rules.quotes()),
+    };
     let mut line = Vec::new();
     loop {
         let start = reader.position();
@@ -311,10 +353,9 @@ pub(crate) fn first_line(files: &Files, file: usize, rules: LineRules, max: u64)
     }
 }
 
-/// Returns a reader of the lines of a compressed file; `None` if the file is not compressed.
-fn decompressed(blob: &Arc<Blob>, rules: LineRules) -> Option<LineReader> {
-    let reader = Compression::of(&blob.file().location)?.reader(blob);
-    Some(LineReader::new(BufReader::with_capacity(CHUNK, reader), 0, rules.quotes()))
+/// Returns a reader of the lines of a compressed file, which `input` reads.
+fn decompressed(compression: Compression, input: BlobReader, rules: LineRules) -> LineReader {
+    LineReader::new(BufReader::with_capacity(CHUNK, compression.reader(input)), 0, rules.quotes())
 }
 
 /// A line that was read.

@@ -6,13 +6,14 @@ use std::{
     ops::Range,
     os::unix::fs::{FileExt, OpenOptionsExt},
     sync::Arc,
-    thread::{self, JoinHandle},
     time::SystemTime,
 };
 
 use bytes::Bytes;
 use loader_core::Phase;
 
+#[cfg(feature = "cloud")]
+use super::remote::Ahead;
 use super::{DataFile, Location};
 use crate::error::{DataError, DataProblem, Position, Result};
 
@@ -27,6 +28,22 @@ const REMOTE_CHUNKS: (u64, u64) = (512 << 10, 8 << 20);
 /// a local file, and of a file on a server, where another request costs more.
 #[cfg(any(feature = "csv", feature = "json-lines"))]
 const TAILS: (u64, u64) = (4 << 10, 64 << 10);
+
+/// Number of bytes of the first chunk of a file on a server that is fetched before it is needed.
+#[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
+const BEGUN_CHUNK: u64 = 2 << 20;
+
+/// Without servers, nothing is read ahead.
+#[cfg(not(feature = "cloud"))]
+#[derive(Debug)]
+enum Ahead {}
+
+#[cfg(not(feature = "cloud"))]
+impl Ahead {
+    fn wait(self) -> Result<Bytes, DataProblem> {
+        match self {}
+    }
+}
 
 /// An open data file that is read at any position.
 ///
@@ -195,6 +212,18 @@ impl Blob {
         }
     }
 
+    /// Starts to read a range of a file on a server. Of a local file, which the system reads ahead, returns `None`.
+    fn read_ahead(&self, range: Range<u64>) -> Option<Ahead> {
+        match &self.inner {
+            Inner::Local { .. } => {
+                let _ = range;
+                None
+            }
+            #[cfg(feature = "cloud")]
+            Inner::Remote(object) => object.read_ahead(range),
+        }
+    }
+
     pub(crate) fn is_remote(&self) -> bool {
         match &self.inner {
             Inner::Local { .. } => false,
@@ -245,8 +274,8 @@ pub(crate) struct BlobReader {
     taken: usize,
     /// Max number of bytes of the next chunk.
     max_chunk: u64,
-    /// The thread that fetches the next chunk.
-    ahead: Option<JoinHandle<Result<Vec<u8>>>>,
+    /// The next chunk, which is being fetched.
+    ahead: Option<Ahead>,
 }
 
 impl BlobReader {
@@ -258,6 +287,16 @@ impl BlobReader {
         self
     }
 
+    /// Starts to fetch the first chunk from a server, so that it is there when the caller reads it. Does nothing for a
+    /// local file.
+    #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
+    pub(crate) fn begin(&mut self) {
+        if self.blob.is_remote() && self.next < self.end {
+            self.max_chunk = BEGUN_CHUNK;
+            self.ahead = self.blob.read_ahead(self.next..self.chunk_end(self.next));
+        }
+    }
+
     /// Returns the end of the chunk that begins at `start`.
     fn chunk_end(&self, start: u64) -> u64 {
         match start < self.expected_end {
@@ -267,17 +306,16 @@ impl BlobReader {
     }
 
     fn read_chunk(&mut self) -> Result<()> {
-        // With the wait for the thread that reads ahead.
+        // With the wait for what is read ahead.
         Phase::Read.measure(|| self.read_next_chunk())
     }
 
     fn read_next_chunk(&mut self) -> Result<()> {
         let end = self.chunk_end(self.next);
-        self.chunk = match self.ahead.take().map(JoinHandle::join) {
-            Some(Ok(read)) => read?,
-            // Without a thread, or if it has panicked, this thread reads.
-            _ if self.blob.is_remote() => self.blob.read(self.next..end)?,
-            _ => {
+        self.chunk = match self.ahead.take() {
+            Some(ahead) => ahead.wait().map_err(|problem| self.blob.error(self.next, problem))?.into(),
+            None if self.blob.is_remote() => self.blob.read(self.next..end)?,
+            None => {
                 let mut chunk = std::mem::take(&mut self.chunk);
                 chunk.resize((end - self.next) as usize, 0);
                 self.blob.read_exact_at(&mut chunk, self.next)?;
@@ -288,9 +326,7 @@ impl BlobReader {
         self.taken = 0;
         if self.blob.is_remote() && self.next < self.end.min(self.expected_end) {
             self.max_chunk = (self.max_chunk * 4).min(REMOTE_CHUNKS.1);
-            let (blob, range) = (Arc::clone(&self.blob), self.next..self.chunk_end(self.next));
-            let thread = thread::Builder::new().name("loader-ahead".to_owned());
-            self.ahead = thread.spawn(move || blob.read(range)).ok();
+            self.ahead = self.blob.read_ahead(self.next..self.chunk_end(self.next));
         }
         Ok(())
     }

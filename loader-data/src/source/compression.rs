@@ -1,14 +1,11 @@
 //! Recognises and decompresses compressed files.
 
-use std::{
-    io::{self, Read},
-    sync::Arc,
-};
+use std::io::{self, Read};
 
 use flate2::bufread::MultiGzDecoder;
 use loader_core::Phase;
 
-use super::{Blob, BlobReader, Location, zstd::Zstd};
+use super::{BlobReader, Location, zstd::Zstd};
 use crate::error::{DataError, DataProblem};
 
 /// How a file is compressed.
@@ -66,10 +63,9 @@ impl Compression {
         }
     }
 
-    /// Returns a reader of the decompressed content of `blob`: of all members of gzip, or all frames of
-    /// Zstandard.
-    pub(crate) fn reader(self, blob: &Arc<Blob>) -> Decompressor {
-        let reader = blob.reader(0..blob.len());
+    /// Returns a reader of the decompressed content of a file, which `reader` reads from its beginning: of all members of
+    /// gzip, or all frames of Zstandard.
+    pub(crate) fn reader(self, reader: BlobReader) -> Decompressor {
         match self {
             Self::Gzip => Decompressor::Gzip(Box::new(MultiGzDecoder::new(reader))),
             Self::Zstd => Decompressor::Zstd(Box::new(Zstd::new(reader))),

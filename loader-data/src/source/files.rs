@@ -15,6 +15,8 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
+#[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
+use super::BlobReader;
 #[cfg(feature = "cloud")]
 use super::remote::Remote;
 use super::{Blob, Location, StoreOptions, patterns};
@@ -162,6 +164,20 @@ impl Files {
         open.truncate(MAX_OPEN - 1);
         open.push_front((index, Arc::clone(&blob)));
         Ok(blob)
+    }
+
+    /// Starts to read the beginning of a part of file `index`, if the file lies on a server. `reader` returns a reader of
+    /// the part. Returns `None` for a local file, and for one that cannot be opened now: opening it later says why.
+    #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
+    pub(crate) fn begin(
+        &self,
+        index: usize,
+        reader: impl FnOnce(&Arc<Blob>) -> BlobReader,
+    ) -> Option<BlobReader> {
+        let Location::Url(_) = self.get(index).location else { return None };
+        let mut reader = reader(&self.open(index).ok()?);
+        reader.begin();
+        Some(reader)
     }
 
     fn open_new(&self, file: DataFile) -> Result<Blob> {

@@ -1,7 +1,7 @@
 //! The bytes of an archive, decompressed if necessary.
 
 use std::{
-    io::{self, Read},
+    io::{self, BufRead, Read},
     ops::Range,
     sync::Arc,
 };
@@ -44,11 +44,22 @@ enum Source {
 }
 
 impl Input {
-    /// Opens an archive at the beginning. The first bytes decide whether it is compressed.
-    pub(super) fn open(blob: &Arc<Blob>) -> Result<Self> {
-        Ok(Self::new(match compression(blob).map_err(|problem| blob.error(0, problem))? {
-            Some(compression) => Source::Compressed(compression, compression.reader(blob)),
-            None if blob.is_remote() => Source::Remote(blob.reader(0..blob.len()), Arc::clone(blob)),
+    /// Opens an archive at the beginning. The first bytes decide whether it is compressed. `begun` may be a reader of the
+    /// whole file that has read nothing yet.
+    pub(super) fn open(blob: &Arc<Blob>, begun: Option<BlobReader>) -> Result<Self> {
+        let mut begun = begun.filter(|_| blob.is_remote());
+        let start = match &mut begun {
+            Some(reader) => {
+                let chunk = reader.fill_buf().map_err(|error| blob.read_error(0, error))?;
+                chunk[..chunk.len().min(START)].to_vec()
+            }
+            None => blob.read(0..blob.len().min(START as u64))?,
+        };
+        let compression = compression(blob, &start).map_err(|problem| blob.error(0, problem))?;
+        let reader = || begun.unwrap_or_else(|| blob.reader(0..blob.len()));
+        Ok(Self::new(match compression {
+            Some(compression) => Source::Compressed(compression, compression.reader(reader())),
+            None if blob.is_remote() => Source::Remote(reader(), Arc::clone(blob)),
             None => Source::Plain(Plain::new(blob, 0..blob.len(), CHUNK)),
         }))
     }
@@ -197,8 +208,7 @@ impl Plain {
 }
 
 /// Recognises the compression of an archive by its first bytes, which must agree with its name.
-fn compression(blob: &Blob) -> Result<Option<Compression>, DataProblem> {
-    let start = blob.read(0..blob.len().min(START as u64)).map_err(|error| error.problem)?;
+fn compression(blob: &Blob, start: &[u8]) -> Result<Option<Compression>, DataProblem> {
     if start.is_empty() {
         return Err(DataProblem::Truncated);
     }
@@ -206,7 +216,7 @@ fn compression(blob: &Blob) -> Result<Option<Compression>, DataProblem> {
         let reason = "the file is a zip archive; pack it again with tar".to_owned();
         return Err(DataProblem::Unsupported(reason));
     }
-    if let Some(found) = Compression::of_start(&start)? {
+    if let Some(found) = Compression::of_start(start)? {
         return Ok(Some(found));
     }
     let location = &blob.file().location;

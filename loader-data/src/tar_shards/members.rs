@@ -12,7 +12,7 @@ use tar::Archive;
 use super::input::{BLOCK, CHUNK, Input};
 use crate::{
     error::{DataError, DataProblem, Position, Result},
-    source::Blob,
+    source::{Blob, BlobReader},
 };
 
 /// Max number of bytes of all headers of one member: its name, and other attributes that tar stores before
@@ -65,9 +65,10 @@ struct Headers {
 }
 
 impl Members {
-    /// Opens an archive. The next member is the one whose headers begin at `start`.
-    pub(super) fn open(blob: &Arc<Blob>, start: u64, end: End) -> Result<Self> {
-        Ok(Self { blob: Arc::clone(blob), input: Input::open(blob)?, next: start, end })
+    /// Opens an archive. The next member is the one whose headers begin at `start`. `begun` may be a reader of the whole
+    /// file that has read nothing yet.
+    pub(super) fn open(blob: &Arc<Blob>, begun: Option<BlobReader>, start: u64, end: End) -> Result<Self> {
+        Ok(Self { blob: Arc::clone(blob), input: Input::open(blob, begun)?, next: start, end })
     }
 
     /// Opens the members in `range` of an archive that is not compressed. If only `some` of them are needed,
@@ -83,7 +84,7 @@ impl Members {
     /// # Errors
     /// Returns an error if it is compressed: what is between the headers could not be skipped.
     pub(super) fn headers(blob: &Arc<Blob>, end: End) -> Result<Self> {
-        let input = Input::open(blob)?;
+        let input = Input::open(blob, None)?;
         if input.is_compressed() {
             let advice = "random access needs an archive that is not compressed; decompress it, or read it as a stream";
             return Err(blob.error(0, DataProblem::Unsupported(advice.to_owned())).at(Position::File));

@@ -174,7 +174,7 @@ mod tests {
 
     fn read_file(path: &Path, start: u64, end: End, wanted: Wanted<'_>) -> Vec<Result<RawSample>> {
         let blob = Files::list([path], &[]).unwrap().open(0).unwrap();
-        let mut samples = match Members::open(&blob, start, end) {
+        let mut samples = match Members::open(&blob, None, start, end) {
             Ok(members) => Samples::new(members),
             Err(error) => return vec![Err(error)],
         };
@@ -321,7 +321,7 @@ mod tests {
             let path = folder.path().join(name);
             fs::write(&path, bytes).unwrap();
             let blob = Files::list([&path], &[]).unwrap().open(0).unwrap();
-            let mut samples = Samples::new(Members::open(&blob, 0, End::Marker).unwrap());
+            let mut samples = Samples::new(Members::open(&blob, None, 0, End::Marker).unwrap());
             let mut expected = vec!["a", &long, "c"];
             while samples.next(ALL).is_some() {
                 expected.remove(0);

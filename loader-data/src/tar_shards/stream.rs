@@ -11,7 +11,10 @@ use super::{
     members::Members,
     samples::{Samples, Wanted},
 };
-use crate::{error::Result, source::Blob};
+use crate::{
+    error::Result,
+    source::{Blob, BlobReader},
+};
 
 /// A position in a shard of [`TarShards`](crate::TarShards).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +35,8 @@ pub(super) struct Stream<'a, R> {
     next: TarPosition,
     /// The file at `next`, if it is open.
     open: Option<(Arc<Blob>, Samples)>,
+    /// The file after the open one if it lies on a server: its number, and its beginning, which is being fetched.
+    begun: Option<(usize, BlobReader)>,
     /// Seed of the random numbers of the samples.
     seed: [u8; 32],
 }
@@ -43,7 +48,7 @@ impl<'a, R: DeserializeOwned + 'static> Stream<'a, R> {
         seed: [u8; 32],
         next: TarPosition,
     ) -> Self {
-        Self { shards, files, next, open: None, seed }
+        Self { shards, files, next, open: None, begun: None, seed }
     }
 
     /// Returns the next sample of `file`, or `None` at its end.
@@ -73,10 +78,17 @@ impl<'a, R: DeserializeOwned + 'static> Stream<'a, R> {
         Some(sample?.and_then(|sample| shards.decoding.row(sample, &blob.file().location, &mut rng)))
     }
 
-    fn opened(&self, file: usize) -> Result<(Arc<Blob>, Samples)> {
+    fn opened(&mut self, file: usize) -> Result<(Arc<Blob>, Samples)> {
+        let begun = self.begun.take().filter(|(begun, _)| *begun == file).map(|(_, reader)| reader);
         let blob = self.shards.files.open(file)?;
-        let members = Members::open(&blob, self.next.offset, self.shards.end)?;
-        Ok((blob, Samples::new(members)))
+        let whole = |blob: &Arc<Blob>| blob.reader(0..blob.len());
+        // A resumed shard continues further on, and needs only a few bytes of the beginning.
+        let reader = (self.next.offset == 0).then(|| begun.unwrap_or_else(|| whole(&blob)));
+        let members = Members::open(&blob, reader, self.next.offset, self.shards.end);
+        // After the requests for the open file, and also if it is damaged.
+        let next = usize::try_from(self.next.files).ok().and_then(|files| self.files.get(files + 1));
+        self.begun = next.and_then(|&next| Some((next, self.shards.files.begin(next, whole)?)));
+        Ok((blob, Samples::new(members?)))
     }
 
     /// Moves on to the next file.

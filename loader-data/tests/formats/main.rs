@@ -17,6 +17,8 @@ mod outage;
 mod packed;
 mod parquet;
 #[cfg(feature = "cloud")]
+mod read_ahead;
+#[cfg(feature = "cloud")]
 #[allow(dead_code, reason = "the unit tests use all of it")]
 mod server;
 #[cfg(feature = "cloud")]

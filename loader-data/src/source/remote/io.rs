@@ -5,10 +5,14 @@ use std::{
     io,
     sync::{Mutex, PoisonError, mpsc},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use tokio::runtime::{Builder, Handle};
+use tokio::{
+    runtime::{Builder, Handle},
+    task::AbortHandle,
+    time::error::Elapsed,
+};
 
 /// Time that the thread gets beyond the deadline of the work, to say that the deadline has passed.
 const GRACE: Duration = Duration::from_secs(5);
@@ -25,6 +29,15 @@ pub(super) enum Stopped {
 /// The thread, and the process that started it.
 static THREAD: Mutex<Option<(u32, Handle)>> = Mutex::new(None);
 
+/// Work on the thread. Dropping it stops the work.
+#[derive(Debug)]
+pub(in super::super) struct Task<T> {
+    result: mpsc::Receiver<Result<T, Elapsed>>,
+    work: AbortHandle,
+    started: Instant,
+    within: Duration,
+}
+
 /// Runs `work` on the thread, for at most `within`, and waits for its result.
 ///
 /// The calling thread may itself be inside a tokio runtime: it only blocks, and enters no runtime.
@@ -32,20 +45,39 @@ pub(super) fn run<T: Send + 'static>(
     within: Duration,
     work: impl Future<Output = T> + Send + 'static,
 ) -> Result<T, Stopped> {
+    start(within, work).map_err(Stopped::Failed)?.wait()
+}
+
+/// Starts `work` on the thread, for at most `within`.
+pub(super) fn start<T: Send + 'static>(
+    within: Duration,
+    work: impl Future<Output = T> + Send + 'static,
+) -> io::Result<Task<T>> {
     let (done, result) = mpsc::sync_channel(1);
-    let task = handle().map_err(Stopped::Failed)?.spawn(async move {
-        // The receiver is gone only if it has waited for too long.
+    let work = handle()?.spawn(async move {
+        // The receiver is gone if the task was dropped.
         drop(done.send(tokio::time::timeout(within, work).await));
     });
-    match result.recv_timeout(within.saturating_add(GRACE)) {
-        Ok(result) => result.map_err(|_| Stopped::TimedOut),
-        Err(mpsc::RecvTimeoutError::Timeout) => {
-            task.abort();
-            Err(Stopped::TimedOut)
+    Ok(Task { result, work: work.abort_handle(), started: Instant::now(), within })
+}
+
+impl<T> Task<T> {
+    /// Waits for the result.
+    pub(super) fn wait(self) -> Result<T, Stopped> {
+        let rest = self.within.saturating_add(GRACE).saturating_sub(self.started.elapsed());
+        match self.result.recv_timeout(rest) {
+            Ok(result) => result.map_err(|_| Stopped::TimedOut),
+            Err(mpsc::RecvTimeoutError::Timeout) => Err(Stopped::TimedOut),
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                Err(Stopped::Failed(io::Error::other("the thread for network I/O has panicked")))
+            }
         }
-        Err(mpsc::RecvTimeoutError::Disconnected) => {
-            Err(Stopped::Failed(io::Error::other("the thread for network I/O has panicked")))
-        }
+    }
+}
+
+impl<T> Drop for Task<T> {
+    fn drop(&mut self) {
+        self.work.abort();
     }
 }
 
@@ -68,8 +100,6 @@ fn handle() -> io::Result<Handle> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use super::*;
 
     #[test]
@@ -78,6 +108,24 @@ mod tests {
         assert_eq!(ask(), 7);
         let host = Builder::new_current_thread().build().unwrap();
         assert_eq!(host.block_on(async { ask() }), 7);
+    }
+
+    #[test]
+    fn dropping_a_task_stops_it_and_a_late_wait_gets_its_result() {
+        let (dropped, stopped) = mpsc::channel::<()>();
+        let task = start(Duration::from_secs(60), async move {
+            std::future::pending::<()>().await;
+            drop(dropped);
+        });
+        drop(task.unwrap());
+        let stopped = stopped.recv_timeout(Duration::from_secs(5));
+        assert_eq!(stopped, Err(mpsc::RecvTimeoutError::Disconnected), "the work was dropped");
+
+        let mut task = start(Duration::from_secs(5), async { 7 }).unwrap();
+        task.within = Duration::ZERO;
+        task.started = task.started.checked_sub(2 * GRACE).unwrap();
+        thread::sleep(Duration::from_millis(50));
+        assert_eq!(task.wait().unwrap(), 7);
     }
 
     #[test]

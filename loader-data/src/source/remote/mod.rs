@@ -21,7 +21,7 @@ use self::{address::Address, cache::Cache, object::Limits, stores::Stores};
 use super::{DataFile, Location, StoreOptions};
 use crate::error::{DataError, DataProblem, Result};
 
-pub(super) use object::Object;
+pub(super) use object::{Ahead, Object};
 
 /// The servers that the files of a dataset lie on.
 pub(super) struct Remote {

@@ -5,7 +5,9 @@ use std::{
     fmt,
     future::Future,
     ops::Range,
+    slice,
     sync::Arc,
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -75,10 +77,41 @@ impl Limits {
 pub(super) fn wait<T: Send + 'static>(
     work: impl Future<Output = Result<T, DataProblem>> + Send + 'static,
 ) -> Result<T, DataProblem> {
-    io::run(LONG, work).unwrap_or_else(|stopped| match stopped {
-        io::Stopped::TimedOut => Err(DataProblem::Timeout { after: LONG }),
-        io::Stopped::Failed(error) => Err(DataProblem::Store(error.to_string())),
-    })
+    io::run(LONG, work).unwrap_or_else(|stopped| Err(problem_of(stopped)))
+}
+
+fn problem_of(stopped: io::Stopped) -> DataProblem {
+    match stopped {
+        io::Stopped::TimedOut => DataProblem::Timeout { after: LONG },
+        io::Stopped::Failed(error) => DataProblem::Store(error.to_string()),
+    }
+}
+
+/// A read that goes on while its caller does other work. Dropping it cancels its requests, except those that fill the
+/// cache.
+#[derive(Debug)]
+pub(in super::super) enum Ahead {
+    Fetched { range: Range<u64>, pieces: Vec<Range<u64>>, task: io::Task<Result<Vec<Bytes>, DataProblem>> },
+    Cached(JoinHandle<Result<Vec<Bytes>, DataProblem>>),
+}
+
+impl Ahead {
+    /// Waits for the bytes.
+    ///
+    /// # Errors
+    /// As for [`Object::read`].
+    pub(in super::super) fn wait(self) -> Result<Bytes, DataProblem> {
+        match self {
+            Self::Fetched { range, pieces, task } => {
+                let fetched = task.wait().unwrap_or_else(|stopped| Err(problem_of(stopped)))?;
+                Ok(ranges::cut(&pieces, &fetched, &range))
+            }
+            Self::Cached(thread) => {
+                let panicked = |_| DataProblem::Store("the thread that reads ahead has panicked".to_owned());
+                Ok(thread.join().map_err(panicked)??.remove(0))
+            }
+        }
+    }
 }
 
 impl Object {
@@ -97,17 +130,36 @@ impl Object {
         Ok(wanted.iter().map(|range| ranges::cut(&pieces, &fetched, range)).collect())
     }
 
+    /// Starts to read `range`. Returns `None` if neither a thread nor the one for network I/O can be started.
+    pub(in super::super) fn read_ahead(&self, range: Range<u64>) -> Option<Ahead> {
+        if self.cache.is_some() {
+            let object = self.clone();
+            let thread = thread::Builder::new().name("loader-ahead".to_owned());
+            return thread.spawn(move || object.read(slice::from_ref(&range))).ok().map(Ahead::Cached);
+        }
+        let pieces = ranges::pieces(slice::from_ref(&range));
+        let task = io::start(LONG, self.fetching(pieces.clone())).ok()?;
+        Some(Ahead::Fetched { range, pieces, task })
+    }
+
     /// Fetches `pieces`, several at a time.
     pub(super) fn fetch(&self, pieces: Vec<Range<u64>>) -> Result<Vec<Bytes>, DataProblem> {
         if pieces.is_empty() {
             return Ok(Vec::new());
         }
+        wait(self.fetching(pieces))
+    }
+
+    fn fetching(
+        &self,
+        pieces: Vec<Range<u64>>,
+    ) -> impl Future<Output = Result<Vec<Bytes>, DataProblem>> + Send + use<> {
         let request = |piece| {
             let object = self.clone();
             async move { object.fetch_piece(piece).await }.boxed()
         };
         let requests: Vec<_> = pieces.into_iter().map(request).collect();
-        wait(async move { stream::iter(requests).buffered(PARALLEL).try_collect().await })
+        async move { stream::iter(requests).buffered(PARALLEL).try_collect().await }
     }
 
     async fn fetch_piece(&self, piece: Range<u64>) -> Result<Bytes, DataProblem> {
