@@ -184,6 +184,10 @@ impl<T: Token> Dataset for Tokens<T> {
         Ok(self.windows.read(index)?)
     }
 
+    fn get_many(&self, indices: &[usize], _cx: &mut SampleContext) -> anyhow::Result<Vec<Tensor<T>>> {
+        Ok(self.windows.read_many(indices)?)
+    }
+
     fn setup(&mut self, _cx: &mut SampleContext) -> anyhow::Result<()> {
         Ok(self.windows.check_header()?)
     }

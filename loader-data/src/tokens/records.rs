@@ -7,7 +7,7 @@ use super::{
     documents::Documents,
     element::{Token, with_token},
     options::{TokenFormat, TokensOptions},
-    segments::segmented,
+    segments::{TokenWindow, segmented},
     windows::Windows,
 };
 use crate::{
@@ -87,8 +87,13 @@ impl Dataset for TokenRecords {
         }
     }
 
-    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<Record> {
-        with_token!(self.dtype, T => self.record::<T>(index))
+    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<Record> {
+        let mut records = self.get_many(&[index], cx)?;
+        Ok(records.pop().expect("`get_many` returns a record for each index"))
+    }
+
+    fn get_many(&self, indices: &[usize], _cx: &mut SampleContext) -> anyhow::Result<Vec<Record>> {
+        with_token!(self.dtype, T => self.records::<T>(indices))
     }
 
     /// Returns the fingerprint of the windows or documents.
@@ -102,22 +107,35 @@ impl Dataset for TokenRecords {
 }
 
 impl TokenRecords {
-    fn record<T: Token>(&self, index: usize) -> anyhow::Result<Record> {
-        let fields: Vec<(&str, Value)> = match &self.kind {
-            Kind::Windows(windows) => vec![("tokens", windows.read::<T>(index)?.into())],
+    fn records<T: Token>(&self, indices: &[usize]) -> anyhow::Result<Vec<Record>> {
+        match &self.kind {
+            Kind::Windows(windows) => {
+                let windows = windows.read_many::<T>(indices)?.into_iter();
+                Ok(windows.map(|tokens| record([("tokens", tokens.into())])).collect())
+            }
             Kind::Segmented(windows, end) => {
-                let window = segmented(windows.read(index)?, T::from_wide(*end))?;
-                vec![
-                    ("tokens", window.tokens.into()),
-                    ("positions", window.positions.into()),
-                    ("segments", window.segments.into()),
-                ]
+                let windows = windows.read_many(indices)?.into_iter();
+                windows.map(|tokens| Ok(of_segments(segmented(tokens, T::from_wide(*end))?))).collect()
             }
             Kind::Documents(documents, pad) => {
-                let tokens = documents.read::<T>(index)?;
-                vec![("tokens", Value::Ragged(tokens.into(), Scalar::new(T::from_wide(*pad))))]
+                let tokens = |&index| -> anyhow::Result<Record> {
+                    let tokens = documents.read::<T>(index)?;
+                    Ok(record([("tokens", Value::Ragged(tokens.into(), Scalar::new(T::from_wide(*pad))))]))
+                };
+                indices.iter().map(tokens).collect()
             }
-        };
-        Ok(fields.into_iter().collect())
+        }
     }
+}
+
+fn of_segments<T: Token>(window: TokenWindow<T>) -> Record {
+    record([
+        ("tokens", window.tokens.into()),
+        ("positions", window.positions.into()),
+        ("segments", window.segments.into()),
+    ])
+}
+
+fn record<const N: usize>(fields: [(&'static str, Value); N]) -> Record {
+    fields.into_iter().collect()
 }

@@ -102,6 +102,11 @@ impl<T: Token> Dataset for SegmentedTokens<T> {
         segmented(self.tokens.get(index, cx)?, T::from_wide(self.end))
     }
 
+    fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<TokenWindow<T>>> {
+        let windows = self.tokens.get_many(indices, cx)?.into_iter();
+        windows.map(|window| segmented(window, T::from_wide(self.end))).collect()
+    }
+
     fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
         self.tokens.setup(cx)
     }

@@ -1,6 +1,6 @@
 //! Windows of tokens in files.
 
-use std::{cell::RefCell, io};
+use std::{cell::RefCell, io, sync::Arc};
 
 use loader_core::{DType, Tensor};
 use serde::{Deserialize, Serialize};
@@ -168,6 +168,52 @@ impl Windows {
 
     /// Reads window `index`.
     pub(super) fn read<T: Token>(&self, index: usize) -> Result<Tensor<T>> {
+        let place = self.locate(index)?;
+        let blob = self.open(&place)?;
+        read(&blob, place.offset, self.dtype, self.window, Accepted::new::<T>(self.vocabulary))
+    }
+
+    /// Reads the windows `indices`. Windows of one file are read together.
+    pub(super) fn read_many<T: Token>(&self, indices: &[usize]) -> Result<Vec<Tensor<T>>> {
+        let len = self.window * self.dtype.size();
+        if len > MAX_READ {
+            return indices.iter().map(|&index| self.read(index)).collect();
+        }
+        let places = indices.iter().map(|&index| self.locate(index)).collect::<Result<Vec<_>>>()?;
+        let mut ordered: Vec<usize> = (0..places.len()).collect();
+        ordered.sort_by_key(|&position| places[position].file);
+        let mut windows: Vec<Option<Tensor<T>>> = indices.iter().map(|_| None).collect();
+        for of_file in ordered.chunk_by(|&one, &other| places[one].file == places[other].file) {
+            let mut ranges = Vec::with_capacity(of_file.len());
+            for &position in of_file {
+                let offset = places[position].offset;
+                self.open(&places[position])?;
+                ranges.push(offset..offset + len as u64);
+            }
+            let blob = self.files.open(places[of_file[0]].file)?;
+            for (&position, bytes) in of_file.iter().zip(blob.read_ranges(&ranges)?) {
+                let offset = places[position].offset;
+                let mut window = zeros(self.window, &blob, offset)?;
+                let tokens = window.as_mut_slice().expect("a new tensor has no clone");
+                let accepted = Accepted::new::<T>(self.vocabulary);
+                convert_at(&blob, offset, self.dtype, &bytes, tokens, accepted)?;
+                windows[position] = Some(window);
+            }
+        }
+        Ok(windows.into_iter().map(|window| window.expect("each position is in one file")).collect())
+    }
+
+    /// Opens the file of a window. Reading its first window checks how the file begins.
+    fn open(&self, place: &Place) -> Result<Arc<Blob>> {
+        let blob = self.files.open(place.file)?;
+        if self.has_unknown_header && place.is_first {
+            check_start(&blob)?;
+        }
+        Ok(blob)
+    }
+
+    /// Finds window `index`.
+    fn locate(&self, index: usize) -> Result<Place> {
         let index = index as u64;
         let ends = self.ends.as_slice();
         let file = ends.partition_point(|&end| end <= index);
@@ -177,11 +223,7 @@ impl Windows {
         }
         let before = file.checked_sub(1).map_or(0, |before| ends[before]);
         let offset = self.header + (index - before) * self.stride as u64 * self.dtype.size() as u64;
-        let blob = self.files.open(file)?;
-        if self.has_unknown_header && index == before {
-            check_start(&blob)?;
-        }
-        read(&blob, offset, self.dtype, self.window, Accepted::new::<T>(self.vocabulary))
+        Ok(Place { file, offset, is_first: index == before })
     }
 
     /// Text that identifies which tokens are at which index.
@@ -190,6 +232,14 @@ impl Windows {
         let header = if *header == 0 { String::new() } else { format!(", header {header}") };
         format!("tokens(#{:016x}, {dtype}, window {window}, stride {stride}{header})", files.listing())
     }
+}
+
+/// Where a window lies.
+struct Place {
+    file: usize,
+    offset: u64,
+    /// True if it is the first window of its file.
+    is_first: bool,
 }
 
 /// Returns an error if the header of llm.c's files, at the start of `blob`, would be read as tokens.
@@ -225,8 +275,7 @@ pub(super) fn read<T: Token>(
     count: usize,
     accepted: Accepted,
 ) -> Result<Tensor<T>> {
-    let no_memory = |_| blob.error(offset, io::Error::from(io::ErrorKind::OutOfMemory));
-    let mut tokens = Tensor::zeros([count]).map_err(no_memory)?;
+    let mut tokens = zeros(count, blob, offset)?;
     let rows = tokens.as_mut_slice().expect("a new tensor has no clone").chunks_mut(MAX_READ / dtype.size());
     BYTES.with_borrow_mut(|bytes| {
         for row in rows {
@@ -235,12 +284,29 @@ pub(super) fn read<T: Token>(
                 bytes.resize(len, 0);
             }
             blob.read_exact_at(&mut bytes[..len], offset)?;
-            convert(dtype, &bytes[..len], row, accepted).map_err(|(position, token)| {
-                blob.error(offset + (position * dtype.size()) as u64, accepted.refuse(token))
-            })?;
+            convert_at(blob, offset, dtype, &bytes[..len], row, accepted)?;
             offset += len as u64;
         }
         Ok(())
     })?;
     Ok(tokens)
+}
+
+/// Makes a tensor for `count` tokens at `offset`.
+fn zeros<T: Token>(count: usize, blob: &Blob, offset: u64) -> Result<Tensor<T>> {
+    Tensor::zeros([count]).map_err(|_| blob.error(offset, io::Error::from(io::ErrorKind::OutOfMemory)))
+}
+
+/// Converts the bytes at `offset` to tokens.
+fn convert_at<T: Token>(
+    blob: &Blob,
+    offset: u64,
+    dtype: DType,
+    bytes: &[u8],
+    tokens: &mut [T],
+    accepted: Accepted,
+) -> Result<()> {
+    convert(dtype, bytes, tokens, accepted).map_err(|(position, token)| {
+        blob.error(offset + (position * dtype.size()) as u64, accepted.refuse(token))
+    })
 }

@@ -65,6 +65,24 @@ fn every_worker_reads_the_same_from_a_server_that_fails() {
 }
 
 #[test]
+fn the_windows_of_a_batch_are_fetched_together() {
+    let server = Server::start();
+    server.put("a.bin", content(3000));
+    server.put("b.bin", content(1500));
+    let loader = loader(&server, &options(None), 65, 16, 0);
+    server.requests();
+    let batches: Vec<_> = loader.epoch(0).unwrap().map(Result::unwrap).collect();
+    assert_eq!(batches.len(), 5);
+    // The first window of a file also looks whether the file begins with a header.
+    let requests = server.requests().len();
+    assert!(
+        requests <= 2 * batches.len() + 2 + 1,
+        "{requests} requests for two files and {} batches",
+        batches.len()
+    );
+}
+
+#[test]
 fn killed_workers_share_a_cache_and_fetch_each_block_once() {
     let (server, folder) = (Server::start(), tempfile::tempdir().unwrap());
     server.put("a.bin", content(3 * BLOCK / 4));
