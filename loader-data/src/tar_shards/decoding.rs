@@ -56,17 +56,24 @@ impl Decoding {
         rng: &mut ChaCha8Rng,
     ) -> Result<R> {
         let error = |member: String, problem| DataError::new(location, problem).at(Position::Member(member));
+        let selected = self.fields.selected();
+        let is_selected = |name: &str| selected.is_none_or(|names| names.iter().any(|field| field == name));
         let mut record = Record::new();
-        record.set(shared(KEY), sample.key.as_str());
-        record.set(shared(URL), &*location.shown());
+        if is_selected(KEY) {
+            record.set(shared(KEY), sample.key.as_str());
+        }
+        if is_selected(URL) {
+            record.set(shared(URL), &*location.shown());
+        }
         let names = self.names(&sample).map_err(|problem| error(sample.key.clone(), problem))?;
-        for ((field, data), name) in sample.fields.into_iter().zip(names) {
-            if self.fields.selected().is_some_and(|selected| !selected.contains(&name)) {
+        for (position, (field, data)) in sample.fields.into_iter().enumerate() {
+            let name = names.as_ref().map_or(&field, |names| &names[position]);
+            if !is_selected(name) {
                 continue;
             }
             let value = Phase::Decode.measure(|| self.value(&field, data, rng));
             record.set(
-                shared(&name),
+                shared(name),
                 value.map_err(|problem| error(format!("{}.{field}", sample.key), problem))?,
             );
         }
@@ -74,8 +81,11 @@ impl Decoding {
         row.map_err(|problem| error(sample.key, problem))
     }
 
-    /// Returns the names of the fields in the record.
-    fn names(&self, sample: &RawSample) -> Result<Vec<String>, DataProblem> {
+    /// Returns the names of the fields in the record; `None` if they are those of the archive.
+    fn names(&self, sample: &RawSample) -> Result<Option<Vec<String>>, DataProblem> {
+        if self.renamed.is_empty() {
+            return Ok(None);
+        }
         let mut names: Vec<String> = sample.fields.iter().map(|(field, _)| field.clone()).collect();
         for (new_name, alternatives) in &self.renamed {
             let find = |name: &String| sample.fields.iter().position(|(field, _)| field == name);
@@ -85,7 +95,7 @@ impl Decoding {
             }
             names[at].clone_from(new_name);
         }
-        Ok(names)
+        Ok(Some(names))
     }
 
     fn value(&self, field: &str, data: Vec<u8>, rng: &mut ChaCha8Rng) -> Result<Value, DataProblem> {
