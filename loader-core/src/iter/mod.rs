@@ -429,11 +429,11 @@ impl<B: Batch> Iterator for Iter<B> {
             match step {
                 Some((_, Ok(None))) => {}
                 Some((_, Err(Error::SharedMemoryExhausted { .. })))
-                    if std::mem::take(&mut may_wait_for_room)
-                        && let Some(wait_for_room) = &mut self.wait_for_room =>
+                    if may_wait_for_room && self.wait_for_room.is_some() =>
                 {
+                    may_wait_for_room = false;
                     // The program is the bottleneck in this wait, not the loader.
-                    wait_for_room();
+                    self.wait_for_room.as_mut().into_iter().for_each(|wait| wait());
                     asked = Instant::now();
                     self.stats.next_begins(asked);
                 }
