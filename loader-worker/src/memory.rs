@@ -12,8 +12,8 @@ const HARD_LIMIT_FACTOR: u64 = 2;
 #[derive(Debug)]
 pub(crate) struct MemoryLimit {
     limit: u64,
-    /// The part of the private memory, in bytes, that this process had when the limit was set. It is not more than the
-    /// private memory has been at any measurement since then, because what was freed is no longer a part of it. Swapped memory counts as freed.
+    /// Private memory in bytes when the limit was set, or less: the minimum of all measurements since then, because
+    /// memory that was freed no longer counts. Swapped memory counts as freed.
     before: u64,
 }
 

@@ -15,7 +15,7 @@ pub(crate) enum Kind {
     Bool,
     Number(DType),
     /// A date, a time, a timestamp or a duration: a number in the unit of the type with this name.
-    Time(String),
+    Time(DType, String),
     /// A decimal number, which is read as an `f64`.
     Decimal,
     Text,
@@ -60,7 +60,7 @@ impl Kind {
             }
             other => {
                 let dtype = number_type(other).ok_or_else(|| other.to_string())?;
-                if other.is_temporal() { Self::Time(time_type(other)) } else { Self::Number(dtype) }
+                if other.is_temporal() { Self::Time(dtype, time_type(other)) } else { Self::Number(dtype) }
             }
         })
     }
@@ -103,7 +103,7 @@ impl fmt::Display for Kind {
             Self::Null => f.write_str("null"),
             Self::Bool => f.write_str("bool"),
             Self::Number(dtype) => dtype.fmt(f),
-            Self::Time(name) => f.write_str(name),
+            Self::Time(dtype, name) => write!(f, "{dtype} ({name})"),
             Self::Decimal => f.write_str("decimal"),
             Self::Text => f.write_str("text"),
             Self::Bytes => f.write_str("bytes"),
@@ -211,7 +211,7 @@ mod tests {
         let error = check_same("Parquet", &found, &expected).unwrap_err().to_string();
         assert_eq!(
             error,
-            "field `created`: expected Timestamp(ms), as in the first file, found Timestamp(µs)"
+            "field `created`: expected int64 (Timestamp(ms)), as in the first file, found int64 (Timestamp(µs))"
         );
         assert_ne!(Kind::of(&DataType::Date32), Kind::of(&DataType::Int32));
         let in_utc = DataType::Timestamp(TimeUnit::Second, Some("UTC".into()));

@@ -259,8 +259,9 @@ fn list_paths(path: &Path, extensions: &[&str], files: &mut Vec<DataFile>) -> Re
         let before = files.len();
         for path in found {
             let path = path.map_err(|error| invalid(DataProblem::Unreadable(error.into())))?;
+            let is_hidden = path.to_str().is_some_and(|path| patterns::is_hidden(&name, path));
             // An index that is stored beside its data file.
-            if path.extension().is_some_and(|extension| extension == "index") {
+            if is_hidden || path.extension().is_some_and(|extension| extension == "index") {
                 continue;
             }
             list_path(&path, extensions, files)?;
@@ -428,6 +429,8 @@ mod tests {
         assert_eq!(names("").unwrap(), ["a-10.txt", "a.txt", "b.txt", "c.txt"]);
         assert_eq!(names("?.txt").unwrap(), ["a.txt", "b.txt"]);
         assert_eq!(names("a.*").unwrap(), ["a.txt"], "an index is no data file");
+        assert_eq!(names("*n.txt").unwrap_err().problem.to_string(), DataProblem::NotFound.to_string());
+        assert_eq!(names(".h*").unwrap(), [".hidden.txt"]);
         assert_eq!(names("{b,a}.txt").unwrap(), ["b.txt", "a.txt"]);
         assert_eq!(names("other.csv").unwrap(), ["other.csv"], "a file is listed whatever its extension is");
         assert!(matches!(names("*.json").unwrap_err().problem, DataProblem::NotFound));

@@ -45,6 +45,13 @@ fn choices(inside: &str) -> Result<Vec<String>, DataProblem> {
     Ok((from..=to).map(|number| format!("{number:0width$}")).collect())
 }
 
+/// True if wildcards of `pattern` stand for the dot at the beginning of a file or of a folder in `path`. A shell does not
+/// match such names, which programs write beside the data.
+pub(super) fn is_hidden(pattern: &str, path: &str) -> bool {
+    let dots = |path: &str| path.split('/').filter(|name| name.starts_with('.')).count();
+    dots(path) > dots(pattern)
+}
+
 /// True if `name` has a character that a glob gives a meaning to.
 pub(super) fn is_glob(name: &str) -> bool {
     name.contains(['*', '?', '['])

@@ -214,9 +214,14 @@ impl Headers {
         let (kind, size) = (entry.header().entry_type(), entry.size());
         let mut is_sparse = kind.is_gnu_sparse();
         if !kind.is_pax_global_extensions() && !kind.is_pax_local_extensions() {
-            // A record that is damaged, or that has a line break as attributes of macOS may have, is no
-            // error.
-            for record in entry.pax_extensions()?.into_iter().flatten().flatten() {
+            let (mut has_path, mut is_cut) = (false, false);
+            for record in entry.pax_extensions()?.into_iter().flatten() {
+                // The crate ends the value of a record at a line break, and ignores what follows.
+                let Ok(record) = record else {
+                    is_cut = true;
+                    continue;
+                };
+                has_path |= record.key_bytes() == b"path";
                 is_sparse |= record.key_bytes().starts_with(b"GNU.sparse.");
                 // The crate ignores a size that it cannot read.
                 if record.key_bytes() == b"size"
@@ -224,6 +229,16 @@ impl Headers {
                 {
                     return Err(io::Error::other("the size in the extended header is invalid"));
                 }
+            }
+            // Attributes of macOS may have line breaks, and are no error. But a name that a later record completes would
+            // be wrong: its first 100 bytes, or with question marks for letters that are not ASCII.
+            let short_name = &entry.header().as_bytes()[..100];
+            let is_complete = short_name.contains(&0) && !short_name.contains(&b'?');
+            if is_cut && !has_path && !is_complete {
+                return Err(io::Error::other(
+                    "a line break in an extended header hides the name of a member; write the archive without extended \
+                     attributes and comments",
+                ));
             }
         }
         let name = entry.path_bytes().into_owned();

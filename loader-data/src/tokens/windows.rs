@@ -112,7 +112,7 @@ impl Windows {
         Self { header, has_unknown_header: false, ..self }.count()
     }
 
-    /// Returns an error if the header of llm.c's files would be read as tokens. Reads the start of the first file.
+    /// Returns an error if a header would be read as tokens. Reads the start of the first file.
     pub(super) fn check_header(&self) -> Result<()> {
         if self.has_unknown_header { check_start(&*self.files.open(0)?) } else { Ok(()) }
     }
@@ -242,20 +242,29 @@ struct Place {
     is_first: bool,
 }
 
-/// Returns an error if the header of llm.c's files, at the start of `blob`, would be read as tokens.
+/// Returns an error if a header at the start of `blob` would be read as tokens.
 fn check_start(blob: &Blob) -> Result<()> {
-    let mut start = [0; 8];
-    if blob.len() < LLM_C_HEADER {
+    let mut start = [0; 10];
+    if blob.len() < start.len() as u64 {
         return Ok(());
     }
     blob.read_exact_at(&mut start, 0)?;
-    if !LLM_C_STARTS.iter().any(|numbers| numbers.map(i32::to_le_bytes).as_flattened() == start) {
-        return Ok(());
-    }
-    let reason = format!(
-        "the file begins with the header of llm.c and modded-nanogpt; set `header_bytes` to {LLM_C_HEADER}, \
-         or to 0 if these bytes are tokens"
-    );
+    let is_llm_c =
+        LLM_C_STARTS.iter().any(|numbers| start.starts_with(numbers.map(i32::to_le_bytes).as_flattened()));
+    let (found, advice) = match start {
+        _ if is_llm_c && blob.len() >= LLM_C_HEADER => (
+            "begins with the header of llm.c and modded-nanogpt",
+            format!("set `header_bytes` to {LLM_C_HEADER}"),
+        ),
+        [0x93, b'N', b'U', b'M', b'P', b'Y', 1, 0, low, high] => (
+            "begins with the header of a `.npy` file",
+            format!("set `header_bytes` to {}", start.len() + usize::from(u16::from_le_bytes([low, high]))),
+        ),
+        [0x1F, 0x8B, 8, ..] => ("is compressed with gzip", "decompress it".to_owned()),
+        [0x28, 0xB5, 0x2F, 0xFD, ..] => ("is compressed with Zstandard", "decompress it".to_owned()),
+        _ => return Ok(()),
+    };
+    let reason = format!("the file {found}; {advice}, or set `header_bytes` to 0 if these bytes are tokens");
     let problem = DataProblem::InvalidOption { option: "header_bytes", reason };
     Err(DataError::new(&blob.file().location, problem))
 }

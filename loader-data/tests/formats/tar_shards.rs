@@ -331,6 +331,33 @@ fn an_index_is_stored_beside_the_archive_and_made_again_for_another() {
 }
 
 #[test]
+fn a_line_break_that_hides_the_name_of_a_member_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.tar");
+    let read = |name: &str, records: &[(&str, &[u8])]| {
+        let mut archive = tar::Builder::new(Vec::new());
+        archive.append_pax_extensions(records.iter().copied()).unwrap();
+        let mut header = tar::Header::new_ustar();
+        header.set_size(1);
+        header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
+        header.set_cksum();
+        archive.append(&header, &b"1"[..]).unwrap();
+        fs::write(&path, archive.into_inner().unwrap()).unwrap();
+        all(&TarShards::open(&path).unwrap())
+            .into_iter()
+            .map(|sample| Ok(text(&sample?, "__key__").to_owned()))
+            .collect::<anyhow::Result<Vec<_>>>()
+    };
+    let comment: (&str, &[u8]) = ("comment", b"of two\nlines\n");
+    assert_eq!(read("a.txt", &[comment]).unwrap(), ["a"], "nothing is hidden");
+    assert_eq!(read("?.txt", &[("path", "ä.txt".as_bytes()), comment]).unwrap(), ["ä"], "not the name");
+    for name in ["?.txt", &"a".repeat(100)] {
+        let error = read(name, &[comment, ("path", "ä.txt".as_bytes())]).unwrap_err();
+        assert!(format!("{error:#}").contains("hides the name of a member"), "{error:#}");
+    }
+}
+
+#[test]
 fn an_index_of_other_samples_with_the_same_size_and_time_is_noticed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.tar");

@@ -78,15 +78,10 @@ impl Remote {
         // The wildcards are matched here; the server lists what is below the folder before the first one.
         let fixed = address.key.find(['*', '?', '[']).unwrap_or(address.key.len());
         let folder = address.key[..fixed].rfind('/').map_or("", |slash| &address.key[..=slash]);
-        let rules = MatchOptions {
-            case_sensitive: true,
-            require_literal_separator: true,
-            // As for local files.
-            require_literal_leading_dot: false,
-        };
+        let rules = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
         let is_wanted = |key: &str| {
             if is_glob {
-                return pattern.matches_with(key, rules);
+                return pattern.matches_with(key, rules) && !patterns::is_hidden(&address.key, key);
             }
             let name = &key[folder.len().min(key.len())..];
             let hidden = name.split('/').any(|part| part.starts_with('.'));

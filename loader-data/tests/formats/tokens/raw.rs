@@ -43,6 +43,25 @@ fn a_window_lies_in_one_file() {
 }
 
 #[test]
+fn a_file_of_another_format_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokens.npy");
+    let header = b"{'descr': '<u2', 'fortran_order': False, 'shape': (20,), }                                                           \n";
+    let tokens: Vec<u8> = (0..20u16).flat_map(u16::to_le_bytes).collect();
+    let npy = [&b"\x93NUMPY\x01\0"[..], &(header.len() as u16).to_le_bytes(), header, &tokens].concat();
+    let refused = |content: &[u8]| {
+        std::fs::write(&path, content).unwrap();
+        let tokens = Tokens::<i64>::open(&path, DType::U16, 5).unwrap();
+        tokens.get(0, &mut SampleContext::new(0)).unwrap_err().to_string()
+    };
+    let error = refused(&npy);
+    let expected = format!("set `header_bytes` to {}, or", npy.len() - tokens.len());
+    assert!(error.contains(&expected), "{error}");
+    let gzip = refused(b"\x1f\x8b\x08\0\0\0\0\0\0\0and more");
+    assert!(gzip.contains("is compressed with gzip; decompress it"), "{gzip}");
+}
+
+#[test]
 fn a_header_is_skipped() {
     // As llm.c writes them: 256 numbers of type int32, then the tokens.
     let folder = tempfile::tempdir().unwrap();
