@@ -200,8 +200,9 @@ impl SampleContext {
     /// and when a batch is loaded again.
     ///
     /// In a dataset that is made of other datasets, the index is that of the outermost dataset; in a
-    /// [`Subset`](crate::Subset), it is that of the subset's inner dataset. Each function given to `map` has
-    /// its own generator for the sample.
+    /// [`Subset`](crate::Subset), it is that of the subset's inner dataset. So if a subset is a member of a
+    /// concatenation, one of its samples and one of another member may have the same generator. Each function given
+    /// to `map` has its own generator for the sample.
     ///
     /// If a sample is drawn twice in an epoch (sampling with replacement), its generator is the same both
     /// times.
