@@ -171,3 +171,20 @@ fn a_timeout_begins_once_the_worker_has_opened_the_dataset() {
         assert!(steps.is_some_and(|steps| expected.contains(&steps)), "{steps:?} steps of a millisecond");
     }
 }
+
+/// Workers that keep their tasks get more of them than their queue holds. The next epoch begins behind these tasks.
+#[test]
+fn an_epoch_that_is_left_with_a_backlog_keeps_its_workers() {
+    let (mut setup, options) = Scenario::plain(0, 3, 0);
+    setup.dataset.batches = 40;
+    let options = WorkerOptions { workers: 1, prefetch_factor: 30, move_tasks: false, ..options };
+    let mut case = Case::start(&setup, options, true);
+    assert!(matches!(case.next(), Returned::Batch(..)));
+    assert!(case.iteration.start_resuming(1));
+    let resumed = (0..MAX_STEPS).find_map(|_| {
+        case.shared.advance(Duration::from_millis(1));
+        case.iteration.step_workers(case.faults);
+        case.iteration.act_resuming()
+    });
+    assert_eq!(resumed, Some(true));
+}

@@ -48,7 +48,7 @@ fn columns_have_the_types_of_the_file() {
         ("text_view", "text"),
         ("fixed_bytes", "bytes"),
         ("date", "int32 (Date32)"),
-        ("stamp_s", "int64 (Timestamp(s))"),
+        ("stamp_s", "int64 (Timestamp(ms))"),
         ("time_ms", "int32 (Time32(ms))"),
         ("decimal", "decimal"),
         ("dictionary", "text"),
