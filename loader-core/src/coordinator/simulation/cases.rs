@@ -180,6 +180,11 @@ fn an_epoch_that_is_left_with_a_backlog_keeps_its_workers() {
     let options = WorkerOptions { workers: 1, prefetch_factor: 30, move_tasks: false, ..options };
     let mut case = Case::start(&setup, options, true);
     assert!(matches!(case.next(), Returned::Batch(..)));
+    // While the program does something else, the worker does all that it was sent.
+    for _ in 0..1000 {
+        case.shared.advance(Duration::from_millis(1));
+        case.iteration.step_workers(case.faults);
+    }
     assert!(case.iteration.start_resuming(1));
     let resumed = (0..MAX_STEPS).find_map(|_| {
         case.shared.advance(Duration::from_millis(1));
