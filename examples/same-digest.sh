@@ -13,7 +13,17 @@ loader=${LOADER:-$here/../target/release/loader}
 copies=${1:-222}
 pause=${2:-1}
 folder=$(mktemp -d)
-trap 'rm -r "$folder"' EXIT
+main=
+clean() {
+    if [ -n "$main" ]; then
+        kill "$main" 2> /dev/null && wait "$main" || true
+    fi
+    rm -r "$folder"
+}
+trap clean EXIT
+# A shell may end by a signal without the trap above, as dash does.
+trap 'exit 130' INT
+trap 'exit 143' TERM
 
 mkdir "$folder/photos"
 for class in "$here"/../loader-data/photos/*/; do
@@ -48,6 +58,7 @@ while sleep "$pause" && kill -0 $main 2> /dev/null; do
     [ -z "$worker" ] || kill -KILL "$worker" 2> /dev/null || true
 done
 wait $main
+main=
 kills=$(grep -c 'killed by SIGKILL' "$folder/warnings" || true)
 line "4 workers, killed $kills times" "$folder/killed"
 

@@ -13,6 +13,9 @@ case $loader in */*) loader=$(realpath "$loader") ;; esac
 copies=${1:-100}
 folder=$(mktemp -d)
 trap 'rm -r "$folder"' EXIT
+# A shell may end by a signal without the trap above, as dash does.
+trap 'exit 130' INT
+trap 'exit 143' TERM
 cd "$folder"
 
 mkdir photos

@@ -11,7 +11,7 @@ use std::{
 };
 
 use nix::{
-    sys::signal::{Signal, kill},
+    sys::signal::{Signal, kill, killpg},
     unistd::Pid,
 };
 use serde_json::Value;
@@ -111,6 +111,11 @@ impl Running {
 
     pub(crate) fn signal(&self, signal: Signal) {
         kill(pid(self.child.id()), signal).unwrap();
+    }
+
+    /// Signals all processes of the group that the command leads.
+    pub(crate) fn signal_group(&self, signal: Signal) {
+        killpg(pid(self.child.id()), signal).unwrap();
     }
 
     /// Closes the pipe from standard output.
