@@ -236,7 +236,8 @@ impl WorkerProcess {
         match report.receive_with_one(Instant::now()) {
             Ok((TemplateReport::Ended { status, cpu_use }, None)) => {
                 end.status = Some(status);
-                end.cpu_use = cpu_use;
+                // The template has not seen threads that ended before.
+                end.cpu_use = CpuUse { wait: cpu_use.wait.max(end.cpu_use.wait), ..cpu_use };
             }
             Err(LifelineError::TimedOut) if noticed.elapsed() < STATUS_DEADLINE => {}
             // The template has ended, hangs, or has sent something else.

@@ -9,6 +9,10 @@
 //!
 //! Alternative considered: try every setting and keep the best. Rejected because each trial takes at least a
 //! second, a bad setting slows the program meanwhile, and the load may change before the last trial.
+//!
+//! Alternative considered: no further worker while the present ones wait for CPUs that other programs use. Rejected
+//! because the kernel divides the CPUs among all threads, so that more workers together get a larger part of them. A
+//! trial without a gain ends after one interval.
 
 mod decision;
 

@@ -1,6 +1,6 @@
 //! What the system tells about any process: whether it can continue, its processor time, its memory.
 
-use std::{fs, ops::Add, time::Duration};
+use std::{fs, ops::Add, path::Path, time::Duration};
 
 use nix::{
     time::{clock_getcpuclockid, clock_gettime},
@@ -59,8 +59,8 @@ pub fn cpu_time(pid: u32) -> Option<Duration> {
 pub struct CpuUse {
     /// Processor time of all threads.
     pub time: Duration,
-    /// Time for which the main thread was ready to run while other threads had the CPUs; zero if the kernel does not
-    /// measure it.
+    /// Time for which its threads, all of them together, were ready to run while other threads had the CPUs, see
+    /// [`cpu_wait`]; zero if the kernel does not measure it.
     pub wait: Duration,
 }
 
@@ -73,15 +73,29 @@ impl Add for CpuUse {
 }
 
 /// Reads for how long a process has used CPUs, and for how long it has waited for them. Returns the time of `before`
-/// where the kernel does not tell one, for example because the process was reaped.
+/// where the kernel does not tell one, for example because the process was reaped. The wait is never less than that of
+/// `before`, although threads may have ended meanwhile.
 pub(super) fn cpu_use(pid: u32, before: CpuUse) -> CpuUse {
-    CpuUse { time: cpu_time(pid).unwrap_or(before.time), wait: cpu_wait(pid).unwrap_or(before.wait) }
+    let wait = cpu_wait(pid).unwrap_or_default().max(before.wait);
+    CpuUse { time: cpu_time(pid).unwrap_or(before.time), wait }
 }
 
-/// Returns for how long the main thread of a process was ready to run while other threads had the CPUs; `None` if the
-/// process does not exist, or if the kernel does not measure it.
+/// Returns for how long the present threads of a process, all of them together, were ready to run while other threads
+/// had the CPUs; `None` if the process does not exist, or if the kernel does not measure it. The kernel forgets the wait
+/// of a thread that ends.
+///
+/// Alternative considered: the kernel's `taskstats`, which have the sum with the threads that have ended. Rejected
+/// because only root may read them.
 pub fn cpu_wait(pid: u32) -> Option<Duration> {
-    let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    // A thread may end while this reads its directory.
+    let waits = threads.filter_map(|thread| thread_wait(&thread.ok()?.path()));
+    waits.reduce(|all, wait| all + wait)
+}
+
+/// Returns for how long the thread with this directory in /proc has waited for a CPU.
+fn thread_wait(directory: &Path) -> Option<Duration> {
+    let text = fs::read_to_string(directory.join("schedstat")).ok()?;
     // Time on a CPU, time in a run queue, and the number of times on a CPU.
     let nanos = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
     Some(Duration::from_nanos(nanos))

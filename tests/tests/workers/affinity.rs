@@ -1,6 +1,15 @@
 //! The CPUs to which workers are bound: `worker_affinity`.
 
-use std::{collections::BTreeMap, fs, sync::Arc, sync::Mutex, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    sync::{
+        Arc, Mutex, OnceLock,
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    thread,
+    time::Duration,
+};
 
 use anyhow::Context;
 use loader_core::{CpuSet, Error, Iter, Warning, WorkerAffinity, prelude::*};
@@ -163,11 +172,14 @@ impl Dataset for Computed {
     }
 
     fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
-        let before = process::cpu_time(std::process::id()).context("no clock")?;
-        while process::cpu_time(std::process::id()).context("no clock")? < before + Duration::from_millis(2) {
-        }
-        Ok(index as u64)
+        compute(index)
     }
+}
+
+fn compute(index: usize) -> anyhow::Result<u64> {
+    let before = process::cpu_time(std::process::id()).context("no clock")?;
+    while process::cpu_time(std::process::id()).context("no clock")? < before + Duration::from_millis(2) {}
+    Ok(index as u64)
 }
 
 #[test]
@@ -185,4 +197,56 @@ fn the_report_says_how_long_workers_have_waited_for_a_cpu() {
     let figures = batches.report().figures.unwrap();
     assert!(figures.on_cpu_share < 0.6 && figures.cpu_wait_share > 0.3, "{figures:?}");
     assert!(figures.on_cpu_share + figures.cpu_wait_share < 1.1, "{figures:?}");
+}
+
+/// Samples that a thread of the dataset computes while the worker's main thread sleeps.
+#[derive(Serialize, Deserialize)]
+struct ComputedOnThread {
+    #[serde(skip)]
+    thread: OnceLock<Computer>,
+}
+
+/// A thread that computes the samples of the indices that it receives.
+struct Computer {
+    indices: SyncSender<usize>,
+    samples: Mutex<Receiver<anyhow::Result<u64>>>,
+}
+
+impl Computer {
+    fn start() -> Self {
+        let ((indices, asked), (answer, samples)) = (sync_channel::<usize>(0), sync_channel(0));
+        // The channels close when the worker ends.
+        thread::spawn(move || asked.iter().try_for_each(|index| answer.send(compute(index))));
+        Self { indices, samples: Mutex::new(samples) }
+    }
+}
+
+impl Dataset for ComputedOnThread {
+    type Sample = u64;
+
+    fn len(&self) -> usize {
+        Computed.len()
+    }
+
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
+        let Computer { indices, samples } = self.thread.get_or_init(Computer::start);
+        indices.send(index)?;
+        samples.lock().unwrap().recv()?
+    }
+}
+
+#[test]
+fn the_wait_of_the_threads_of_a_dataset_counts() {
+    let _watchdog = Watchdog::start();
+    if process::cpu_wait(std::process::id()).is_none() {
+        return skipped("the kernel does not measure how long a thread waits for a CPU");
+    }
+    let one: CpuSet = CpuSet::allowed().unwrap().iter().take(1).collect();
+    let loader =
+        DataLoader::builder(ComputedOnThread { thread: OnceLock::new() }).batch_size(5).num_workers(2);
+    let loader = loader.worker_affinity(WorkerAffinity::Sets(vec![one])).on_warning(|_| {}).build().unwrap();
+    let mut batches = loader.iter().unwrap();
+    batches.by_ref().for_each(|batch| drop(batch.unwrap()));
+    let figures = batches.report().figures.unwrap();
+    assert!(figures.cpu_wait_share > 0.3, "{figures:?}");
 }
