@@ -181,6 +181,9 @@ fn the_statistics_have_all_iterators_that_load() {
     wait_until_ready(&loader, &mut first, 1);
     let of_first = loader.stats().ready_batches;
     wait_until_ready(&loader, &mut second, of_first + 1);
+    let last_count = |batches: &Iter<Tensor<u64>>| batches.report().ready.counts.last().unwrap().1;
+    assert_eq!(last_count(&first), of_first);
+    assert_eq!(loader.stats().ready_batches, of_first + last_count(&second));
     assert!(second.by_ref().all(|batch| batch.is_ok()));
     let stats = loader.stats();
     assert_eq!(stats.ready_batches, of_first, "those of the iterator that still loads");
