@@ -10,7 +10,11 @@ use std::path::Path;
 use loader_core::config::{Config, ConfigError};
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
+#[cfg(feature = "config")]
+use crate::image_folder::url_scheme;
 use crate::image_folder::{ImageFolder, ImageFolderError, ImageFolderOptions, PixelOption, TransformError};
+#[cfg(all(feature = "config", feature = "records"))]
+use crate::source::StoreOptions;
 #[cfg(feature = "formats")]
 use crate::{DataError, RecordConfig, Records};
 
@@ -103,7 +107,13 @@ impl DatasetConfig {
         let dataset = match config.dataset.kind {
             KindName::ImageFolder => {
                 let mut images = Config::load_as::<ImageFolderOptions>(path)?.dataset;
-                images.path = config.folder_of("dataset.path").join(&images.path);
+                if url_scheme(&images.path).is_none() {
+                    images.path = config.folder_of("dataset.path").join(&images.path);
+                }
+                #[cfg(feature = "records")]
+                if let Some((key, folder)) = images.store.as_mut().and_then(StoreOptions::path_mut) {
+                    *folder = config.folder_of(&format!("dataset.{key}")).join(&folder);
+                }
                 Self::ImageFolder(images)
             }
             #[cfg(feature = "formats")]

@@ -100,7 +100,14 @@ mod options;
 mod pack;
 #[cfg(feature = "formats")]
 mod packed;
-#[cfg(any(feature = "arrow", feature = "csv", feature = "json-lines", feature = "parquet", feature = "tar"))]
+#[cfg(any(
+    feature = "arrow",
+    feature = "csv",
+    feature = "json-lines",
+    feature = "parquet",
+    feature = "tar",
+    all(feature = "cloud", feature = "image-folder")
+))]
 mod parallel;
 #[cfg(feature = "parquet")]
 mod parquet;

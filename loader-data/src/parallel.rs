@@ -7,7 +7,12 @@ use std::{
 };
 
 /// Max number of files whose metadata is read at the same time. Reading waits more than it computes.
-#[cfg(any(feature = "arrow", feature = "csv", feature = "parquet"))]
+#[cfg(any(
+    feature = "arrow",
+    feature = "csv",
+    feature = "parquet",
+    all(feature = "cloud", feature = "image-folder")
+))]
 pub(crate) const READS: usize = 16;
 
 /// Returns what `task` returns for each number below `count`. Runs on as many threads as the process may use

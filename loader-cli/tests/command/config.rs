@@ -80,8 +80,10 @@ fn the_committed_schema_is_the_printed_one() {
     let mut committed: Value = serde_json::from_str(&fs::read_to_string(FILE).unwrap()).unwrap();
     let printed: Value = serde_json::from_str(&printed).unwrap();
     if !cfg!(feature = "formats") {
-        // Without the feature, the command has the first kind only.
-        committed["properties"]["dataset"]["anyOf"].as_array_mut().unwrap().truncate(1);
+        // Without the feature, the command has the first kind only, and reads no files on servers.
+        let kinds = committed["properties"]["dataset"]["anyOf"].as_array_mut().unwrap();
+        kinds.truncate(1);
+        kinds[0]["properties"].as_object_mut().unwrap().remove("store");
         let has = |name: &String| printed["definitions"].get(name).is_some();
         committed["definitions"].as_object_mut().unwrap().retain(|name, _| has(name));
     }

@@ -74,6 +74,18 @@ pub enum ImageFolderError {
         /// Names of the class folders without images.
         classes: Vec<String>,
     },
+    /// The path is a URL, and the program has no object stores.
+    #[error(
+        "`{scheme}://` needs the feature `cloud` of loader-data; build the program with it, or give a path"
+    )]
+    NeedsCloud {
+        /// What the URL begins with.
+        scheme: String,
+    },
+    /// The folder is on a server, and cannot be listed.
+    #[cfg(feature = "cloud")]
+    #[error(transparent)]
+    Server(#[from] crate::error::DataError),
     /// The list of files could not be put into shared memory.
     #[error("the list of files cannot be shared with workers: {0}")]
     Memory(SharedVecError),

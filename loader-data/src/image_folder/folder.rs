@@ -6,14 +6,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use loader_core::{Dataset, SampleContext, SharedVec, Tensor};
+use loader_core::{Dataset, SampleContext, SharedVec, Tensor, internal::get_one_by_one};
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "cloud")]
+use super::remote;
 use super::{
     error::{ImageFolderError, TransformError},
-    scan,
+    scan::{self, Listing},
     transform::{MAX_FILE_BYTES, Pixel, Transform},
 };
+#[cfg(feature = "cloud")]
+use crate::source::Files;
 
 /// A dataset of images in one sub-folder per class, like torchvision's `ImageFolder`.
 ///
@@ -32,6 +36,11 @@ use super::{
 /// followed. Unlike torchvision, the dataset skips names that start with a dot, and links to a folder that
 /// contains the link: their images have already been listed under a shorter path (torchvision lists them
 /// about 40 times). The list of files is in shared memory, once for all workers.
+///
+/// # On a server
+/// With the feature `cloud`, the folder may be on S3, Google Cloud Storage or Azure, with the options of the
+/// [scope](crate::StoreOptions::scope). The order is that of a local folder. An image that was replaced since the folder
+/// was opened is an error. A worker reads up to 16 images of a batch at the same time.
 ///
 /// # How it reads them
 /// A file may be a JPEG (baseline or progressive; grey, colour or CMYK) or a PNG (any colour type and depth).
@@ -94,11 +103,15 @@ pub struct ImageFolder<P = f32> {
     listing: u64,
     transform: Transform,
     max_file_bytes: u64,
+    /// The files in the same order, if they are on a server.
+    #[cfg(feature = "cloud")]
+    remote: Option<Files>,
     pixel: PhantomData<fn() -> P>,
 }
 
 impl ImageFolder<f32> {
-    /// Opens the folder at `path`, with pixels as `f32` from 0 to 1. Lists the files and reads none of them.
+    /// Opens the folder at `path`, with pixels as `f32` from 0 to 1. Lists the files and reads none of them. With the
+    /// feature `cloud`, `path` may be a URL such as `s3://bucket/train/`.
     ///
     /// # Errors
     /// Returns [`ImageFolderError`] if the folder is missing or cannot be listed, has no class folders, or
@@ -136,10 +149,22 @@ impl ImageFolder<u8> {
 
 impl<P: Pixel> ImageFolder<P> {
     fn list(path: &Path) -> Result<Self, ImageFolderError> {
-        let listing = scan::list(path)?;
-        let hash = listing.hash();
+        #[cfg(feature = "cloud")]
+        if url_scheme(path).is_some() {
+            let (root, listing, files) = remote::list(path)?;
+            return Ok(Self { remote: Some(files), ..Self::new(root, listing)? });
+        }
+        #[cfg(not(feature = "cloud"))]
+        if let Some(scheme) = url_scheme(path) {
+            return Err(ImageFolderError::NeedsCloud { scheme: scheme.to_owned() });
+        }
         // An absolute path stays valid if the program changes its directory before workers start.
         let root = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        Self::new(root, scan::list(path)?)
+    }
+
+    fn new(root: PathBuf, listing: Listing) -> Result<Self, ImageFolderError> {
+        let hash = listing.hash();
         let files = SharedVec::new(listing.files).map_err(ImageFolderError::Memory)?;
         let transform = Transform::default();
         Ok(Self {
@@ -149,6 +174,8 @@ impl<P: Pixel> ImageFolder<P> {
             listing: hash,
             transform,
             max_file_bytes: MAX_FILE_BYTES,
+            #[cfg(feature = "cloud")]
+            remote: None,
             pixel: PhantomData,
         })
     }
@@ -202,9 +229,31 @@ impl<P: Pixel> Dataset for ImageFolder<P> {
 
     fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<Self::Sample> {
         let (file, label) = self.files.get(index)?;
+        #[cfg(feature = "cloud")]
+        if let Some(files) = &self.remote {
+            let content = remote::read(files, index, self.max_file_bytes)?;
+            return Ok((remote::decode(&self.transform, files, index, &content, cx)?, label));
+        }
         let path = Path::new(&self.root).join(file);
         let image = self.transform.load_up_to(self.max_file_bytes, &path, cx.rng())?;
         Ok((image, label))
+    }
+
+    /// Reads images on a server at the same time. Loads local images one by one.
+    fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<Self::Sample>> {
+        #[cfg(feature = "cloud")]
+        if let Some(files) = &self.remote {
+            let label = |&index| anyhow::Ok(self.files.get(index)?.1);
+            let labels = indices.iter().map(label).collect::<anyhow::Result<Vec<_>>>()?;
+            let contents = remote::read_many(files, indices, self.max_file_bytes)?;
+            let mut samples = Vec::with_capacity(indices.len());
+            for ((&index, label), content) in indices.iter().zip(labels).zip(contents) {
+                cx.set_index(index);
+                samples.push((remote::decode(&self.transform, files, index, &content, cx)?, label));
+            }
+            return Ok(samples);
+        }
+        get_one_by_one(self, indices, cx)
     }
 
     /// Returns a hash of the class names and of the path and class of each file. A loader therefore refuses a
@@ -218,4 +267,11 @@ impl<P: Pixel> Dataset for ImageFolder<P> {
         // A deserialised dataset did not necessarily get its transform from `Self::transform`.
         Ok(self.transform.validate_for::<P>()?)
     }
+}
+
+/// Returns the scheme if `path` is a URL. `file://` is not one.
+pub(crate) fn url_scheme(path: &Path) -> Option<&str> {
+    let (scheme, _) = path.to_str()?.split_once("://")?;
+    let is_scheme = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
+    (!scheme.is_empty() && scheme != "file" && scheme.bytes().all(is_scheme)).then_some(scheme)
 }

@@ -9,11 +9,15 @@ mod error;
 mod folder;
 mod options;
 mod picture;
+#[cfg(feature = "cloud")]
+mod remote;
 mod scan;
 mod transform;
 
 pub use error::{ImageError, ImageFolderError, ImageProblem, TransformError};
 pub use folder::ImageFolder;
+#[cfg(feature = "config")]
+pub(crate) use folder::url_scheme;
 pub(crate) use options::DEFAULT_SIZE;
 pub use options::{ImageFolderOptions, PixelOption, StandardTransform, TransformOptions};
 pub use picture::{MAX_PIXELS, MAX_SIDE, Size};

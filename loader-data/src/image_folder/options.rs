@@ -9,6 +9,8 @@ use super::{
     folder::ImageFolder,
     transform::{MAX_FILE_BYTES, Step, Transform},
 };
+#[cfg(feature = "records")]
+use crate::source::StoreOptions;
 
 /// Default width and height of transformed images, in pixels.
 pub(crate) const DEFAULT_SIZE: u32 = 224;
@@ -34,7 +36,7 @@ pub(crate) const DEFAULT_SIZE: u32 = 224;
 pub struct ImageFolderOptions {
     #[cfg_attr(feature = "schema", schemars(skip))]
     kind: Kind,
-    /// Folder with one sub-folder of JPEG and PNG files per class
+    /// Folder with one sub-folder of JPEG and PNG files per class, or its URL
     #[serde(serialize_with = "as_text")]
     pub path: PathBuf,
     /// Transform of the images
@@ -49,6 +51,10 @@ pub struct ImageFolderOptions {
     /// Turn images upright, as the orientation in their EXIF data says
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exif_orientation: Option<bool>,
+    /// How files are read from servers
+    #[cfg(feature = "records")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreOptions>,
     /// Maximum size of an image file
     #[serde(default, with = "loader_core::units::Size", skip_serializing_if = "Option::is_none")]
     pub max_file_bytes: Option<u64>,
@@ -129,6 +135,8 @@ impl ImageFolderOptions {
             size: None,
             pixels: None,
             exif_orientation: None,
+            #[cfg(feature = "records")]
+            store: None,
             max_file_bytes: None,
         }
     }
@@ -159,7 +167,7 @@ impl ImageFolderOptions {
     /// # Errors
     /// Returns an error if the folder cannot be opened, or the transform is invalid.
     pub fn open_f32(&self) -> Result<ImageFolder<f32>, ImageFolderError> {
-        let images = ImageFolder::open(&self.path)?.max_file_bytes(self.max_file_bytes());
+        let images = self.scope(|| ImageFolder::open(&self.path))?.max_file_bytes(self.max_file_bytes());
         Ok(images.transform(self.steps(PixelOption::F32))?)
     }
 
@@ -176,7 +184,16 @@ impl ImageFolderOptions {
     /// # Errors
     /// Returns an error if the folder cannot be opened.
     pub fn open_untransformed(&self) -> Result<ImageFolder<u8>, ImageFolderError> {
-        Ok(ImageFolder::open_u8(&self.path)?.max_file_bytes(self.max_file_bytes()))
+        Ok(self.scope(|| ImageFolder::open_u8(&self.path))?.max_file_bytes(self.max_file_bytes()))
+    }
+
+    /// Calls `open` with the options for servers.
+    fn scope<R>(&self, open: impl FnOnce() -> R) -> R {
+        #[cfg(feature = "records")]
+        if let Some(store) = &self.store {
+            return store.scope(open);
+        }
+        open()
     }
 
     fn max_file_bytes(&self) -> u64 {
@@ -193,7 +210,12 @@ impl ImageFolderOptions {
     }
 }
 
-/// Serialises a path as text. Bytes that are not Unicode are replaced, because JSON must be Unicode.
+/// Serialises a path as text, and a URL without credentials. Bytes that are not Unicode are replaced, because JSON must be
+/// Unicode.
 fn as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&path.to_string_lossy())
+    #[cfg(feature = "records")]
+    let text = crate::source::without_credentials(path);
+    #[cfg(not(feature = "records"))]
+    let text = path.to_string_lossy();
+    serializer.serialize_str(&text)
 }

@@ -1,5 +1,7 @@
 //! Lists the images of a folder in torchvision's order.
 
+#[cfg(feature = "cloud")]
+use std::collections::BTreeMap;
 use std::{
     ffi::{OsStr, OsString},
     fs, io,
@@ -96,6 +98,48 @@ pub(super) fn list(root: &Path) -> Result<Listing, ImageFolderError> {
     } else {
         Err(ImageFolderError::EmptyClasses { path: path(), classes: empty })
     }
+}
+
+/// Orders files on a server as [`list`] orders local ones. Each file has its path relative to `root`, with `/`. Also
+/// returns the number of each image among the files.
+#[cfg(feature = "cloud")]
+pub(super) fn of_paths(root: &Path, paths: &[String]) -> Result<(Listing, Vec<usize>), ImageFolderError> {
+    let path = || root.to_owned();
+    let (mut images, mut classes, mut example) = (Vec::new(), BTreeMap::new(), None);
+    for (number, file) in paths.iter().enumerate() {
+        let (folder, name) = file.rsplit_once('/').unwrap_or(("", file));
+        let class = folder.split('/').next().unwrap_or_default();
+        let is_image = is_image(OsStr::new(name));
+        if folder.is_empty() {
+            example = example.or_else(|| is_image.then(|| name.to_owned()));
+            continue;
+        }
+        *classes.entry(class).or_insert(false) |= is_image;
+        if is_image {
+            images.push((class, folder, name, number));
+        }
+    }
+    if classes.is_empty() {
+        return Err(match example {
+            Some(example) => ImageFolderError::ImagesWithoutClass { path: path(), example },
+            None => ImageFolderError::NoClasses { path: path() },
+        });
+    }
+    let empty: Vec<_> = classes.iter().filter(|(_, has_images)| !**has_images).collect();
+    if !empty.is_empty() {
+        let classes = empty.into_iter().map(|(class, _)| (*class).to_owned()).collect();
+        return Err(ImageFolderError::EmptyClasses { path: path(), classes });
+    }
+    images.sort_unstable();
+    // Each class has images, so the number of the chunk is that of the class.
+    let files = images
+        .chunk_by(|one, other| one.0 == other.0)
+        .zip(0u32..)
+        .flat_map(|(of_class, label)| of_class.iter().map(move |image| (image, label)))
+        .map(|(&(_, folder, name, _), label)| (OsString::from(format!("{folder}/{name}")), label))
+        .collect();
+    let numbers = images.iter().map(|&(.., number)| number).collect();
+    Ok((Listing { classes: classes.into_keys().map(str::to_owned).collect(), files }, numbers))
 }
 
 /// Adds `folder`, a path relative to `root`, and all folders inside it to `found`, each with the names of its

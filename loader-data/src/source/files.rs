@@ -100,10 +100,8 @@ impl Files {
             listing.update(file.location.file_name().as_bytes());
             listing.update(&file.len.to_le_bytes());
         }
-        let list = SharedVec::new(files)
-            .map_err(|error| DataError::new("the list of files", DataProblem::Memory(error.to_string())))?;
         Ok(Self {
-            list,
+            list: shared(files)?,
             listing: listing.digest(),
             store: store.clone(),
             #[cfg(feature = "cloud")]
@@ -131,6 +129,16 @@ impl Files {
             Err(DataError { problem: DataProblem::NotFound, .. }) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Returns the files `numbers`, in this order.
+    ///
+    /// # Errors
+    /// Returns an error if memory runs out.
+    #[cfg(all(feature = "cloud", feature = "image-folder"))]
+    pub(crate) fn ordered(self, numbers: &[usize]) -> Result<Self> {
+        let list = shared(numbers.iter().map(|&number| self.get(number)).collect())?;
+        Ok(Self { list, ..self })
     }
 
     /// Number of files.
@@ -231,6 +239,11 @@ impl Clone for Files {
             open: Mutex::default(),
         }
     }
+}
+
+fn shared(files: Vec<DataFile>) -> Result<SharedVec<DataFile>> {
+    SharedVec::new(files)
+        .map_err(|error| DataError::new("the list of files", DataProblem::Memory(error.to_string())))
 }
 
 /// Returns the servers, which are prepared at the first call.

@@ -98,7 +98,7 @@ impl StoreOptions {
     }
 
     /// Returns the folder of the cache with its key in the options of a dataset.
-    #[cfg(feature = "formats")]
+    #[cfg(any(feature = "config", feature = "formats"))]
     pub(crate) fn path_mut(&mut self) -> Option<(String, &mut PathBuf)> {
         Some(("store.cache.folder".to_owned(), &mut self.cache.as_mut()?.folder))
     }

@@ -9,6 +9,8 @@ mod cached;
 mod changed;
 mod csv;
 mod everywhere;
+#[cfg(feature = "cloud")]
+mod image_folder;
 mod images;
 mod json_lines;
 mod mix;

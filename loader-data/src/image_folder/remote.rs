@@ -1,0 +1,60 @@
+//! Image folders on servers.
+
+use std::path::{Path, PathBuf};
+
+use loader_core::{SampleContext, Tensor};
+
+use super::{
+    error::{ImageError, ImageFolderError},
+    scan::{self, Listing},
+    transform::{Pixel, Transform},
+};
+use crate::{error::Result, parallel, source::Files};
+
+/// Lists the images of the folder at a URL. Returns the URL with a slash at its end, and the images in the order of the
+/// listing.
+pub(super) fn list(url: &Path) -> Result<(PathBuf, Listing, Files), ImageFolderError> {
+    let mut root = url.to_string_lossy().into_owned();
+    if !root.ends_with('/') {
+        root.push('/');
+    }
+    // Extensions of images may be in upper case, and a class without images is an error.
+    let files = Files::list([&root], &[""])?;
+    let relative = |number: usize| {
+        let location = files.get(number).location;
+        let path = location.as_path().to_string_lossy();
+        path.strip_prefix(&root).unwrap_or(&path).to_owned()
+    };
+    let paths: Vec<String> = (0..files.len()).map(relative).collect();
+    let shown = PathBuf::from(crate::source::without_credentials(&root));
+    let (listing, numbers) = scan::of_paths(&shown, &paths)?;
+    let files = files.ordered(&numbers)?;
+    Ok((root.into(), listing, files))
+}
+
+/// Reads the file of sample `index`.
+pub(super) fn read(files: &Files, index: usize, max_bytes: u64) -> Result<Vec<u8>> {
+    let blob = files.open(index)?;
+    blob.file().check_len(max_bytes, "max_file_bytes")?;
+    blob.read(0..blob.len())
+}
+
+/// Reads the files of the samples `indices` at the same time.
+pub(super) fn read_many(files: &Files, indices: &[usize], max_bytes: u64) -> Result<Vec<Vec<u8>>> {
+    // Waiting for a server takes longer than starting a thread.
+    parallel::map_on(parallel::READS, indices.len(), |number| read(files, indices[number], max_bytes))
+}
+
+/// Decodes the content of the file of sample `index`.
+pub(super) fn decode<P: Pixel>(
+    transform: &Transform,
+    files: &Files,
+    index: usize,
+    content: &[u8],
+    cx: &mut SampleContext,
+) -> Result<Tensor<P>, ImageError> {
+    transform.decode(content, cx.rng()).map_err(|problem| {
+        let path = PathBuf::from(&*files.get(index).location.shown());
+        ImageError { path, problem }
+    })
+}
