@@ -141,7 +141,6 @@ impl LineStream {
         };
         if let Some(offset) = start.offset {
             lines.open = Some(self.open_block(start.block, Some(offset), None)?);
-            lines.begin_next();
         }
         Ok(lines)
     }
@@ -246,8 +245,8 @@ struct LineIter<'a> {
     /// The block that is open, or is opened next.
     block: u64,
     open: Option<OpenBlock>,
-    /// The block after the open one if it lies on a server: its number, and its beginning, which is being fetched.
-    begun: Option<(u64, BlobReader)>,
+    /// Number of the block after the open one, and its beginning, which is being fetched if it lies on a server.
+    begun: Option<(u64, Option<BlobReader>)>,
     line: Vec<u8>,
 }
 
@@ -269,10 +268,12 @@ impl LineIter<'_> {
         }))
     }
 
-    /// Starts to read the block after `self.block`.
+    /// Starts to read the block after `self.block`, once.
     fn begin_next(&mut self) {
         let next = self.block + self.step;
-        self.begun = self.stream.begin_block(next).map(|reader| (next, reader));
+        if self.begun.as_ref().is_none_or(|(begun, _)| *begun != next) {
+            self.begun = Some((next, self.stream.begin_block(next)));
+        }
     }
 
     /// Reads the next line that is a sample into `self.line`.
@@ -283,8 +284,8 @@ impl LineIter<'_> {
                     return Ok(None);
                 }
                 let begun = self.begun.take().filter(|(begun, _)| *begun == self.block);
-                let opened = self.stream.open_block(self.block, None, begun.map(|(_, reader)| reader));
-                self.begin_next();
+                let reader = begun.and_then(|(_, reader)| reader);
+                let opened = self.stream.open_block(self.block, None, reader);
                 self.open = Some(opened.inspect_err(|_| self.block += self.step)?);
                 continue;
             };
@@ -294,7 +295,10 @@ impl LineIter<'_> {
             let max = if start == 0 { max.saturating_add(mark) } else { max };
             let read = if start < open.end { open.reader.read_line(&mut self.line, max) } else { Ok(0) };
             let (file, has_header) = (open.block.file, open.has_header);
-            if !matches!(read, Ok(1..)) {
+            if matches!(read, Ok(1..)) {
+                // After the request for the first line of the open block.
+                self.begin_next();
+            } else {
                 self.open = None;
                 self.block += self.step;
             }
