@@ -27,21 +27,24 @@ const MAGIC_ENCRYPTED: &[u8; 4] = b"PARE";
 /// Length of the footer (4 bytes) and the magic number.
 const TRAILER: u64 = 8;
 
-/// Reads the metadata of the file. Statistics of columns are left out.
+/// Decodes the footer of the file. Statistics of columns are left out.
 ///
 /// # Errors
-/// Returns an error if the file cannot be read or is not valid Parquet.
-pub(super) fn read_metadata(blob: &Arc<Blob>) -> Result<ParquetMetaData> {
-    let footer = read_footer(blob)?;
+/// Returns an error if the footer is not valid.
+pub(super) fn decode_footer(blob: &Arc<Blob>, footer: &[u8]) -> Result<ParquetMetaData> {
     let options = ParquetMetaDataOptions::new()
         .with_column_stats_policy(ParquetStatisticsPolicy::SkipAll)
         .with_encoding_stats_policy(ParquetStatisticsPolicy::SkipAll)
         .with_size_stats_policy(ParquetStatisticsPolicy::SkipAll);
     Source::new(Arc::clone(blob))
-        .guard(|| ParquetMetaDataReader::decode_metadata_with_options(&footer, Some(&options)))
+        .guard(|| ParquetMetaDataReader::decode_metadata_with_options(footer, Some(&options)))
 }
 
-fn read_footer(blob: &Blob) -> Result<Vec<u8>> {
+/// Reads the footer of the file.
+///
+/// # Errors
+/// Returns an error if the file cannot be read or is not Parquet.
+pub(super) fn read_footer(blob: &Blob) -> Result<Vec<u8>> {
     let failed = |problem| DataError::new(&blob.file().location, problem);
     let len = blob.len();
     if len < MAGIC.len() as u64 + TRAILER {
@@ -88,13 +91,18 @@ pub(super) struct OpenFile {
 }
 
 impl OpenFile {
-    /// Reads the footer of a file whose columns have been checked. With `with_pages`, reads also the index of
+    /// Decodes the footer of a file whose columns have been checked. With `with_pages`, reads also the index of
     /// its pages, if it has one.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read or is not valid Parquet.
-    pub(super) fn open(blob: Arc<Blob>, names: Arc<[Arc<str>]>, with_pages: bool) -> Result<Self> {
-        let metadata = read_metadata(&blob)?;
+    pub(super) fn open(
+        blob: Arc<Blob>,
+        footer: &[u8],
+        names: Arc<[Arc<str>]>,
+        with_pages: bool,
+    ) -> Result<Self> {
+        let metadata = decode_footer(&blob, footer)?;
         let schema = arrow_schema(&blob, &metadata)?;
         let source = Source::new(Arc::clone(&blob));
         let mut roots = Vec::with_capacity(names.len());

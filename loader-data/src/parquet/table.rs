@@ -5,13 +5,13 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use loader_core::Tensor;
+use loader_core::{SharedVec, SharedVecError, Tensor};
 use parquet::arrow::ProjectionMask;
 use serde::{Deserialize, Serialize};
 
 use super::{
     batches::{Batches, Selection},
-    footer::{OpenFile, arrow_schema, column_ranges, read_metadata},
+    footer::{OpenFile, arrow_schema, column_ranges, decode_footer, read_footer},
     source::{FORMAT, malformed},
 };
 use crate::{
@@ -22,8 +22,11 @@ use crate::{
     source::Files,
 };
 
-/// Max number of files whose footers a worker keeps.
+/// Max number of files whose decoded footers a worker keeps.
 const MAX_FOOTERS: usize = 64;
+
+/// Max number of bytes of the footers that main gives to the workers.
+const MAX_SHARED_FOOTERS: usize = 64 << 20;
 
 /// A row group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,14 +46,17 @@ pub(super) struct Group {
 /// Number of words that a row group has in the table.
 const WORDS: usize = 6;
 
-/// The files of a dataset with their row groups. The list of row groups is in shared memory. Each worker
-/// reads the footer of a file again when it first reads the file, in one read: a footer is a tree of small
-/// allocations, which processes cannot share, and parsing it costs more than reading it.
+/// The files of a dataset with their row groups. The list of row groups and the footers are in shared memory. Each worker
+/// decodes the footer of a file when it first reads the file: what it decodes is a tree of small allocations, which
+/// processes cannot share.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Table {
     pub(super) files: Files,
     /// Shape `[row groups, WORDS]`. Row groups without rows are left out.
     groups: Tensor<u64>,
+    /// The encoded footer of each file. It is empty if it has more bytes than the share of the file in
+    /// [`MAX_SHARED_FOOTERS`]; a worker then reads it from the file.
+    footers: SharedVec<Footer>,
     pub(super) rows: usize,
     /// The columns that are read, in the order of the record.
     columns: Vec<(String, Kind)>,
@@ -72,6 +78,7 @@ impl Clone for Table {
         Self {
             files: self.files.clone(),
             groups: self.groups.clone(),
+            footers: self.footers.clone(),
             rows: self.rows,
             columns: self.columns.clone(),
             fields: self.fields.clone(),
@@ -87,16 +94,16 @@ impl Table {
     /// Returns an error if a file cannot be read, is not valid Parquet, or has other columns than the first
     /// one.
     pub(super) fn open(files: Files, fields: FieldOptions) -> Result<Self> {
-        let first = Footer::read(&files, 0, None, &fields)?;
+        let first = FileGroups::read(&files, 0, None, &fields)?;
         let columns = first.columns.clone();
-        let mut footers = vec![first];
-        let read = |file| Footer::read(&files, file + 1, Some(&columns), &fields);
-        footers.extend(parallel::map_on(parallel::READS, files.len() - 1, read)?);
+        let mut found = vec![first];
+        let read = |file| FileGroups::read(&files, file + 1, Some(&columns), &fields);
+        found.extend(parallel::map_on(parallel::READS, files.len() - 1, read)?);
 
         let (mut words, mut rows) = (Vec::new(), 0u64);
-        for (file, footer) in footers.iter().enumerate() {
+        for (file, found) in found.iter().enumerate() {
             let mut first_in_file = 0;
-            for (number, group) in footer.groups.iter().enumerate().filter(|(_, group)| group.rows > 0) {
+            for (number, group) in found.groups.iter().enumerate().filter(|(_, group)| group.rows > 0) {
                 words.extend([file as u64, number as u64, first_in_file, rows, group.rows, group.bytes]);
                 first_in_file += group.rows;
                 rows += group.rows;
@@ -105,10 +112,12 @@ impl Table {
         let memory = |error: &dyn ToString| {
             DataError::new("the list of row groups", DataProblem::Memory(error.to_string()))
         };
+        let footers = SharedVec::new(found.into_iter().map(|found| found.footer));
+        let footers = footers.map_err(|error| memory(&error))?;
         let count = words.len() / WORDS;
         let groups = Tensor::from_vec(words, [count, WORDS]).map_err(|error| memory(&error))?;
         let rows = usize::try_from(rows).map_err(|error| memory(&error))?;
-        Ok(Self { files, groups, rows, columns, fields, open: Mutex::default() })
+        Ok(Self { files, groups, footers, rows, columns, fields, open: Mutex::default() })
     }
 
     /// Returns the same files with other options.
@@ -171,7 +180,14 @@ impl Table {
             return Ok(file);
         }
         let names = self.columns.iter().map(|(name, _)| Arc::from(name.as_str())).collect();
-        let file = Arc::new(OpenFile::open(self.files.open(index)?, names, with_pages)?);
+        let blob = self.files.open(index)?;
+        let failed =
+            |error: SharedVecError| DataError::new("the footers", DataProblem::Memory(error.to_string()));
+        let mut footer = self.footers.get(index).map_err(failed)?.0;
+        if footer.is_empty() {
+            footer = read_footer(&blob)?;
+        }
+        let file = Arc::new(OpenFile::open(blob, &footer, names, with_pages)?);
         open.files.truncate(MAX_FOOTERS - 1);
         open.files.push_front(((index, with_pages), Arc::clone(&file)));
         Ok(file)
@@ -208,10 +224,15 @@ impl Table {
     }
 }
 
+/// The encoded footer of a file, or nothing if a worker is to read it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Footer(#[serde(with = "serde_bytes")] Vec<u8>);
+
 /// What the footer of a file says.
-struct Footer {
+struct FileGroups {
     columns: Vec<(String, Kind)>,
     groups: Vec<GroupSize>,
+    footer: Footer,
 }
 
 struct GroupSize {
@@ -219,7 +240,7 @@ struct GroupSize {
     bytes: u64,
 }
 
-impl Footer {
+impl FileGroups {
     /// Reads the footer of file `index`. Its columns must be `expected`, if given.
     fn read(
         files: &Files,
@@ -229,7 +250,8 @@ impl Footer {
     ) -> Result<Self> {
         let blob = files.open(index)?;
         let failed = |problem| DataError::new(&blob.file().location, problem);
-        let metadata = read_metadata(&blob)?;
+        let footer = read_footer(&blob)?;
+        let metadata = decode_footer(&blob, &footer)?;
         let schema = arrow_schema(&blob, &metadata)?;
         let (columns, positions) = select_columns(FORMAT, &schema, expected, fields).map_err(failed)?;
         let mask = ProjectionMask::roots(metadata.file_metadata().schema_descr(), positions);
@@ -243,6 +265,8 @@ impl Footer {
             let sizes = columns.map(|(_, column)| u64::try_from(column.uncompressed_size()).unwrap_or(0));
             Ok(GroupSize { rows: rows.into(), bytes: sizes.fold(0, u64::saturating_add) })
         });
-        Ok(Self { columns, groups: groups.collect::<Result<_>>()? })
+        let groups = groups.collect::<Result<_>>()?;
+        let is_shared = footer.len() <= MAX_SHARED_FOOTERS / files.len();
+        Ok(Self { columns, groups, footer: if is_shared { Footer(footer) } else { Footer::default() } })
     }
 }

@@ -217,6 +217,24 @@ fn parquet_in_order() {
 }
 
 #[test]
+fn workers_do_not_fetch_the_footers_of_parquet() {
+    let case = Case::parquet(r#"{"kind": "parquet-stream", "path": "ROOT/{0,1}.parquet"}"#);
+    let len = |name: &String| fs::metadata(case.folder.path().join(name)).unwrap().len() as usize;
+    let lens: Vec<_> = case.names.iter().map(len).collect();
+    let footers = || {
+        let requests = case.server.requests().into_iter();
+        requests.filter_map(|request| request.range).filter(|range| lens.contains(&range.end)).count()
+    };
+    case.server.requests();
+    let records = case.open_at("s3://bucket", 20).unwrap();
+    assert_eq!(footers(), 2, "main reads the footer of each file");
+    for workers in [0, 2] {
+        assert!(!Case::batches(records.clone(), workers, || ()).is_empty());
+        assert_eq!(footers(), 0, "with {workers} workers");
+    }
+}
+
+#[test]
 fn parquet_in_blocks() {
     // One file, so that the first row is in it, whatever the order of the row groups is.
     let files = [("parquet/train-00000-of-00002.parquet".to_owned(), "0.parquet".to_owned())];
