@@ -37,7 +37,8 @@ pub(super) fn decode(options: &Options, path: &Path) -> anyhow::Result<usize> {
         labels.push(label);
         rows += 1;
         if labels.len() == options.batch_size() {
-            black_box((std::mem::take(&mut numbers), std::mem::take(&mut labels)));
+            let next = (Vec::with_capacity(numbers.len()), Vec::with_capacity(labels.len()));
+            black_box((std::mem::replace(&mut numbers, next.0), std::mem::replace(&mut labels, next.1)));
         }
     }
     Ok(rows)

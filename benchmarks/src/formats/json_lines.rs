@@ -64,6 +64,15 @@ struct Batch {
 }
 
 impl Batch {
+    /// Returns an empty batch with room for as much.
+    fn empty(&self) -> Self {
+        Self {
+            tokens: Vec::with_capacity(self.tokens.len()),
+            labels: Vec::with_capacity(self.labels.len()),
+            texts: Vec::with_capacity(self.texts.len()),
+        }
+    }
+
     fn push(&mut self, row: Row) {
         self.tokens.extend(row.tokens);
         self.labels.push(row.label);
@@ -81,7 +90,8 @@ pub(super) fn decode(options: &Options, path: &Path) -> anyhow::Result<usize> {
         line.clear();
         rows += 1;
         if batch.labels.len() == options.batch_size() {
-            black_box(std::mem::take(&mut batch));
+            let next = batch.empty();
+            black_box(std::mem::replace(&mut batch, next));
         }
     }
     Ok(rows)
