@@ -10,7 +10,8 @@ use loader_core::{MemoryLimitReached, Outage};
 /// batch that the sample is for, or applies [`OnBadSample`](loader_core::OnBadSample).
 ///
 /// Its source is [`Outage`] if the server or the system does not give any file for now. In a stream, such an
-/// error ends the shard, see [`EndsShard`](loader_core::EndsShard).
+/// error ends the shard, see [`EndsShard`](loader_core::EndsShard). So does an error that keeps the rest of a
+/// file or of a block of lines from being read, with an unknown number of samples.
 #[derive(Debug)]
 pub struct DataError {
     /// Path or URL of the file, or the pattern that was given. It contains no credentials.
@@ -290,8 +291,8 @@ impl DataProblem {
 /// `EIO` is no outage. On a local disk it is a damaged sector, which no later try can read.
 ///
 /// Alternative considered: `EIO` as an outage, because a mount of NFS with the option `soft` and some file
-/// systems of object stores report an outage so. Rejected because one damaged sector would then end its shard in
-/// every epoch.
+/// systems of object stores report an outage so. Rejected because a damaged sector would then end the shards of a
+/// dataset with random access and of Parquet in every epoch, where each sample that it costs is an error of its own.
 fn is_outage_of_system(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     use rustix::io::Errno;

@@ -1,8 +1,10 @@
 //! `loader inspect`: reads a dataset once and prints what is in it.
 //!
-//! `open` opens the dataset without its bad files, `statistics` describes its samples, in the workers,
-//! `report` prints the result, and `sheet` draws images.
+//! `open` opens the dataset without its bad files, `every_file` goes on after a damaged one, `statistics` describes
+//! the samples, in the workers, `report` prints the result, and `sheet` draws images.
 
+#[cfg(feature = "formats")]
+mod every_file;
 mod open;
 mod report;
 mod sheet;

@@ -159,7 +159,7 @@ mod records {
     use loader_data::{Record, RecordConfig, Records};
 
     use super::{BadFileEntry, Opened, Source, Statistics, Stop, build, statistics};
-    use crate::inspect::sheet;
+    use crate::inspect::{every_file::EveryFile, sheet};
 
     /// Returns the config of the same dataset, read in order. This needs no index, and reads no block twice.
     pub(super) fn in_order(config: RecordConfig) -> RecordConfig {
@@ -236,9 +236,8 @@ mod records {
                 build(DataLoader::builder(Dataset::map(records.clone(), function)), options, warn)
             }
             Records::Stream(records) => {
-                let records = IterableDataset::map(records.clone(), function);
-                let builder = DataLoader::stream(records).snapshots();
-                Ok(builder.options(options).on_warning(warn).build()?)
+                let records = IterableDataset::map(EveryFile(records.clone()), function);
+                Ok(DataLoader::stream(records).options(options).on_warning(warn).build()?)
             }
         }
     }

@@ -60,6 +60,19 @@ fn bad_lines_and_bad_files_are_listed() {
     assert_eq!((&found["files"], &found["is_complete"]), (&json!(1), &json!(true)));
     assert!(found["bad_files"][0]["file"].as_str().unwrap().ends_with("broken.parquet"), "{found}");
     inspect(&[tables, "--strict"]).assert_status(1);
+
+    let archives = tempfile::tempdir().unwrap();
+    let archive = fs::read(Path::new(fixtures).join("../tar/gnu.tar.gz")).unwrap();
+    for (name, len) in [("a", archive.len() / 2), ("b", 0), ("c", archive.len())] {
+        fs::write(archives.path().join(format!("{name}.tar.gz")), &archive[..len]).unwrap();
+    }
+    let archives = archives.path().to_str().unwrap();
+    let found = inspection(inspect(&[archives, "--num-workers", "1"]).assert_status(0));
+    assert_eq!(found["is_complete"], json!(true), "{found}");
+    let bad: Vec<&str> =
+        found["bad_samples"].as_array().unwrap().iter().map(|bad| bad["error"].as_str().unwrap()).collect();
+    assert!(bad.len() == 2 && bad[0].contains("a.tar.gz") && bad[1].contains("b.tar.gz"), "{bad:?}");
+    assert!(!bad[0].contains("the shard"), "{bad:?}");
 }
 
 #[test]

@@ -85,6 +85,30 @@ fn the_sample_digest_of_records_depends_on_neither_order_nor_batches() {
 }
 
 #[test]
+fn an_epoch_with_a_file_that_is_cut_off_is_not_read() {
+    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../loader-data/tests/formats/fixtures");
+    let whole = fs::read(Path::new(fixtures).join("json_lines/pandas.jsonl.gz")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (config, state) = (folder.path().join("run.toml"), folder.path().join("state.json"));
+    fs::write(folder.path().join("train.jsonl.gz"), &whole[..whole.len() / 2]).unwrap();
+    let dataset = "kind = \"json-lines-stream\"\npath = \"train.jsonl.gz\"\nfields = [\"id\"]\n";
+    fs::write(&config, format!("[dataset]\n{dataset}")).unwrap();
+    let state = state.to_str().unwrap();
+    let options = ["--epochs", "2", "--shards", "1", "--save-state", state];
+    for policy in ["error", "skip"] {
+        let finished = run_json(&config, &[&options[..], &["--on-bad-sample", policy]].concat());
+        let errors = finished.assert_status(1).named("error");
+        let kinds: Vec<&str> = errors.iter().map(|error| error["kind"].as_str().unwrap()).collect();
+        assert_eq!(kinds, ["DatasetFailed", "EpochNotRead"], "{finished:#?}");
+        assert!(errors[0]["message"].as_str().unwrap().contains("the file ends before its content does"));
+        assert_eq!((finished.named("epoch").len(), &finished.named("end")[0]["epochs"]), (1, &json!(0)));
+    }
+    // The state has stayed in epoch 0, so that a resumed run meets the same file.
+    let resumed = run_json(&config, &["--shards", "1", "--on-bad-sample", "skip", "--resume", state]);
+    assert_eq!(resumed.assert_status(1).named("error")[1]["kind"], "EpochNotRead", "{resumed:#?}");
+}
+
+#[test]
 fn tables_are_read_at_random_and_in_order() {
     let folder = tempfile::tempdir().unwrap();
     let rows: String = (0..40).map(|number| format!("{number},\"line\n{number}\"\n")).collect();

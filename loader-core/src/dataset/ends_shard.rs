@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt};
 
-/// Error context that ends the shard: nothing more of it can be read for now, although its data may be whole.
+/// Error context that ends the shard: an unknown number of its samples cannot be read, for now or at all.
 ///
 /// The loader then reports the error in place of the batch, whatever
 /// [`on_bad_sample`](crate::Builder::on_bad_sample) says, and ends the shard for this epoch. The loader then
@@ -15,9 +15,10 @@ use std::{error::Error, fmt};
 /// further items. If it returned `None` instead, code that loses the mark would make a shard that ended early
 /// look whole.
 ///
-/// Do not mark the error of one file that is gone, forbidden or damaged: no later try would get past it, so the
-/// shard would end there in every epoch, and [`on_bad_sample`](crate::Builder::on_bad_sample) could not skip it.
-/// A dataset with random access marks with [`Outage`] instead.
+/// Mark an error that costs an unknown number of samples, such as the rest of a compressed file that is damaged. If
+/// the number is known, return one error without the mark for each of these samples instead, so that
+/// [`on_bad_sample`](crate::Builder::on_bad_sample) can skip them. A marked error that no later try gets past ends
+/// the shard in every epoch. A dataset with random access marks with [`Outage`] instead.
 ///
 /// Alternatives considered: count the error as a bad sample and continue after the part that cannot be read.
 /// Rejected because that part may be a whole file, of which then one sample counts as bad. Or try the item

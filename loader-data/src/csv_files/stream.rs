@@ -28,9 +28,8 @@ use crate::{
 ///
 /// # Errors
 /// A row that cannot be parsed is an item that is an error, as for [`Csv`](crate::Csv), with its offset in
-/// the file instead of its row. A file whose compressed content is damaged is one such item from the damage
-/// on. So is a block that cannot be read. If no file can be read for now, the shard ends, see
-/// [`Outage`](loader_core::Outage).
+/// the file instead of its row. If the rest of a file cannot be read, for example because its compressed content is
+/// damaged, or if no file can be read for now, the shard ends, see [`EndsShard`](loader_core::EndsShard).
 ///
 /// # Examples
 /// ```

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     error::{DataError, DataProblem, Position, Result},
-    shard_items::ShardItems,
+    shard_items::{ItemError, ShardItems},
     source::{Blob, BlobReader, Compression, Files, problem},
 };
 
@@ -102,10 +102,10 @@ impl LineStream {
     }
 
     /// Returns what `parse` makes of the lines of `shard` after the first `count` lines, which are not parsed.
-    /// Of these, lines that are damaged count.
+    /// Of these, lines that are too long count.
     ///
     /// # Errors
-    /// Returns an error if the file of one of these lines cannot be read.
+    /// Returns an error if one of these lines cannot be read.
     pub(crate) fn samples_after<T, F: Fn(&[u8]) -> Result<T, DataProblem>>(
         &self,
         shard: Shard,
@@ -116,7 +116,7 @@ impl LineStream {
         for _ in 0..count {
             match lines.next_with(|_| Ok(())) {
                 None => break,
-                Some(Err(error)) if error.problem.is_access_error() => return Err(error.into()),
+                Some(Err(ItemError::Rest(error))) => return Err(error.into()),
                 Some(_) => {}
             }
         }
@@ -221,9 +221,9 @@ pub(crate) struct Samples<'a, T, F> {
 }
 
 impl<T, F: Fn(&[u8]) -> Result<T, DataProblem>> Iterator for Samples<'_, T, F> {
-    type Item = Result<T>;
+    type Item = Result<T, ItemError>;
 
-    fn next(&mut self) -> Option<Result<T>> {
+    fn next(&mut self) -> Option<Result<T, ItemError>> {
         self.lines.next_with(&self.parse)
     }
 }
@@ -253,17 +253,20 @@ struct LineIter<'a> {
 impl LineIter<'_> {
     /// Reads the next line, with its line break, and returns what `parse` makes of it.
     ///
-    /// A line that is too long or cannot be parsed is an error, and the line after it follows. After damage that
+    /// A line that is too long or cannot be parsed is an error, and the line after it follows. After an error that
     /// keeps the rest of the block from being read, the next block follows.
-    fn next_with<T>(&mut self, parse: impl FnOnce(&[u8]) -> Result<T, DataProblem>) -> Option<Result<T>> {
-        let found = self.read_line().transpose()?;
+    fn next_with<T>(
+        &mut self,
+        parse: impl FnOnce(&[u8]) -> Result<T, DataProblem>,
+    ) -> Option<Result<T, ItemError>> {
+        let found = self.read_line().map_err(ItemError::Rest).transpose()?;
         Some(found.and_then(|line| {
             let max = self.stream.max_line_bytes;
             let parsed =
                 if line.len > max { Err(too_long(line.len, max)) } else { parse(&self.line[line.skipped..]) };
             parsed.map_err(|problem| {
                 let location = self.stream.files.get(line.file).location;
-                DataError::new(location, problem).at(Position::Offset(line.start))
+                ItemError::Sample(DataError::new(location, problem).at(Position::Offset(line.start)))
             })
         }))
     }

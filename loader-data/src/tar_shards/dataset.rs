@@ -61,10 +61,10 @@ use crate::{
 /// A [`DataError`] names the file and the member, or the offset in the (decompressed) archive. If a member
 /// cannot be decoded, or a sample has a field twice or more than
 /// [`max_sample_bytes`](Self::max_sample_bytes), that sample fails. If the archive is damaged, cut off or
-/// cannot be read, the sample at that offset fails, and the shard continues with its next file. If no file
-/// can be read for now, the shard ends, see [`Outage`](loader_core::Outage). The end of an archive is a block
-/// of zeros; if it is missing, the last sample fails, because the archive may have been cut off, see
-/// [`allow_missing_end`](Self::allow_missing_end). Members that are sparse files are an error.
+/// cannot be read, or if no file can be read for now, the shard ends, see
+/// [`EndsShard`](loader_core::EndsShard). The end of an archive is a block of zeros; if it is missing, the archive
+/// may have been cut off, and the shard ends too, see [`allow_missing_end`](Self::allow_missing_end). An archive
+/// with a member that is a sparse file cannot be read further.
 ///
 /// # Examples
 /// ```

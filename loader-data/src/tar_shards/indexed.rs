@@ -13,6 +13,7 @@ use crate::{
     index::{self, IndexStatus, Kind, StoredIndex},
     parallel,
     record::Record,
+    shard_items::ItemError,
     source::DataFile,
 };
 
@@ -89,7 +90,8 @@ impl<R: DeserializeOwned + Send + 'static> IndexedTar<R> {
         let members = Members::part(&blob, start..end, decoding.fields.selected().is_some());
         let mut samples = Samples::new(members);
         let sample = samples.next(wanted);
-        let sample = sample.unwrap_or_else(|| Err(blob.error(start, DataProblem::Truncated)))?;
+        let sample = sample.ok_or_else(|| blob.error(start, DataProblem::Truncated))?;
+        let sample = sample.map_err(ItemError::into_error)?;
         if samples.has_more() {
             let reason =
                 "in it, a sample ends before its end in the archive; make the index again".to_owned();
@@ -110,7 +112,7 @@ fn offsets_of<R>(shards: &TarShards<R>, number: usize) -> Result<Vec<u64>> {
     let wanted = Wanted { is_wanted: &|_| false, max_sample_bytes: 0 };
     let mut offsets = Vec::new();
     while let Some(sample) = samples.next(wanted) {
-        offsets.push(sample?.start);
+        offsets.push(sample.map_err(ItemError::into_error)?.start);
     }
     offsets.push(samples.end());
     index::store(&shards.index, kind, &file, &offsets);

@@ -5,7 +5,10 @@ use super::{
     members::{Member, Members},
     name::{is_metadata, key_and_field},
 };
-use crate::error::{DataError, DataProblem, Result};
+use crate::{
+    error::{DataError, DataProblem, Result},
+    shard_items::ItemError,
+};
 
 /// Max number of fields of a sample.
 const MAX_FIELDS: usize = 10_000;
@@ -61,10 +64,10 @@ impl Samples {
 
     /// Reads the next sample. If an error concerns the archive and not only the sample, this returns `None`
     /// afterwards.
-    pub(super) fn next(&mut self, wanted: Wanted<'_>) -> Option<Result<RawSample>> {
-        let sample = self.read(wanted).transpose()?;
+    pub(super) fn next(&mut self, wanted: Wanted<'_>) -> Option<Result<RawSample, ItemError>> {
+        let sample = self.read(wanted).map_err(ItemError::Rest).transpose()?;
         self.has_ended |= sample.is_err();
-        Some(sample.and_then(|sample| sample))
+        Some(sample.and_then(|sample| sample.map_err(ItemError::Sample)))
     }
 
     /// Returns the sample or what is wrong with it.
@@ -180,7 +183,7 @@ mod tests {
         };
         let mut found = Vec::new();
         while let Some(sample) = samples.next(wanted) {
-            found.push(sample);
+            found.push(sample.map_err(ItemError::into_error));
         }
         assert!(samples.position().is_none() && samples.next(wanted).is_none());
         found

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     error::Result,
+    shard_items::ItemError,
     source::{Blob, BlobReader},
 };
 
@@ -52,14 +53,14 @@ impl<'a, R: DeserializeOwned + 'static> Stream<'a, R> {
     }
 
     /// Returns the next sample of `file`, or `None` at its end.
-    fn next_of(&mut self, file: usize) -> Option<Result<R>> {
+    fn next_of(&mut self, file: usize) -> Option<Result<R, ItemError>> {
         let shards = self.shards;
         if self.open.is_none() {
             match self.opened(file) {
                 Ok(open) => self.open = Some(open),
                 Err(error) => {
                     self.close();
-                    return Some(Err(error));
+                    return Some(Err(ItemError::Rest(error)));
                 }
             }
         }
@@ -75,7 +76,8 @@ impl<'a, R: DeserializeOwned + 'static> Stream<'a, R> {
         // Each sample has random numbers of its own, so that they are the same after a resume.
         let mut rng = ChaCha8Rng::from_seed(self.seed);
         rng.set_stream(self.next.items);
-        Some(sample?.and_then(|sample| shards.decoding.row(sample, &blob.file().location, &mut rng)))
+        let row = |sample| Ok(shards.decoding.row(sample, &blob.file().location, &mut rng)?);
+        Some(sample?.and_then(row))
     }
 
     fn opened(&mut self, file: usize) -> Result<(Arc<Blob>, Samples)> {
@@ -100,9 +102,9 @@ impl<'a, R: DeserializeOwned + 'static> Stream<'a, R> {
 }
 
 impl<R: DeserializeOwned + 'static> Iterator for Stream<'_, R> {
-    type Item = Result<R>;
+    type Item = Result<R, ItemError>;
 
-    fn next(&mut self) -> Option<Result<R>> {
+    fn next(&mut self) -> Option<Result<R, ItemError>> {
         loop {
             let file = *self.files.get(usize::try_from(self.next.files).ok()?)?;
             if let Some(sample) = self.next_of(file) {

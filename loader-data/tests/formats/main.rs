@@ -8,6 +8,7 @@ mod audio_columns;
 mod cached;
 mod changed;
 mod csv;
+mod damaged;
 mod everywhere;
 #[cfg(feature = "cloud")]
 mod image_folder;

@@ -298,7 +298,7 @@ fn a_mix_of_a_stream_and_rows_with_random_access() {
 }
 
 /// Reads archives, of which the second is gone or replaced after the dataset was opened. Returns the results of the
-/// items.
+/// items, also of those after an error at which a loader stops.
 fn with_a_faulty_file(fault: impl Fn(&Server)) -> Vec<anyhow::Result<Record>> {
     let case = Case::new("", &[("a.tar", archive()), ("b.tar", archive()), ("c.tar", archive())]);
     let shards = case.options(STATUS).scope(|| TarShards::open("s3://bucket/*.tar")).unwrap();
@@ -308,7 +308,7 @@ fn with_a_faulty_file(fault: impl Fn(&Server)) -> Vec<anyhow::Result<Record>> {
 }
 
 #[test]
-fn one_file_that_is_gone_or_replaced_is_one_bad_sample() {
+fn one_file_that_is_gone_or_replaced_is_one_error_that_ends_the_shard() {
     let faults: [(_, fn(&Server)); 2] = [
         ("gone", |server| server.remove("bucket/b.tar")),
         ("replaced", |server| server.put("bucket/b.tar", "another file")),
@@ -317,7 +317,7 @@ fn one_file_that_is_gone_or_replaced_is_one_bad_sample() {
         let items = with_a_faulty_file(fault);
         assert_eq!(items.len(), 2 * ROWS as usize + 1, "{what}");
         let error = items[ROWS as usize].as_ref().unwrap_err();
-        assert!(!error.is::<EndsShard>(), "{what}");
+        assert!(error.is::<EndsShard>(), "{what}");
         let problem = &error.downcast_ref::<DataError>().unwrap().problem;
         assert!(matches!(problem, DataProblem::NotFound | DataProblem::Changed { .. }), "{what}: {problem}");
         assert_eq!(items.iter().filter(|item| item.is_err()).count(), 1, "{what}");

@@ -254,15 +254,23 @@ fn the_checksum_of_the_compression_is_checked() {
 #[test]
 fn bad_samples_can_be_skipped() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("cut.tar");
-    let bytes = fs::read(fixture("shard-0.tar")).unwrap();
-    fs::write(&path, &bytes[..20_000]).unwrap();
+    let path = folder.path().join("classes.tar");
+    let mut archive = tar::Builder::new(fs::File::create(&path).unwrap());
+    for (name, class) in [("a.cls", "5"), ("b.cls", "no number"), ("c.cls", "7")] {
+        let mut header = tar::Header::new_ustar();
+        header.set_size(class.len() as u64);
+        archive.append_data(&mut header, name, class.as_bytes()).unwrap();
+    }
+    archive.into_inner().unwrap();
     let shards = TarShards::open_all([path, fixture("shard-1.tar")]).unwrap();
     let shards = shards.fields(FieldOptions::new().select(["cls"]));
     let loader = DataLoader::stream(shards).batch_size(100).on_bad_sample(OnBadSample::Skip).build().unwrap();
-    let batch = loader.iter().unwrap().next().unwrap().unwrap();
+    let mut batches = loader.iter().unwrap();
+    let batch = batches.next().unwrap().unwrap();
     let classes = batch.tensor::<i64>("cls").unwrap().as_slice().to_vec();
-    assert!(classes.len() > 3 && classes.ends_with(&[8, 9]), "{classes:?}");
+    assert!(classes.starts_with(&[5, 7]) && classes.ends_with(&[8, 9]), "{classes:?}");
+    assert!(batches.next().is_none());
+    assert_eq!((batches.report().bad_samples.len(), batches.state().epoch()), (1, 1));
 }
 
 #[test]
