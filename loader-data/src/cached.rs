@@ -9,6 +9,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::{
     config::{RecordConfig, RecordDataset, Records},
     error::{DataError, DataProblem, Result},
+    options::SourceOptions,
     record::Record,
 };
 
@@ -72,8 +73,8 @@ impl CachedOptions {
     }
 
     /// Returns nothing: the dataset decodes its own images.
-    pub(crate) fn take_decoders(&self) -> Result<Vec<(String, crate::FieldDecoder)>> {
-        Ok(Vec::new())
+    pub(crate) fn take_decoded(&self) -> Option<SourceOptions> {
+        None
     }
 
     /// Returns false: a cache belongs to all files of the dataset.

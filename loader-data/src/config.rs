@@ -7,9 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     arrays, arrow_files, audio, csv_files,
-    decoded::{DecodedRecords, FieldDecoder},
+    decoded::DecodedRecords,
     error::DataError,
-    json_lines, parquet,
+    json_lines,
+    options::SourceOptions,
+    parquet,
     record::Record,
     source::{Compression, Files, Location},
     tar_shards, text_lines,
@@ -124,7 +126,8 @@ macro_rules! formats {
             /// # Errors
             /// Returns the error of the format.
             pub fn open(&self) -> Result<Records, DataError> {
-                let (config, decoders) = self.without_decoders()?;
+                let mut config = self.clone();
+                let decoders = config.take_decoded().map_or(Ok(Vec::new()), |source| source.decoders())?;
                 Ok(match config {
                     $(Self::$map(options) => {
                         Records::Map(DecodedRecords::new(FormatDataset::$map(options.$map_open()?), decoders))
@@ -135,15 +138,13 @@ macro_rules! formats {
                 })
             }
 
-            /// Returns the config without the keys `images`, `audio` and `tokenizers`, and the decoders that
-            /// they describe.
-            fn without_decoders(&self) -> Result<(Self, Vec<(String, FieldDecoder)>), DataError> {
-                let mut config = self.clone();
-                let decoders = match &mut config {
-                    $(Self::$map(options) => options.take_decoders(),)*
-                    $(Self::$stream(options) => options.take_decoders(),)*
-                }?;
-                Ok((config, decoders))
+            /// Removes the keys `images`, `audio` and `tokenizers`. Returns options that have them, if the kind
+            /// has these keys.
+            fn take_decoded(&mut self) -> Option<SourceOptions> {
+                match self {
+                    $(Self::$map(options) => options.take_decoded(),)*
+                    $(Self::$stream(options) => options.take_decoded(),)*
+                }
             }
         }
 
@@ -393,7 +394,10 @@ impl RecordConfig {
     /// # Errors
     /// Returns an error if a pattern stands for no file, or a file is not a regular file.
     pub fn files(&self) -> Result<Vec<(PathBuf, u64)>, DataError> {
-        let files = match self.without_decoders()?.0 {
+        let mut config = self.clone();
+        // Listing needs no decoders, of which those of text would be read from files.
+        drop(config.take_decoded());
+        let files = match config {
             Self::Arrays(options) => {
                 return Ok(options.sources()?.iter().flat_map(|source| entries(&source.files)).collect());
             }
@@ -610,3 +614,15 @@ mod tests {
         assert!(!shown.contains("secret"), "{shown}");
     }
 }
+    #[test]
+    fn files_are_listed_without_their_tokenizers() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtures/json_lines");
+        let text = format!(
+            r#"{{"kind": "json-lines", "path": "{folder}/pandas.jsonl", "tokenizers": {{"a": {{"path": "none.json"}}}}}}"#
+        );
+        let config: RecordConfig = serde_json::from_str(&text).unwrap();
+        assert_eq!(config.files().unwrap().len(), 1);
+        let error = config.open().unwrap_err().to_string();
+        assert!(error.contains("option `tokenizers`"), "{error}");
+    }
+

@@ -13,6 +13,7 @@ use crate::{
     config::{RecordConfig, RecordDataset, RecordStream, Records},
     error::{DataError, DataProblem, Result},
     record::Record,
+    options::SourceOptions,
 };
 
 /// Which datasets are mixed by weight, and how, for example from a config file. Each entry of `parts` is a
@@ -116,8 +117,8 @@ impl MixOptions {
     }
 
     /// Returns nothing: each dataset decodes its own fields.
-    pub(crate) fn take_decoders(&self) -> Result<Vec<(String, crate::FieldDecoder)>> {
-        Ok(Vec::new())
+    pub(crate) fn take_decoded(&self) -> Option<SourceOptions> {
+        None
     }
 
     /// Returns false: each dataset has files of its own.

@@ -128,36 +128,43 @@ impl SourceOptions {
         None
     }
 
-    /// Empties the options `images`, `audio` and `tokenizers`. Returns the decoders that they describe, by field.
+    /// Empties the options `images`, `audio` and `tokenizers`. Returns the options as they were.
     #[cfg(feature = "formats")]
-    pub(crate) fn take_decoders(&mut self) -> Result<Vec<(String, FieldDecoder)>> {
-        let (images, audio) = (std::mem::take(&mut self.images), std::mem::take(&mut self.audio));
-        let tokenizers = std::mem::take(&mut self.tokenizers);
+    pub(crate) fn take_decoded(&mut self) -> Self {
+        let others = Self { path: self.path.clone(), store: self.store.clone(), ..Self::default() };
+        std::mem::replace(self, others)
+    }
+
+    /// Returns the decoders that the options `images`, `audio` and `tokenizers` describe, by field. Reads the files of
+    /// the tokenizers.
+    #[cfg(feature = "formats")]
+    pub(crate) fn decoders(&self) -> Result<Vec<(String, FieldDecoder)>> {
         let failed = |option, name: &str, reason: &dyn std::fmt::Display| {
             self.error(DataProblem::InvalidOption { option, reason: format!("`{name}`: {reason}") })
         };
         let mut decoders: Vec<(String, FieldDecoder)> = Vec::new();
-        for (name, options) in images {
-            let column = options.column().map_err(|error| failed("images", &name, &error))?;
-            decoders.push((name, column.into()));
+        for (name, options) in &self.images {
+            let column = options.column().map_err(|error| failed("images", name, &error))?;
+            decoders.push((name.clone(), column.into()));
         }
-        for (name, transform) in audio {
-            transform.validate().map_err(|problem| failed("audio", &name, &problem))?;
-            if decoders.iter().any(|(image, _)| *image == name) {
-                return Err(failed("audio", &name, &"`images` has this field too; remove one of the two"));
+        for (name, transform) in &self.audio {
+            transform.validate().map_err(|problem| failed("audio", name, &problem))?;
+            if decoders.iter().any(|(image, _)| image == name) {
+                return Err(failed("audio", name, &"`images` has this field too; remove one of the two"));
             }
-            decoders.push((name, transform.into()));
+            decoders.push((name.clone(), transform.clone().into()));
         }
-        for (name, options) in tokenizers {
-            let decoder = options.decoder().map_err(|error| failed("tokenizers", &name, &error))?;
-            if decoders.iter().any(|(other, _)| *other == name) {
+        for (name, options) in &self.tokenizers {
+            let decoder = options.decoder(self.store.as_ref());
+            let decoder = decoder.map_err(|error| failed("tokenizers", name, &error))?;
+            if decoders.iter().any(|(other, _)| other == name) {
                 return Err(failed(
                     "tokenizers",
-                    &name,
+                    name,
                     &"`images` or `audio` also has this field; remove one of the two",
                 ));
             }
-            decoders.push((name, decoder));
+            decoders.push((name.clone(), decoder));
         }
         Ok(decoders)
     }
@@ -254,8 +261,8 @@ macro_rules! format_options {
             }
 
             #[cfg(feature = "formats")]
-            pub(crate) fn take_decoders(&mut self) -> crate::error::Result<Vec<(String, crate::FieldDecoder)>> {
-                self.source.take_decoders()
+            pub(crate) fn take_decoded(&mut self) -> Option<crate::options::SourceOptions> {
+                Some(self.source.take_decoded())
             }
 
             #[cfg(feature = "formats")]

@@ -13,6 +13,7 @@ use crate::{
     error::{DataError, DataProblem, Result},
     mix::RecordMix,
     record::{Record, Scalar, Value},
+    options::SourceOptions,
 };
 
 /// Which documents are packed into windows, and how, for example from a config file. `dataset` is a
@@ -122,8 +123,8 @@ impl PackedOptions {
     }
 
     /// Returns nothing: the dataset decodes its own fields.
-    pub(crate) fn take_decoders(&self) -> Result<Vec<(String, crate::FieldDecoder)>> {
-        Ok(Vec::new())
+    pub(crate) fn take_decoded(&self) -> Option<SourceOptions> {
+        None
     }
 
     /// Returns false: a window may have documents of several files.

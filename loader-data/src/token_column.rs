@@ -4,12 +4,13 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::FieldDecoder;
+use crate::{FieldDecoder, StoreOptions};
 #[cfg(feature = "tokenizer")]
 use crate::{
     Tokenizer,
     error::{DataError, DataProblem, Result},
     record::{Scalar, Value},
+    source::Location,
 };
 
 /// Options of the tokenizer of a field of text, for example from a config file. `path` is the argument of
@@ -32,7 +33,8 @@ use crate::{
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TokenizerOptions {
-    /// The file of the tokenizer, or the folder with its file `tokenizer.json`.
+    /// The file of the tokenizer, or the folder with its file `tokenizer.json`. A URL is read with the options `store`
+    /// of the dataset.
     pub(crate) path: PathBuf,
     /// Whether the tokenizer adds the special tokens that its file defines. The default is true.
     #[serde(default = "yes")]
@@ -51,17 +53,19 @@ fn yes() -> bool {
 }
 
 impl TokenizerOptions {
-    /// Opens the tokenizer.
+    /// Opens the tokenizer, with the options of the dataset for servers, or with those of the scope.
     #[cfg(feature = "tokenizer")]
-    pub(crate) fn decoder(&self) -> Result<FieldDecoder> {
-        let tokenizer = Tokenizer::open(&self.path)?.special_tokens(self.special_tokens);
+    pub(crate) fn decoder(&self, store: Option<&StoreOptions>) -> Result<FieldDecoder> {
+        let open = || Tokenizer::open(&self.path);
+        let tokenizer = store.map_or_else(open, |store| store.scope(open))?;
+        let tokenizer = tokenizer.special_tokens(self.special_tokens);
         let token = |option, token: &Option<String>| match token {
             None => Ok(None),
             Some(token) => match tokenizer.id(token)? {
                 Some(id) => Ok(Some(i64::from(id))),
                 None => {
                     let reason = format!("the vocabulary has no token `{token}`");
-                    let file = format!("`{}`", self.path.display());
+                    let file = Location::new(&self.path);
                     Err(DataError::new(file, DataProblem::InvalidOption { option, reason }))
                 }
             },
@@ -73,7 +77,10 @@ impl TokenizerOptions {
 
     /// Returns an error that names the feature.
     #[cfg(not(feature = "tokenizer"))]
-    pub(crate) fn decoder(&self) -> std::result::Result<FieldDecoder, &'static str> {
+    pub(crate) fn decoder(
+        &self,
+        _: Option<&StoreOptions>,
+    ) -> std::result::Result<FieldDecoder, &'static str> {
         Err("this program was built without tokenizers; build it with `--features tokenizer`")
     }
 }

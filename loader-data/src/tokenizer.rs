@@ -12,7 +12,7 @@ use tokenizers::ModelWrapper;
 
 use crate::{
     error::{DataError, DataProblem, Result},
-    source::Files,
+    source::{Files, Location},
 };
 
 /// A tokenizer in Hugging Face's format (`tokenizer.json`), from text to token ids (`u32`). Main reads the
@@ -49,19 +49,19 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Opens the file at `path`, or the file `tokenizer.json` in the folder `path`.
+    /// Opens the file at `path`, or the file `tokenizer.json` in the folder `path`. The URL of a folder ends with `/`.
     ///
     /// # Errors
     /// Returns [`DataError`] if there is no such file, or it is not a tokenizer.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref();
-        let file = if path.is_dir() { path.join("tokenizer.json") } else { path.to_owned() };
-        let blob = Files::list([&file], &[".json"])?.open(0)?;
+        let path = Location::new(path);
+        let file = if path.is_folder() { path.join("tokenizer.json") } else { path };
+        let blob = Files::list([file.as_path()], &[])?.open(0)?;
         let json = blob.read(0..blob.len())?;
         let shape = [json.len()];
         let json = Tensor::from_vec(json, shape)
             .map_err(|error| blob.error(0, DataProblem::Memory(error.to_string())))?;
-        let file = file.display().to_string();
+        let file = file.shown().into_owned();
         let tokenizer = Self { file, json, special_tokens: true, parsed: OnceLock::new() };
         tokenizer.parsed()?;
         Ok(tokenizer)

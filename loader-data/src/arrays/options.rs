@@ -160,8 +160,8 @@ impl ArraysOptions {
     }
 
     #[cfg(feature = "formats")]
-    pub(crate) fn take_decoders(&mut self) -> crate::error::Result<Vec<(String, crate::FieldDecoder)>> {
-        self.source.take_decoders()
+    pub(crate) fn take_decoded(&mut self) -> Option<SourceOptions> {
+        Some(self.source.take_decoded())
     }
 
     #[cfg(feature = "formats")]

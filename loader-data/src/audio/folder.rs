@@ -151,10 +151,10 @@ impl AudioFolderOptions {
         }
     }
 
-    /// Returns an empty list, because a sample has no encoded fields.
+    /// Returns nothing: a sample has no encoded fields.
     #[cfg(feature = "formats")]
-    pub(crate) fn take_decoders(&self) -> Result<Vec<(String, crate::FieldDecoder)>> {
-        Ok(Vec::new())
+    pub(crate) fn take_decoded(&self) -> Option<crate::options::SourceOptions> {
+        None
     }
 
     #[cfg(feature = "formats")]

@@ -238,6 +238,29 @@ mod with_tokenizer {
         assert!(fs::metadata(folder.path().join("cache/samples")).unwrap().len() > 0);
     }
 
+    #[cfg(feature = "cloud")]
+    #[test]
+    fn a_tokenizer_on_a_server_is_read_with_the_options_of_the_dataset() {
+        let server = crate::server::Server::start();
+        let tokenizer = fs::read(format!("{FIXTURES}/tokenizer/tokenizer.json")).unwrap();
+        server.put("bucket/model/tokenizer.json", tokenizer);
+        server.put("bucket/model/config.json", "{}");
+        let folder = tempfile::tempdir().unwrap();
+        write_text(folder.path());
+        for path in ["s3://bucket/model/", "s3://bucket/model/tokenizer.json"] {
+            let text = format!(
+                r#"{{"kind": "json-lines", "path": "text.jsonl", "tokenizers": {{"text": {{"path": "{path}"}}}},
+                    "store": {{"endpoint": "{}", "skip_signature": true, "allow_http": true}}}}"#,
+                server.url("")
+            );
+            let Records::Map(records) = config(folder.path(), &text).open().unwrap() else {
+                panic!("a stream")
+            };
+            let record = records.get(0, &mut loader_core::SampleContext::new(0)).unwrap();
+            assert!(matches!(record.get("text"), Some(loader_data::Value::Ragged(..))), "{record:?}");
+        }
+    }
+
     #[test]
     fn windows_are_the_same_with_workers_deaths_and_resumes_of_text() {
         let folder = tempfile::tempdir().unwrap();
