@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
-    config::{RecordConfig, RecordDataset, Records},
+    config::{RecordConfig, RecordDataset, Records, boxed_dataset},
     error::{DataError, DataProblem, Result},
     options::SourceOptions,
     record::Record,
@@ -37,6 +37,7 @@ pub struct CachedOptions {
     version: String,
     #[serde(default, with = "loader_core::units::Size")]
     max_bytes: Option<u64>,
+    #[serde(deserialize_with = "boxed_dataset")]
     dataset: Box<RecordConfig>,
 }
 

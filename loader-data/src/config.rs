@@ -1,9 +1,12 @@
 //! Datasets of records by name, as a config describes them.
 
-use std::path::{Path, PathBuf};
+use std::{
+    cell::Cell,
+    path::{Path, PathBuf},
+};
 
 use loader_core::{Dataset, IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
     arrays, arrow_files, audio, csv_files,
@@ -425,6 +428,28 @@ impl RecordConfig {
     }
 }
 
+thread_local! {
+    /// True if the last [`RecordConfig`] inside another one could not be deserialised. serde passes errors on as text,
+    /// which does not tell the dataset of the keys that it lists.
+    static IS_OF_INNER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Deserialises a dataset that is a part of another one. An error comes with true if it is about a dataset that is
+/// deeper inside.
+pub(crate) fn inner_dataset<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<RecordConfig, (D::Error, bool)> {
+    IS_OF_INNER.set(false);
+    RecordConfig::deserialize(deserializer).map_err(|error| (error, IS_OF_INNER.replace(true)))
+}
+
+/// Deserialises the key `dataset` of another dataset.
+pub(crate) fn boxed_dataset<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Box<RecordConfig>, D::Error> {
+    inner_dataset(deserializer).map(Box::new).map_err(|(error, _)| error)
+}
+
 /// Returns the path or URL of each file, and its number of bytes.
 fn entries(files: &Files) -> impl Iterator<Item = (PathBuf, u64)> {
     (0..files.len()).map(|index| {
@@ -526,10 +551,21 @@ mod tests {
             (r#""kind": "cached", "weigth": 2.0"#, "`dataset`, `weight`, `shuffle`"),
             (r#""kind": "packed", "weigth": 2.0"#, "`dataset`, `weight`, `shuffle`"),
             (r#""kind": "csv", "store": {"max_retry": 3}"#, "`max_retries`, `cache`"),
+            // The keys of a dataset in the part.
+            (
+                r#""kind": "cached", "folder": "x", "dataset": {"kind": "csv", "weigth": 2.0}"#,
+                "`dtypes`, `pad`",
+            ),
+            (
+                r#""kind": "packed", "window": 8, "dataset": {"kind": "csv", "weigth": 2.0}"#,
+                "`dtypes`, `pad`",
+            ),
+            (r#""kind": "mix", "parts": [{"kind": "csv", "weigth": 2.0}]"#, "`pad`, `weight`, `shuffle`"),
         ] {
             let mix = format!(r#"{{"kind": "mix", "parts": [{{{part}}}]}}"#);
             let message = serde_json::from_str::<RecordConfig>(&mix).unwrap_err().to_string();
             assert!(message.ends_with(last_keys), "{message}");
+            assert!(message.matches("`weight`").count() <= 1, "{message}");
         }
     }
 
@@ -591,6 +627,18 @@ mod tests {
     }
 
     #[test]
+    fn files_are_listed_without_their_tokenizers() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtures/json_lines");
+        let text = format!(
+            r#"{{"kind": "json-lines", "path": "{folder}/pandas.jsonl", "tokenizers": {{"a": {{"path": "none.json"}}}}}}"#
+        );
+        let config: RecordConfig = serde_json::from_str(&text).unwrap();
+        assert_eq!(config.files().unwrap().len(), 1);
+        let error = config.open().unwrap_err().to_string();
+        assert!(error.contains("option `tokenizers`"), "{error}");
+    }
+
+    #[test]
     fn the_folders_of_caches_are_listed() {
         let text = r#"{"kind": "mix", "parts": [
             {"kind": "csv", "path": "a", "store": {"cache": {"folder": "/b", "max_bytes": 9}}},
@@ -614,15 +662,3 @@ mod tests {
         assert!(!shown.contains("secret"), "{shown}");
     }
 }
-    #[test]
-    fn files_are_listed_without_their_tokenizers() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtures/json_lines");
-        let text = format!(
-            r#"{{"kind": "json-lines", "path": "{folder}/pandas.jsonl", "tokenizers": {{"a": {{"path": "none.json"}}}}}}"#
-        );
-        let config: RecordConfig = serde_json::from_str(&text).unwrap();
-        assert_eq!(config.files().unwrap().len(), 1);
-        let error = config.open().unwrap_err().to_string();
-        assert!(error.contains("option `tokenizers`"), "{error}");
-    }
-

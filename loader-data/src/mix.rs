@@ -10,10 +10,10 @@ use loader_core::{
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
 use crate::{
-    config::{RecordConfig, RecordDataset, RecordStream, Records},
+    config::{RecordConfig, RecordDataset, RecordStream, Records, inner_dataset},
     error::{DataError, DataProblem, Result},
-    record::Record,
     options::SourceOptions,
+    record::Record,
 };
 
 /// Which datasets are mixed by weight, and how, for example from a config file. Each entry of `parts` is a
@@ -61,7 +61,8 @@ pub(crate) struct PartOptions {
     dataset: RecordConfig,
 }
 
-/// Adds the keys of a part to those that an error lists, unless they are the keys of a table in the part.
+/// Adds the keys of a part to those that an error lists, unless they are the keys of a table or of a dataset in the
+/// part.
 fn dataset_of_part<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> std::result::Result<RecordConfig, D::Error> {
@@ -72,8 +73,8 @@ fn dataset_of_part<'de, D: Deserializer<'de>>(
         "one of `parts`, `rule`",
         "one of `window`, `method`",
     ];
-    RecordConfig::deserialize(deserializer).map_err(|error| match error.to_string().trim_end() {
-        unknown if keys_of_kinds.iter().any(|keys| unknown.contains(keys)) => {
+    inner_dataset(deserializer).map_err(|(error, is_of_deeper_dataset)| match error.to_string().trim_end() {
+        unknown if !is_of_deeper_dataset && keys_of_kinds.iter().any(|keys| unknown.contains(keys)) => {
             D::Error::custom(format!("{unknown}, `weight`, `shuffle`"))
         }
         _ => error,

@@ -9,11 +9,11 @@ use loader_core::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    config::RecordConfig,
+    config::{RecordConfig, boxed_dataset},
     error::{DataError, DataProblem, Result},
     mix::RecordMix,
-    record::{Record, Scalar, Value},
     options::SourceOptions,
+    record::{Record, Scalar, Value},
 };
 
 /// Which documents are packed into windows, and how, for example from a config file. `dataset` is a
@@ -71,6 +71,7 @@ pub struct PackedOptions {
     #[serde(default = "tokens")]
     field: String,
     /// The documents.
+    #[serde(deserialize_with = "boxed_dataset")]
     dataset: Box<RecordConfig>,
 }
 
