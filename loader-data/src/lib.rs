@@ -102,6 +102,7 @@ mod pack;
 mod packed;
 #[cfg(any(
     feature = "arrow",
+    feature = "audio",
     feature = "csv",
     feature = "json-lines",
     feature = "parquet",

@@ -6,9 +6,10 @@ use std::{
     thread,
 };
 
-/// Max number of files whose metadata is read at the same time. Reading waits more than it computes.
+/// Max number of files that are read at the same time. Reading waits more than it computes.
 #[cfg(any(
     feature = "arrow",
+    feature = "audio",
     feature = "csv",
     feature = "parquet",
     all(feature = "cloud", feature = "image-folder")

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use loader_core::{Dataset, SampleContext};
+use loader_core::{Dataset, SampleContext, internal::get_one_by_one};
 use serde::{Deserialize, Serialize};
 
 use super::EXTENSIONS;
@@ -10,8 +10,9 @@ use crate::{
     decoded::encoded_file,
     error::{DataError, Result},
     options::format_options,
+    parallel,
     record::{Record, Value},
-    source::Files,
+    source::{Files, Location},
 };
 
 /// Default of the max number of bytes of a file.
@@ -20,7 +21,8 @@ const MAX_FILE_BYTES: u64 = 256 << 20;
 /// Audio files without classes and without a table, on disk or on a server.
 ///
 /// A sample is a [`Record`] with the field `audio`, a record of the encoded `bytes` and the `path` of the file.
-/// [`DecodedRecords`](crate::DecodedRecords) decodes it.
+/// [`DecodedRecords`](crate::DecodedRecords) decodes it. A worker reads up to 16 files of a batch from a server at the
+/// same time.
 ///
 /// # Examples
 /// ```
@@ -84,6 +86,17 @@ impl AudioFilesOptions {
     }
 }
 
+impl AudioFiles {
+    fn read(&self, index: usize) -> anyhow::Result<Record> {
+        anyhow::ensure!(index < self.len(), "there is no sample {index}; there are {} files", self.len());
+        let blob = self.files.open(index)?;
+        blob.file().check_len(self.max_file_bytes, "max_file_bytes")?;
+        let path = blob.file().location.shown().into_owned();
+        let file = encoded_file(blob.read(0..blob.len())?, path);
+        Ok([("audio", Value::Record(file))].into_iter().collect())
+    }
+}
+
 impl Dataset for AudioFiles {
     type Sample = Record;
 
@@ -92,12 +105,16 @@ impl Dataset for AudioFiles {
     }
 
     fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<Record> {
-        anyhow::ensure!(index < self.len(), "there is no sample {index}; there are {} files", self.len());
-        let blob = self.files.open(index)?;
-        blob.file().check_len(self.max_file_bytes, "max_file_bytes")?;
-        let path = blob.file().location.shown().into_owned();
-        let file = encoded_file(blob.read(0..blob.len())?, path);
-        Ok([("audio", Value::Record(file))].into_iter().collect())
+        self.read(index)
+    }
+
+    /// Reads files on a server at the same time.
+    fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<Record>> {
+        let is_remote = |&index: &usize| matches!(self.files.get(index).location, Location::Url(_));
+        if !indices.iter().filter(|&&index| index < self.len()).any(is_remote) {
+            return get_one_by_one(self, indices, cx);
+        }
+        parallel::map_on(parallel::READS, indices.len(), |number| self.read(indices[number]))
     }
 
     /// Returns a hash of the names (without folders) and sizes of the files.

@@ -62,10 +62,16 @@ impl CsvOptions {
     /// # Errors
     /// As for [`Csv::open`].
     pub fn open(&self) -> Result<Csv<Record>, DataError> {
+        self.open_with_texts(|_| false)
+    }
+
+    /// Opens the files for random access. The columns for which `is_text` returns true have texts, unless their type is
+    /// set.
+    pub(crate) fn open_with_texts(&self, is_text: impl Fn(&str) -> bool) -> Result<Csv<Record>, DataError> {
         let files = self.source.files(&EXTENSIONS)?;
         let rules = self.rules(&files)?;
         let lines = Lines::open(files, LineRules::csv(rules), &self.index, self.max_line_bytes)?;
-        let parser = Parser::open(lines.files(), self, rules)?;
+        let parser = Parser::open(lines.files(), self, rules, is_text)?;
         Ok(Csv::new(lines, parser))
     }
 
@@ -76,7 +82,7 @@ impl CsvOptions {
     pub fn open_stream(&self) -> Result<CsvStream<Record>, DataError> {
         let files = self.source.stream_files(&EXTENSIONS)?;
         let rules = self.rules(&files)?;
-        let parser = Parser::open(&files, self, rules)?;
+        let parser = Parser::open(&files, self, rules, |_| false)?;
         let stream = LineStream::open(files, LineRules::csv(rules), None, self.max_line_bytes)?;
         Ok(CsvStream::new(stream, parser))
     }

@@ -65,8 +65,14 @@ struct Prepared {
 }
 
 impl Parser {
-    /// Reads the headers of `files`, and the first rows to find the types of columns.
-    pub(super) fn open(files: &Files, options: &CsvOptions, rules: CsvRules) -> Result<Self> {
+    /// Reads the headers of `files`, and the first rows to find the types of columns. A column for which `is_text`
+    /// returns true has texts.
+    pub(super) fn open(
+        files: &Files,
+        options: &CsvOptions,
+        rules: CsvRules,
+        is_text: impl Fn(&str) -> bool,
+    ) -> Result<Self> {
         let max = options.max_line_bytes;
         let of_first = |problem| DataError::new(files.get(0).location, problem);
         let without_header = LineRules::csv(CsvRules { has_header: false, ..rules });
@@ -104,7 +110,7 @@ impl Parser {
                 names
             }
         };
-        parser.select(options).map_err(of_first)?;
+        parser.select(options, is_text).map_err(of_first)?;
         if parser.selected.iter().any(|(_, typed)| !typed.is_set) {
             let stream = LineStream::open(files.clone(), LineRules::csv(rules), None, max)?;
             parser
@@ -135,8 +141,8 @@ impl Parser {
         }
     }
 
-    /// Finds the columns of a sample, and sets the types that the options give.
-    fn select(&mut self, options: &CsvOptions) -> Result<(), DataProblem> {
+    /// Finds the columns of a sample, and sets the types that the options and `is_text` give.
+    fn select(&mut self, options: &CsvOptions, is_text: impl Fn(&str) -> bool) -> Result<(), DataProblem> {
         let find = |name: &String| {
             let missing = || DataProblem::missing_field(name, self.names.iter().map(String::as_str));
             self.names.iter().position(|column| column == name).ok_or_else(missing)
@@ -148,7 +154,7 @@ impl Parser {
         };
         let typed = |column: usize| match options.types.get(&self.names[column]) {
             Some(&set) => (column, Typed { column: set, is_set: true }),
-            None => (column, Typed { column: ColumnType::Text, is_set: false }),
+            None => (column, Typed { column: ColumnType::Text, is_set: is_text(&self.names[column]) }),
         };
         self.selected = columns.into_iter().map(typed).collect();
         Ok(())

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{FILE_NAME, table::field_of};
 use crate::{
-    csv_files::{ColumnType, Csv, CsvOptions},
+    csv_files::{Csv, CsvOptions},
     error::{DataError, DataProblem, Result},
     json_lines::{JsonLines, JsonLinesOptions},
     options::SourceOptions,
@@ -31,7 +31,7 @@ impl Rows {
         let (path, store) = (location.as_path(), store_options(source));
         let extension = location.file_name().rsplit('.').next().unwrap_or_default().to_owned();
         Ok(match extension.as_str() {
-            "csv" => Self::Csv(open_csv(location, CsvOptions::new(path).store(store))?),
+            "csv" => Self::Csv(open_csv(location, &CsvOptions::new(path).store(store))?),
             "jsonl" => Self::JsonLines(JsonLinesOptions::new(path).store(store).open()?),
             "parquet" => Self::Parquet(ParquetOptions::new(path).store(store).open()?),
             _ => return Err(invalid(source, "a table has the extension .csv, .jsonl or .parquet")),
@@ -106,21 +106,16 @@ fn find_in(source: &SourceOptions, folder: &Location) -> Result<Location> {
     }
 }
 
-/// Opens a table in CSV. The first rows of a column of names may look like numbers or truth values; then the
-/// table is opened again with the type of this column.
-fn open_csv(location: &Location, options: CsvOptions) -> Result<Csv> {
-    let rows = options.open()?;
+/// Opens a table in CSV. Names of files are texts, also if the first ones look like numbers or truth values.
+fn open_csv(location: &Location, options: &CsvOptions) -> Result<Csv> {
+    let names_files = |column: &str| field_of(column, "").is_some();
+    let rows = options.open_with_texts(names_files)?;
     let columns = rows.columns();
-    let names: Vec<_> = columns.iter().filter(|(column, _)| field_of(column, "").is_some()).collect();
-    if names.is_empty() {
-        let problem =
-            DataProblem::missing_field(FILE_NAME, columns.iter().map(|(column, _)| column.as_str()));
-        return Err(DataError::new(location, problem));
+    let names = || columns.iter().map(|(column, _)| column.as_str());
+    if !names().any(names_files) {
+        return Err(DataError::new(location, DataProblem::missing_field(FILE_NAME, names())));
     }
-    if names.iter().all(|(_, column)| *column == ColumnType::Text.to_string()) {
-        return Ok(rows);
-    }
-    names.iter().fold(options, |options, (column, _)| options.column_type(column, ColumnType::Text)).open()
+    Ok(rows)
 }
 
 fn store_options(source: &SourceOptions) -> StoreOptions {

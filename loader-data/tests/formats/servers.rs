@@ -1,11 +1,15 @@
 //! Each format on a server that fails, and whose files change or vanish.
 
-use std::{fs, path::Path, time::Duration};
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use loader_core::{DataLoader, Dataset, IterableDataset, SampleContext, Shard};
 use loader_data::{
-    Columns, DataError, DataProblem, FieldOptions, IndexPlace, IndexedTar, RecordConfig, Records,
-    StoreOptions, TarShards,
+    AudioFiles, Columns, DataError, DataProblem, FieldOptions, ImageTableOptions, IndexPlace, IndexedTar,
+    RecordConfig, Records, StoreOptions, TarShards, Value,
 };
 
 use crate::server::{Fault, Server};
@@ -302,6 +306,39 @@ fn tables_of_images() {
 }
 
 #[test]
+fn audio_files_of_a_batch_are_read_at_the_same_time() {
+    const LATENCY: Duration = Duration::from_millis(500);
+    let server = Server::start();
+    let content = fs::read(format!("{FIXTURES}/audio/s16.flac")).unwrap();
+    (0..8).for_each(|n| server.put(&format!("{n}.flac"), content.clone()));
+    let store = StoreOptions { allow_http: true, ..StoreOptions::default() };
+    let files = store.scope(|| AudioFiles::open(server.url("{0..7}.flac"))).unwrap();
+    server.set_latency(LATENCY);
+    let started = Instant::now();
+    let records = files.get_many(&[0, 1, 2, 3, 4, 5, 6, 7], &mut SampleContext::new(0)).unwrap();
+    assert!(started.elapsed() < LATENCY * 8, "the files were read one after the other");
+    for record in records {
+        let Some(Value::Record(file)) = record.get("audio") else { panic!("{record:?}") };
+        assert_eq!(file.get("bytes"), Some(&content.clone().into()));
+    }
+}
+
+#[test]
+fn a_table_of_csv_is_opened_once() {
+    let server = Server::start();
+    let store = StoreOptions { allow_http: true, ..StoreOptions::default() };
+    let requests = |names: [&str; 2]| {
+        server.put("metadata.csv", format!("file_name,label\n{},1\n{},2\n", names[0], names[1]));
+        server.requests();
+        let options = ImageTableOptions::new(server.url("metadata.csv")).store(store.clone());
+        assert_eq!(options.open().unwrap().len(), 2);
+        server.seen()
+    };
+    // Names that look like numbers are texts all the same.
+    assert_eq!(requests(["7", "8"]), requests(["a", "b"]));
+}
+
+#[test]
 fn tables_of_images_on_an_http_server() {
     let images = Case::images(r#"{"kind": "image-table", "path": "ROOT", "fields": ["label", "image"]}"#);
     let first = |root: &str| {
@@ -335,9 +372,7 @@ fn tables_of_images_on_an_http_server() {
     let config: RecordConfig = serde_json::from_str(&config).unwrap();
     let Records::Map(records) = config.open().unwrap() else { panic!("a table is map-style") };
     let get = |index| records.get(index, &mut SampleContext::new(0));
-    let Some(loader_data::Value::Record(image)) = get(0).unwrap().get("image").cloned() else {
-        panic!("no image")
-    };
+    let Some(Value::Record(image)) = get(0).unwrap().get("image").cloned() else { panic!("no image") };
     assert_eq!(image.get("bytes"), Some(&png.into()));
     let problem = |index| get(index).unwrap_err().downcast::<DataError>().unwrap().problem;
     assert!(matches!(problem(1), DataProblem::Record(_)));
