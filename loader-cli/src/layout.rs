@@ -7,19 +7,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use loader_data::{ArrowOptions, AudioTableOptions, ImageTableOptions, RecordConfig};
+use loader_data::{
+    ArrowOptions, AudioTableOptions, IMAGE_EXTENSIONS, ImageTableOptions, RecordConfig, TABLE_NAMES,
+};
 
 use crate::stop::Stop;
 
 /// Names of splits that `datasets` finds in the names of files and folders.
 const SPLITS: [&str; 10] =
     ["train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval", "evaluation"];
-
-/// Names of tables that name the images or audio files in their folder.
-const TABLES: [&str; 3] = ["metadata.csv", "metadata.jsonl", "metadata.parquet"];
-
-/// Extensions of the images that a table may name.
-const IMAGES: [&str; 9] = ["jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "ppm", "pgm"];
 
 /// Returns settings for the files that `target` names: a path, a pattern, or a folder with data files in it,
 /// in its folder `data`, or in a folder of a split. Returns `None` if their extension is that of no format.
@@ -81,7 +77,7 @@ fn of_folder(folder: &Path) -> Result<Option<RecordConfig>, Stop> {
         found = alone(folder, beside);
     }
     let Some((_, config)) = found.first() else { return Ok(None) };
-    if found.iter().all(|(name, _)| TABLES.contains(&name.as_str())) {
+    if found.iter().all(|(name, _)| TABLE_NAMES.contains(&name.as_str())) {
         return Ok(Some(match has(folder, is_audio) && !has(folder, is_image) {
             true => RecordConfig::AudioTable(AudioTableOptions::new(folder)),
             false => RecordConfig::ImageTable(ImageTableOptions::new(folder)),
@@ -143,7 +139,7 @@ fn is_audio(path: &Path) -> bool {
 
 fn is_image(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str());
-    let is_image = |extension: &str| IMAGES.contains(&extension.to_ascii_lowercase().as_str());
+    let is_image = |extension: &str| IMAGE_EXTENSIONS.contains(&extension.to_ascii_lowercase().as_str());
     extension.is_some_and(is_image) && !is_hidden(path)
 }
 

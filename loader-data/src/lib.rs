@@ -155,10 +155,16 @@ pub use dataset_config::{DatasetConfig, DatasetError, KindName, KindOnly, OpenDa
 pub use decoded::{DecodedRecords, FieldDecoder};
 #[cfg(feature = "records")]
 pub use error::{DataError, DataProblem, Position};
+#[cfg(feature = "formats")]
+#[doc(hidden)]
+pub use file_table::TABLE_NAMES;
 #[cfg(all(feature = "audio", feature = "csv", feature = "json-lines", feature = "parquet"))]
 pub use file_table::{AudioTable, AudioTableOptions};
 #[cfg(all(feature = "image-folder", feature = "csv", feature = "json-lines", feature = "parquet"))]
 pub use file_table::{ImageTable, ImageTableOptions};
+#[cfg(feature = "image-folder")]
+#[doc(hidden)]
+pub use image_folder::IMAGE_EXTENSIONS;
 #[cfg(feature = "image-folder")]
 pub use image_folder::{
     Drawn, ImageError, ImageFolder, ImageFolderError, ImageFolderOptions, ImageProblem, MAX_FILE_BYTES,

@@ -6,6 +6,7 @@ use loader_core::{
     Dataset, DatasetStream, IterableDataset, MixDataset, SampleContext, Shard, SnapshotDataset,
     SnapshotIterator,
     mix::{Exhausted, Mix, MixError, MixRule},
+    pass_on_to_inner,
 };
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
@@ -98,7 +99,7 @@ impl MixOptions {
             let mix = self.num_samples.map_or(Ok(mix.clone()), |samples| mix.num_samples(samples))?;
             MixDataset::new(streams, mix)
         };
-        mix().map(RecordMix).map_err(|error| invalid("parts", error.to_string()))
+        mix().map(|dataset| RecordMix { dataset }).map_err(|error| invalid("parts", error.to_string()))
     }
 
     pub(crate) fn files(&self) -> Result<Vec<(PathBuf, u64)>> {
@@ -140,7 +141,9 @@ fn invalid(option: &'static str, reason: String) -> DataError {
 
 /// The records of several datasets, mixed by weight. Opened by [`MixOptions::open`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct RecordMix(MixDataset<Part>);
+pub struct RecordMix {
+    dataset: MixDataset<Part>,
+}
 
 impl RecordMix {
     /// Opens a dataset as a mix with one part. `invalid` makes the error about an option.
@@ -151,7 +154,7 @@ impl RecordMix {
     ) -> Result<Self> {
         let part = Part::open(config, shuffle_documents, |reason| invalid("shuffle_documents", reason))?;
         let mix = Mix::new([1.0]).and_then(|mix| MixDataset::new([part], mix));
-        mix.map(Self).map_err(|error| invalid("dataset", error.to_string()))
+        mix.map(|dataset| Self { dataset }).map_err(|error| invalid("dataset", error.to_string()))
     }
 }
 
@@ -163,23 +166,17 @@ impl IterableDataset for RecordMix {
         shard: Shard,
         cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Record>> + Send> {
-        self.0.iter(shard, cx)
+        self.dataset.iter(shard, cx)
     }
 
     fn len(&self) -> Option<usize> {
-        self.0.len()
+        self.dataset.len()
     }
 
-    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
-        self.0.setup(cx)
-    }
+    pass_on_to_inner!(adds_layers: 0);
 
     fn fingerprint(&self) -> String {
-        self.0.fingerprint()
-    }
-
-    fn layers(&self) -> u8 {
-        self.0.layers()
+        self.dataset.fingerprint()
     }
 }
 
@@ -193,7 +190,7 @@ impl SnapshotDataset for RecordMix {
         snapshot: Option<Self::Snapshot>,
     ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<Record>, Snapshot = Self::Snapshot> + Send>
     {
-        self.0.iter_from(shard, cx, snapshot)
+        self.dataset.iter_from(shard, cx, snapshot)
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use loader_core::{
     DType, IterableDataset, PackedDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator, Tensor,
     pack::{LongDocuments, PackError, PackMethod, PackedWindow, Packing},
+    pass_on_to_inner,
 };
 use serde::{Deserialize, Serialize};
 
@@ -92,7 +93,7 @@ impl PackedOptions {
         let invalid = |option, reason| {
             DataError::new("the packed dataset", DataProblem::InvalidOption { option, reason })
         };
-        let records = RecordMix::of_one(&self.dataset, self.shuffle_documents, invalid)?;
+        let dataset = RecordMix::of_one(&self.dataset, self.shuffle_documents, invalid)?;
         let packing = Packing::new(self.window)
             .method(self.method)
             .look_ahead(self.look_ahead)
@@ -100,8 +101,8 @@ impl PackedOptions {
             .pad(self.pad)
             .drop_last(self.drop_last)
             .shuffle(self.shuffle_windows);
-        let packed = Documents { records, field: self.field.clone() }.pack(packing);
-        packed.map(RecordWindows).map_err(|error| {
+        let packed = Documents { dataset, field: self.field.clone() }.pack(packing);
+        packed.map(|dataset| RecordWindows { dataset }).map_err(|error| {
             let option = match error {
                 PackError::NoLookAhead => "look_ahead",
                 PackError::InvalidPad { .. } => "pad",
@@ -136,7 +137,9 @@ impl PackedOptions {
 
 /// Windows of the documents of a dataset, as records. [`PackedOptions::open`] opens it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct RecordWindows(PackedDataset<Documents>);
+pub struct RecordWindows {
+    dataset: PackedDataset<Documents>,
+}
 
 impl IterableDataset for RecordWindows {
     type Sample = Record;
@@ -149,16 +152,10 @@ impl IterableDataset for RecordWindows {
         self.iter_from(shard, cx, None)
     }
 
-    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
-        self.0.setup(cx)
-    }
+    pass_on_to_inner!(adds_layers: 0);
 
     fn fingerprint(&self) -> String {
-        self.0.fingerprint()
-    }
-
-    fn layers(&self) -> u8 {
-        self.0.layers()
+        self.dataset.fingerprint()
     }
 }
 
@@ -172,7 +169,7 @@ impl SnapshotDataset for RecordWindows {
         snapshot: Option<Self::Snapshot>,
     ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<Record>, Snapshot = Self::Snapshot> + Send>
     {
-        Ok(Converted { items: self.0.iter_from(shard, cx, snapshot)?, convert: record })
+        Ok(Converted { items: self.dataset.iter_from(shard, cx, snapshot)?, convert: record })
     }
 }
 
@@ -196,7 +193,7 @@ fn record(window: PackedWindow<i64>) -> anyhow::Result<Record> {
 pub struct Documents {
     /// A mix with one part. The dataset may itself be a packed one, and its type would then contain itself; a mix
     /// boxes the streams of its parts.
-    records: RecordMix,
+    dataset: RecordMix,
     field: String,
 }
 
@@ -234,20 +231,14 @@ impl IterableDataset for Documents {
     }
 
     fn len(&self) -> Option<usize> {
-        self.records.len()
-    }
-
-    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
-        self.records.setup(cx)
+        self.dataset.len()
     }
 
     fn fingerprint(&self) -> String {
-        format!("documents({}, `{}`)", self.records.fingerprint(), self.field)
+        format!("documents({}, `{}`)", self.dataset.fingerprint(), self.field)
     }
 
-    fn layers(&self) -> u8 {
-        self.records.layers()
-    }
+    pass_on_to_inner!(adds_layers: 0);
 }
 
 impl SnapshotDataset for Documents {
@@ -261,7 +252,7 @@ impl SnapshotDataset for Documents {
     ) -> anyhow::Result<
         impl SnapshotIterator<Item = anyhow::Result<Tensor<i64>>, Snapshot = Self::Snapshot> + Send,
     > {
-        let records = self.records.iter_from(shard, cx, snapshot)?;
+        let records = self.dataset.iter_from(shard, cx, snapshot)?;
         Ok(Converted { items: records, convert: |record| self.tokens(record) })
     }
 }

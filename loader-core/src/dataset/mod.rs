@@ -1,10 +1,13 @@
 //! Datasets: map-style and iterable, and the ones that are made of other datasets.
 
 /// Implements the methods that a dataset must pass on to the one in its field `dataset`, although they have
-/// defaults. A dataset around another one calls it in its implementation of a trait of datasets.
+/// defaults. A dataset around another one calls it in its implementation of a trait of datasets. `loader-data` calls it
+/// too; it may change in any release.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! pass_on_to_inner {
     (adds_layers: $layers:literal) => {
-        fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
+        fn setup(&mut self, cx: &mut $crate::SampleContext) -> anyhow::Result<()> {
             self.dataset.setup(cx)
         }
 

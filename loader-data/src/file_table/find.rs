@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Names of the tables that are looked for in a folder.
-const TABLES: [&str; 3] = ["metadata.csv", "metadata.jsonl", "metadata.parquet"];
+pub const TABLE_NAMES: [&str; 3] = ["metadata.csv", "metadata.jsonl", "metadata.parquet"];
 
 /// A table of any format.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -88,7 +88,7 @@ pub(super) fn find(source: &SourceOptions) -> Result<Files> {
 /// Some servers refuse access to a name that does not exist, so that is an error only if no table is found.
 fn find_in(source: &SourceOptions, folder: &Location) -> Result<Location> {
     let (mut found, mut refused) = (Vec::new(), None);
-    for table in TABLES.map(|name| folder.join(name)) {
+    for table in TABLE_NAMES.map(|name| folder.join(name)) {
         match Files::find(&table, &store_options(source)) {
             Ok(Some(_)) => found.push(table),
             Ok(None) => {}
@@ -99,7 +99,7 @@ fn find_in(source: &SourceOptions, folder: &Location) -> Result<Location> {
     match (found.pop(), found.is_empty()) {
         (Some(table), true) => Ok(table),
         (None, _) => {
-            let none = || invalid(source, &format!("the folder has none of {}", TABLES.join(", ")));
+            let none = || invalid(source, &format!("the folder has none of {}", TABLE_NAMES.join(", ")));
             Err(refused.unwrap_or_else(none))
         }
         _ => Err(invalid(source, "the folder has several tables; give the path of one of them")),

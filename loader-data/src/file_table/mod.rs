@@ -17,6 +17,8 @@ use crate::{
 };
 use table::FileTable;
 
+pub use find::TABLE_NAMES;
+
 /// Default of the max number of bytes of a file that a row names.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 

@@ -6,7 +6,7 @@ use loader_core::SharedVecError;
 
 use super::{
     picture::{MAX_PIXELS, MAX_SIDE, Size},
-    scan::EXTENSIONS,
+    scan::IMAGE_EXTENSIONS,
 };
 
 /// Why a folder cannot be opened as an [`ImageFolder`](crate::ImageFolder).
@@ -57,7 +57,7 @@ pub enum ImageFolderError {
     /// There is no class folder in the folder.
     #[error(
         "image folder `{}` has no class folders; make one sub-folder per class and put its images ({}) there",
-        path.display(), EXTENSIONS.join(", ")
+        path.display(), IMAGE_EXTENSIONS.join(", ")
     )]
     NoClasses {
         /// The path that was given.
@@ -66,7 +66,7 @@ pub enum ImageFolderError {
     /// Class folders have no images in them.
     #[error(
         "image folder `{}`: no images in class folder {}; put images ({}) there or remove it",
-        path.display(), list(classes), EXTENSIONS.join(", ")
+        path.display(), list(classes), IMAGE_EXTENSIONS.join(", ")
     )]
     EmptyClasses {
         /// The path that was given.

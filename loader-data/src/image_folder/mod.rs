@@ -21,6 +21,5 @@ pub(crate) use folder::url_scheme;
 pub(crate) use options::DEFAULT_SIZE;
 pub use options::{ImageFolderOptions, PixelOption, StandardTransform, TransformOptions};
 pub use picture::{MAX_PIXELS, MAX_SIDE, Size};
-#[cfg(feature = "tar")]
-pub(crate) use scan::EXTENSIONS;
+pub use scan::IMAGE_EXTENSIONS;
 pub use transform::{Drawn, MAX_FILE_BYTES, Pixel, Step, Transform, decode_mask};

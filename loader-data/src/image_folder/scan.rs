@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::error::ImageFolderError;
 
 /// Extensions of images: with the feature `more-images`, those of torchvision's `ImageFolder`.
-pub(crate) const EXTENSIONS: &[&str] = if cfg!(feature = "more-images") {
+pub const IMAGE_EXTENSIONS: &[&str] = if cfg!(feature = "more-images") {
     &["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp"]
 } else {
     &["jpg", "jpeg", "png"]
@@ -215,7 +215,8 @@ fn is_folder(entry: &fs::DirEntry) -> io::Result<bool> {
 
 fn is_image(name: &OsStr) -> bool {
     let extension = Path::new(name).extension();
-    extension.is_some_and(|extension| EXTENSIONS.iter().any(|known| extension.eq_ignore_ascii_case(known)))
+    extension
+        .is_some_and(|extension| IMAGE_EXTENSIONS.iter().any(|known| extension.eq_ignore_ascii_case(known)))
 }
 
 fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> ImageFolderError {

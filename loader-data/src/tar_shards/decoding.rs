@@ -102,7 +102,7 @@ impl Decoding {
         let extension = field.rsplit('.').next().unwrap_or(field);
         #[cfg(feature = "image-folder")]
         if let Some(images) = &self.images
-            && image_folder::EXTENSIONS.contains(&extension)
+            && image_folder::IMAGE_EXTENSIONS.contains(&extension)
         {
             return images.decode(&data, rng);
         }
