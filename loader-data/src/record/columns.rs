@@ -138,8 +138,10 @@ impl Columns {
         tensor.clone().downcast().map_err(|error| ColumnError::DType { name: name.to_owned(), error })
     }
 
-    /// Returns the number of tokens of all padded columns, without and with padding. If the batch has the columns of
-    /// packed windows, counts the tokens of the windows only. Returns `None` if no column is padded.
+    /// Returns the number of tokens of all padded columns together, without and with padding. Each item of a sequence is
+    /// one token, whatever its shape, so a sequence of 30 boxes has 30 tokens, and a batch with the padded columns
+    /// `tokens` and `labels` counts both. If the batch has the columns of packed windows, counts the tokens of the
+    /// windows only. Returns `None` if no column is padded.
     pub fn fill(&self) -> Option<Fill> {
         if let Some(fill) = self.fill_of_windows() {
             return Some(fill);
@@ -214,7 +216,27 @@ mod tests {
     use loader_core::{Sample, collate::Stack};
 
     use super::*;
-    use crate::record::Record;
+    use crate::record::{Record, Scalar};
+
+    #[test]
+    fn the_fill_counts_the_items_of_all_padded_columns() {
+        let sequence = |shape: &[usize]| {
+            let items = Tensor::from_vec(vec![7i64; shape.iter().product()], shape).unwrap();
+            Value::Ragged(items.into(), Scalar::new(0i64))
+        };
+        let mut stack = Record::stack(2);
+        for (tokens, boxes) in [(3, 1), (1, 2)] {
+            let row =
+                [("n", Value::from(1i64)), ("tokens", sequence(&[tokens])), ("boxes", sequence(&[boxes, 4]))];
+            stack.push(row.into_iter().collect()).unwrap();
+        }
+        let mut batch = stack.finish().unwrap();
+        assert_eq!(batch.fill(), Some(Fill { tokens: 4 + 3, capacity: 2 * 3 + 2 * 2 }));
+        batch.remove("boxes");
+        assert_eq!(batch.fill(), Some(Fill { tokens: 4, capacity: 6 }));
+        batch.remove("tokens");
+        assert_eq!(batch.fill(), None);
+    }
 
     #[test]
     fn a_column_of_another_type_is_refused() {
