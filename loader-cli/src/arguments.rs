@@ -33,7 +33,7 @@ pub(crate) enum Command {
     Config(Box<ConfigArguments>),
     /// Make the stored indexes of JSON lines, lines of text and tar archives, or check them
     Index(IndexArguments),
-    /// Pack a folder of files into tar archives in WebDataset's layout, or check such archives
+    /// Pack a folder of files into tar archives in WebDataset's layout or into Parquet files, or check such archives
     Pack(PackArguments),
 }
 
@@ -267,6 +267,10 @@ pub(crate) struct PackArguments {
     #[arg(long, value_name = "SIZE", default_value = "256 MiB", value_parser = shard_size)]
     pub(crate) shard_size: u64,
 
+    /// Format of the archives
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) format: ArchiveFormat,
+
     /// Put the samples in a random order that depends only on this seed [default: sorted by name]
     #[arg(long, value_name = "SEED")]
     pub(crate) shuffle: Option<u64>,
@@ -275,6 +279,16 @@ pub(crate) struct PackArguments {
     /// manifest
     #[arg(long)]
     pub(crate) check: bool,
+}
+
+/// `PackFormat` on the command line.
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+pub(crate) enum ArchiveFormat {
+    /// tar archives in WebDataset's layout
+    #[default]
+    Tar,
+    /// Parquet files with a row for each sample
+    Parquet,
 }
 
 impl Arguments {

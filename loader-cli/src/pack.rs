@@ -1,4 +1,5 @@
-//! `loader pack`: packs a folder of files into tar archives in WebDataset's layout, or checks them.
+//! `loader pack`: packs a folder of files into tar archives in WebDataset's layout or into Parquet files, or checks
+//! them.
 
 use std::{
     path::Path,
@@ -7,10 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use loader_data::{PackError, PackOptions, PackPlan, PackSummary, check_packed};
+use loader_data::{PackError, PackFormat, PackOptions, PackPlan, PackSummary, check_packed};
 
 use crate::{
-    arguments::PackArguments,
+    arguments::{ArchiveFormat, PackArguments},
     interrupt::Interrupt,
     progress::{Task, time_left},
     reporter::Reporter,
@@ -63,7 +64,11 @@ fn write(
     reporter: &mut Reporter,
     interrupt: Interrupt,
 ) -> Result<PackSummary, Stop> {
-    let options = PackOptions { shard_bytes: arguments.shard_size, shuffle: arguments.shuffle };
+    let format = match arguments.format {
+        ArchiveFormat::Tar => PackFormat::Tar,
+        ArchiveFormat::Parquet => PackFormat::Parquet,
+    };
+    let options = PackOptions { shard_bytes: arguments.shard_size, shuffle: arguments.shuffle, format };
     let plan = PackPlan::new(&arguments.source, &options)?;
     let total = Some(plan.bytes().div_ceil(MEGABYTE));
     reporter.begin(Task { name: "packing".to_owned(), total, unit: "MB" }, PROGRESS);

@@ -182,7 +182,7 @@ pub use lines::LineSnapshot;
 #[cfg(feature = "formats")]
 pub use mix::{MixOptions, RecordMix};
 #[cfg(feature = "tar")]
-pub use pack::{PackError, PackOptions, PackPlan, PackSummary, check_packed};
+pub use pack::{PackError, PackFormat, PackOptions, PackPlan, PackSummary, check_packed};
 #[cfg(feature = "formats")]
 pub use packed::{PackedOptions, RecordWindows};
 #[cfg(feature = "parquet")]

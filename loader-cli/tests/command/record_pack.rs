@@ -8,8 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use loader_core::{IterableDataset, SampleContext, Shard};
-use loader_data::{TarShards, Value};
+use loader_core::{Dataset, IterableDataset, SampleContext, Shard};
+use loader_data::{Parquet, Record, TarShards, Value};
 use nix::sys::signal::Signal;
 
 use crate::support::{Finished, PHOTOS, Running, command, run};
@@ -162,6 +162,56 @@ fn only_what_changed_is_packed_again() {
     let kept = format!("; {} of the archives were there already", shards - 1);
     assert!(changed.assert_status(0).stdout.contains(&kept), "{changed:#?}");
     check().assert_status(0);
+}
+
+#[test]
+fn rows_of_parquet_are_the_samples_of_the_archives() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = write_samples(folder.path(), 40, 700);
+    fs::write(format!("{source}/part.1/0001.cls"), " 7\n").unwrap();
+    let (tar, output) = (folder.path().join("tar"), folder.path().join("output"));
+    pack(&source, &tar, &["--shard-size", "20000"]).assert_status(0);
+    let options = ["--format", "parquet", "--shard-size", "20000"];
+    pack(&source, &output, &options).assert_status(0);
+    let before = contents(&output);
+    assert!(
+        before.len() > 3 && before.contains_key(Path::new("shard-000002.parquet")),
+        "{:?}",
+        before.keys()
+    );
+
+    let mut cx = SampleContext::new(0);
+    let shards = TarShards::open(&tar).unwrap();
+    let samples: Vec<Record> = shards.iter(Shard::new(0, 1), &mut cx).unwrap().map(Result::unwrap).collect();
+    let rows = Parquet::open(&output).unwrap();
+    assert_eq!((rows.len(), samples.len()), (40, 40));
+    for (index, mut sample) in samples.into_iter().enumerate() {
+        sample.remove("__url__");
+        let row = rows.get(index, &mut cx).unwrap();
+        assert_eq!(row.len(), 4, "the key, and the fields of all samples");
+        for (name, value) in row.iter() {
+            assert_eq!(sample.get(name).unwrap_or(&Value::Null), value, "{name} of row {index}");
+        }
+    }
+
+    // A damaged file is found, and written again with the same bytes.
+    let damaged = output.join("shard-000001.parquet");
+    fs::write(&damaged, "PAR1").unwrap();
+    let checked = run(&["pack", "--check", output.to_str().unwrap()]);
+    assert!(checked.assert_status(1).stdout.contains("shard-000001.parquet` is damaged"), "{checked:#?}");
+    pack(&source, &output, &options).assert_status(0);
+    assert_eq!(contents(&output), before);
+    run(&["pack", "--check", output.to_str().unwrap()]).assert_status(0);
+
+    let other = pack(&source, &output, &["--shard-size", "20000"]);
+    assert!(other.assert_status(2).stderr.contains("made with other options"), "{other:#?}");
+    // A new field is a new column of every file.
+    fs::write(format!("{source}/part.0/0000.txt"), "text").unwrap();
+    pack(&source, &output, &options).assert_status(0);
+    assert_eq!(Parquet::open(&output).unwrap().len(), 40);
+    fs::write(format!("{source}/part.0/0000.cls"), "no number").unwrap();
+    let wrong = pack(&source, &output, &options);
+    assert!(wrong.assert_status(1).stderr.contains("0000.cls`: is not valid an integer"), "{wrong:#?}");
 }
 
 #[test]

@@ -33,6 +33,25 @@ pub enum PackError {
         /// The limit.
         max: usize,
     },
+    /// The samples have more fields than a Parquet file may have columns.
+    #[error(
+        "the samples have {found} fields, but a Parquet file may have at most {max}: what follows the first dot in the \
+         name of a file is its field; rename the files, or pack them into tar archives"
+    )]
+    TooManyFields {
+        /// Number of fields.
+        found: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// A file has too many bytes for a value of Parquet.
+    #[error("`{}` has more than {max} bytes, the maximum of a value in Parquet; pack it into tar archives", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The limit.
+        max: u64,
+    },
     /// A file has changed since the packing began.
     #[error("`{}` has changed while it was packed; run the command again", .0.display())]
     Changed(PathBuf),

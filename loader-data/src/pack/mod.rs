@@ -1,13 +1,17 @@
-//! Packs files into tar archives in WebDataset's layout.
+//! Packs files into tar archives in WebDataset's layout, or into Parquet files.
 //!
-//! `plan` decides which file goes to which archive, `write` writes the archives, and `manifest` records what
-//! is finished.
+//! `plan` decides which file goes to which archive, `write` writes the archives, `rows` writes Parquet, and `manifest`
+//! records what is finished.
 
 mod error;
+mod format;
 mod manifest;
 mod plan;
+#[cfg(feature = "parquet")]
+mod rows;
 mod write;
 
 pub use error::PackError;
+pub use format::PackFormat;
 pub use plan::{PackOptions, PackPlan};
 pub use write::{PackSummary, check_packed};

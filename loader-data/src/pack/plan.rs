@@ -9,8 +9,10 @@ use std::{
 use loader_core::sampler::{Epoch, RandomSampler, Sampler};
 use xxhash_rust::xxh3::Xxh3;
 
+#[cfg(feature = "parquet")]
+use super::rows;
 use super::{
-    PackError,
+    PackError, PackFormat,
     manifest::{Header, MAX_SHARDS},
 };
 use crate::{
@@ -22,9 +24,6 @@ use crate::{
 /// Extensions of images, of which each is a sample if the files are in one folder per class.
 const IMAGES: [&str; 3] = ["jpg", "jpeg", "png"];
 
-/// Name of the format in the manifest. A changed layout of the archives needs another one.
-const FORMAT: &str = "loader-pack-1";
-
 /// Options of packing.
 #[derive(Debug, Clone)]
 pub struct PackOptions {
@@ -32,11 +31,13 @@ pub struct PackOptions {
     pub shard_bytes: u64,
     /// Seed of a random order of the samples. Default: they are sorted by name.
     pub shuffle: Option<u64>,
+    /// Format of the archives. Default: tar.
+    pub format: PackFormat,
 }
 
 impl Default for PackOptions {
     fn default() -> Self {
-        Self { shard_bytes: 256 << 20, shuffle: None }
+        Self { shard_bytes: 256 << 20, shuffle: None, format: PackFormat::Tar }
     }
 }
 
@@ -48,6 +49,9 @@ pub struct PackPlan {
     /// The samples of each archive.
     pub(super) shards: Vec<Range<usize>>,
     pub(super) header: Header,
+    pub(super) format: PackFormat,
+    /// The fields of all samples, which are the columns of Parquet. Empty for tar.
+    pub(super) columns: Vec<String>,
 }
 
 /// A member of an archive.
@@ -91,7 +95,8 @@ impl PackPlan {
     ///
     /// # Errors
     /// Returns an error if there are no files, if readers of archives would skip a file because of its name, or if
-    /// the samples need more than a million archives.
+    /// the samples need more than a million archives. For Parquet, also returns an error if there are more than 1000
+    /// fields, or if a file has more than 1 GiB.
     pub fn new(source: impl AsRef<Path>, options: &PackOptions) -> Result<Self, PackError> {
         let source = source.as_ref();
         if !source.is_dir() {
@@ -118,13 +123,18 @@ impl PackPlan {
             return Err(PackError::TooManyArchives { found: shards.len(), max: MAX_SHARDS });
         }
         let header = Header {
-            format: FORMAT.to_owned(),
+            format: options.format.in_manifest().to_owned(),
             shard_bytes: options.shard_bytes,
             shuffle: options.shuffle,
             shards: shards.len(),
             classes,
         };
-        Ok(Self { source: source.to_owned(), samples, shards, header })
+        let columns = match options.format {
+            PackFormat::Tar => Vec::new(),
+            #[cfg(feature = "parquet")]
+            PackFormat::Parquet => rows::columns(&samples)?,
+        };
+        Ok(Self { source: source.to_owned(), samples, shards, header, format: options.format, columns })
     }
 
     /// Number of bytes of all files.
@@ -132,25 +142,18 @@ impl PackPlan {
         self.samples.iter().flatten().map(Member::len).sum()
     }
 
-    /// Returns the name of an archive.
-    pub(super) fn name(shard: usize) -> String {
-        format!("shard-{shard:06}.tar")
-    }
-
-    /// Returns the number of the archive `name`; `None` if no archive has this name.
-    pub(super) fn number(name: &str) -> Option<usize> {
-        let number = name.strip_prefix("shard-")?.strip_suffix(".tar")?.parse().ok()?;
-        (Self::name(number) == name).then_some(number)
-    }
-
     /// Returns the samples of an archive.
     pub(super) fn samples_of(&self, shard: usize) -> &[Vec<Member>] {
         &self.samples[self.shards[shard].clone()]
     }
 
-    /// Returns a hash of the names, sizes and modification times of the files in an archive.
+    /// Returns a hash of the names, sizes and modification times of the files in an archive, and of its columns.
     pub(super) fn source_hash(&self, shard: usize) -> String {
         let mut hash = Xxh3::new();
+        for column in &self.columns {
+            hash.update(&(column.len() as u64).to_le_bytes());
+            hash.update(column.as_bytes());
+        }
         for member in self.samples_of(shard).iter().flatten() {
             let version = match &member.content {
                 Content::File(file) => &file.version,

@@ -15,15 +15,17 @@ use rustix::{
 use tar::{Builder, EntryType, Header as TarHeader};
 use xxhash_rust::xxh3::Xxh3;
 
+#[cfg(feature = "parquet")]
+use super::rows;
 use super::{
-    PackError, PackPlan,
+    PackError, PackFormat, PackPlan,
     manifest::{Manifest, ShardEntry, replace},
     plan::{Content, Member},
 };
 use crate::{
     error::{DataError, DataProblem},
     parallel,
-    source::Blob,
+    source::{Blob, DataFile},
 };
 
 /// What was packed.
@@ -63,7 +65,7 @@ impl PackPlan {
         let _lock = lock(output)?;
         let manifest = Mutex::new(self.manifest(output)?);
         let kept = parallel::map(self.shards.len(), |shard| {
-            let name = Self::name(shard);
+            let name = self.format.name(shard);
             let known = manifest.lock().unwrap_or_else(PoisonError::into_inner).entries.get(&name).cloned();
             if known.is_some_and(|known| is_intact(output, &known)) {
                 let bytes = self.samples_of(shard).iter().flatten().map(Member::len).sum();
@@ -105,7 +107,7 @@ impl PackPlan {
         manifest.header = self.header.clone();
         // Until this call has replaced them, `check_packed` must not find old archives intact beside new
         // ones.
-        let current = (0..self.shards.len()).map(|shard| (Self::name(shard), self.source_hash(shard)));
+        let current = (0..self.shards.len()).map(|shard| (self.format.name(shard), self.source_hash(shard)));
         let current: BTreeMap<_, _> = current.collect();
         manifest.entries.retain(|name, entry| current.get(name) == Some(&entry.source));
         // Also removes a line that a kill has cut off.
@@ -119,8 +121,8 @@ impl PackPlan {
         for entry in fs::read_dir(output).map_err(failed(output))? {
             let path = entry.map_err(failed(output))?.path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            if Self::number(name.strip_suffix(".tmp").unwrap_or(name)).is_some_and(|n| n >= self.shards.len())
-            {
+            let number = self.format.number(name.strip_suffix(".tmp").unwrap_or(name));
+            if number.is_some_and(|number| number >= self.shards.len()) {
                 fs::remove_file(&path).map_err(failed(&path))?;
             }
         }
@@ -134,20 +136,25 @@ impl PackPlan {
         output: &Path,
         progress: &(impl Fn(u64) -> bool + Sync),
     ) -> Result<ShardEntry, PackError> {
-        let name = Self::name(shard);
+        let name = self.format.name(shard);
         let (path, temporary) = (output.join(&name), output.join(format!("{name}.tmp")));
         let failed = failed(&path);
         let file = File::create(&temporary).map_err(&failed)?;
         let hashed = Hashed { inner: BufWriter::with_capacity(1 << 20, file), hash: Xxh3::new(), bytes: 0 };
-        let mut archive = Builder::new(hashed);
         let samples = self.samples_of(shard);
-        for member in samples.iter().flatten() {
-            append(&mut archive, member, &path)?;
-            if !progress(member.len()) {
-                return Err(PackError::Stopped);
+        let after = |member: &Member| if progress(member.len()) { Ok(()) } else { Err(PackError::Stopped) };
+        let Hashed { inner, hash, bytes } = match self.format {
+            PackFormat::Tar => {
+                let mut archive = Builder::new(hashed);
+                for member in samples.iter().flatten() {
+                    append(&mut archive, member, &path)?;
+                    after(member)?;
+                }
+                archive.into_inner().map_err(&failed)?
             }
-        }
-        let Hashed { inner, hash, bytes } = archive.into_inner().map_err(&failed)?;
+            #[cfg(feature = "parquet")]
+            PackFormat::Parquet => rows::write(hashed, &self.columns, samples, &path, after)?,
+        };
         let file = inner.into_inner().map_err(|error| failed(error.into_error()))?;
         file.sync_all().and_then(|()| replace(&temporary, &path)).map_err(&failed)?;
         let (xxh128, source) = (format!("{:032x}", hash.digest128()), self.source_hash(shard));
@@ -165,17 +172,32 @@ fn append(archive: &mut Builder<impl Write>, member: &Member, output: &Path) -> 
             archive.append_data(&mut header, &member.name, text.as_bytes()).map_err(failed(output))
         }
         Content::File(file) => {
-            let unreadable = |error: DataError| match error.problem {
-                DataProblem::Changed { .. } => PackError::Changed(file.location.as_path().to_owned()),
-                _ => PackError::Source(error),
-            };
-            let blob = Arc::new(Blob::open(file.clone()).map_err(unreadable)?);
+            let blob = Arc::new(Blob::open(file.clone()).map_err(|error| unreadable(file, error))?);
             let written = archive.append_data(&mut header, &member.name, blob.reader(0..file.len));
             written.map_err(|error| match error.downcast() {
-                Ok(error) => unreadable(error),
+                Ok(error) => unreadable(file, error),
                 Err(error) => failed(output)(error),
             })
         }
+    }
+}
+
+/// Reads the content of a member.
+#[cfg(feature = "parquet")]
+pub(super) fn read(member: &Member) -> Result<Vec<u8>, PackError> {
+    match &member.content {
+        Content::Text(text) => Ok(text.clone().into_bytes()),
+        Content::File(file) => {
+            let read = Blob::open(file.clone()).and_then(|blob| blob.read(0..file.len));
+            read.map_err(|error| unreadable(file, error))
+        }
+    }
+}
+
+fn unreadable(file: &DataFile, error: DataError) -> PackError {
+    match error.problem {
+        DataProblem::Changed { .. } => PackError::Changed(file.location.as_path().to_owned()),
+        _ => PackError::Source(error),
     }
 }
 
@@ -207,7 +229,9 @@ impl<W: Write> Write for Hashed<W> {
 pub fn check_packed(output: impl AsRef<Path>) -> Result<(usize, Vec<String>), PackError> {
     let output = output.as_ref();
     let manifest = Manifest::read(output)?.ok_or_else(|| PackError::NotOurs(output.to_owned()))?;
-    let names: Vec<_> = (0..manifest.header.shards).map(PackPlan::name).collect();
+    let format = PackFormat::of_manifest(&manifest.header.format);
+    let format = format.ok_or_else(|| PackError::OtherManifest(output.join("manifest.jsonl")))?;
+    let names: Vec<_> = (0..manifest.header.shards).map(|shard| format.name(shard)).collect();
     let found = parallel::map(names.len(), |shard| {
         let path = output.join(&names[shard]);
         Ok::<_, PackError>(match manifest.entries.get(&names[shard]) {
@@ -254,7 +278,7 @@ fn lock(folder: &Path) -> Result<File, PackError> {
     }
 }
 
-fn failed(path: &Path) -> impl Fn(io::Error) -> PackError + use<> {
+pub(super) fn failed(path: &Path) -> impl Fn(io::Error) -> PackError + use<> {
     let path = PathBuf::from(path);
     move |error| PackError::Output { path: path.clone(), error }
 }
@@ -289,7 +313,7 @@ mod tests {
         }
 
         fn plan(&self) -> PackPlan {
-            PackPlan::new(self.source(), &PackOptions { shard_bytes: 1, shuffle: None }).unwrap()
+            PackPlan::new(self.source(), &PackOptions { shard_bytes: 1, ..PackOptions::default() }).unwrap()
         }
 
         fn pack(&self) -> PackSummary {
@@ -329,7 +353,7 @@ mod tests {
         let mut names: Vec<_> = names.collect();
         names.sort();
         assert_eq!(names, ["manifest.jsonl", "notes", "shard-000000.tar", "shard-000001.tar", "shard-5.tar"]);
-        assert_eq!(PackPlan::number(&PackPlan::name(1_234_567)), Some(1_234_567));
+        assert_eq!(PackFormat::Tar.number(&PackFormat::Tar.name(1_234_567)), Some(1_234_567));
     }
 
     #[test]

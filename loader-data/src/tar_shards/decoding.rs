@@ -99,15 +99,14 @@ impl Decoding {
     }
 
     fn value(&self, field: &str, data: Vec<u8>, rng: &mut ChaCha8Rng) -> Result<Value, DataProblem> {
-        let extension = field.rsplit('.').next().unwrap_or(field);
         #[cfg(feature = "image-folder")]
         if let Some(images) = &self.images
-            && image_folder::IMAGE_EXTENSIONS.contains(&extension)
+            && image_folder::IMAGE_EXTENSIONS.contains(&field.rsplit('.').next().unwrap_or(field))
         {
             return images.decode(&data, rng);
         }
         let _ = rng;
-        if self.by_extension { by_extension(extension, data) } else { Ok(data.into()) }
+        if self.by_extension { FieldKind::of(field).decode(data) } else { Ok(data.into()) }
     }
 
     /// Checks what may come from a config.
@@ -125,21 +124,47 @@ impl Decoding {
     }
 }
 
-/// Decodes what webdataset's basic handlers decode, except what needs Python or a format of its own.
-fn by_extension(extension: &str, data: Vec<u8>) -> Result<Value, DataProblem> {
-    let malformed =
-        |format, reason: &dyn ToString| DataProblem::Malformed { format, reason: reason.to_string() };
-    Ok(match extension {
-        "txt" | "text" | "transcript" => {
-            String::from_utf8(data).map_err(|error| malformed("UTF-8", &error.utf8_error()))?.into()
+/// What the content of a field is, by the extension of its name: what webdataset's basic handlers decode, except what
+/// needs Python or a format of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FieldKind {
+    Text,
+    Integer,
+    Json,
+    Bytes,
+}
+
+impl FieldKind {
+    pub(crate) fn of(field: &str) -> Self {
+        match field.rsplit('.').next().unwrap_or(field) {
+            "txt" | "text" | "transcript" => Self::Text,
+            "cls" | "cls2" | "index" | "inx" | "id" => Self::Integer,
+            "json" | "jsn" => Self::Json,
+            _ => Self::Bytes,
         }
-        "cls" | "cls2" | "index" | "inx" | "id" => {
-            let text = str::from_utf8(&data).map_err(|error| malformed("UTF-8", &error))?;
-            text.trim().parse::<i64>().map_err(|error| malformed("an integer of 64 bits", &error))?.into()
-        }
-        "json" | "jsn" => serde_json::from_slice(&data).map_err(|error| malformed("JSON", &error))?,
-        _ => data.into(),
-    })
+    }
+
+    fn decode(self, data: Vec<u8>) -> Result<Value, DataProblem> {
+        Ok(match self {
+            Self::Text => text(data)?.into(),
+            Self::Integer => integer(&data)?.into(),
+            Self::Json => serde_json::from_slice(&data).map_err(|error| malformed("JSON", &error))?,
+            Self::Bytes => data.into(),
+        })
+    }
+}
+
+pub(crate) fn text(data: Vec<u8>) -> Result<String, DataProblem> {
+    String::from_utf8(data).map_err(|error| malformed("UTF-8", &error.utf8_error()))
+}
+
+pub(crate) fn integer(data: &[u8]) -> Result<i64, DataProblem> {
+    let text = str::from_utf8(data).map_err(|error| malformed("UTF-8", &error))?;
+    text.trim().parse().map_err(|error| malformed("an integer of 64 bits", &error))
+}
+
+fn malformed(format: &'static str, reason: &dyn ToString) -> DataProblem {
+    DataProblem::Malformed { format, reason: reason.to_string() }
 }
 
 #[cfg(test)]

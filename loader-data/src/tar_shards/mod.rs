@@ -4,7 +4,7 @@
 //! by the rules of `name`, and `decoding` makes records of them.
 
 mod dataset;
-mod decoding;
+pub(crate) mod decoding;
 mod indexed;
 mod input;
 mod members;
@@ -22,7 +22,7 @@ pub use stream::TarPosition;
 pub(crate) const EXTENSIONS: [&str; 4] = [".tar", ".tar.gz", ".tgz", ".tar.zst"];
 
 /// Fields that each sample has: its key, and the file that it is from.
-const KEY: &str = "__key__";
+pub(crate) const KEY: &str = "__key__";
 const URL: &str = "__url__";
 
 /// Default of the max number of bytes of a sample: 1 GiB.
