@@ -139,6 +139,7 @@ pub fn without_credentials(path_or_url: impl AsRef<Path>) -> String {
 #[cfg(any(
     feature = "arrays",
     feature = "arrow",
+    feature = "audio",
     feature = "csv",
     feature = "json-lines",
     feature = "parquet",
