@@ -92,7 +92,7 @@ impl<T, E: Into<ItemError>, I: SnapshotIterator<Item = Result<T, E>>> SnapshotIt
     }
 }
 
-#[cfg(feature = "arrow")]
+#[cfg(any(feature = "arrow", feature = "csv"))]
 impl DataProblem {
     /// True if the file cannot be reached or is another one. False if it was read, and its content or an
     /// option is wrong.

@@ -161,10 +161,21 @@ impl Parser {
     }
 
     /// Finds the types of columns by the first rows. Rows that cannot be parsed are errors later.
+    ///
+    /// # Errors
+    /// Returns an error if a file cannot be accessed: with fewer rows, the columns could have other types.
     fn infer(&mut self, stream: &LineStream) -> anyhow::Result<()> {
         let mut inferred = vec![Inferred::new(); self.selected.len()];
         let rows = stream.samples(Shard::new(0, 1), None, |line| self.split(line, Some(self.names.len())))?;
-        for row in rows.take(SAMPLED).filter_map(Result::ok) {
+        let is_access_error = |error: &anyhow::Error| {
+            error.downcast_ref::<DataError>().is_some_and(|error| error.problem.is_access_error())
+        };
+        for row in rows.take(SAMPLED) {
+            let row = match row {
+                Ok(row) => row,
+                Err(error) if is_access_error(&error) => return Err(error),
+                Err(_) => continue,
+            };
             for (inferred, (column, _)) in iter::zip(&mut inferred, &self.selected) {
                 if !row[*column].is_empty() && !self.is_missing(&row[*column]) {
                     inferred.add(&row[*column]);

@@ -83,9 +83,15 @@ impl LineStream {
         self.index.as_ref().map(LineIndex::len)
     }
 
+    fn is_one_block_per_file(&self) -> bool {
+        self.rules.csv.is_some() && self.index.is_none()
+    }
+
     /// Text that identifies the files and how they are divided.
     pub(crate) fn fingerprint(&self) -> String {
-        format!("#{:016x} in blocks of {}", self.files.listing(), self.blocks.block_bytes())
+        // A block is then a file, so a position of the one is not that of the other.
+        let whole = if self.is_one_block_per_file() { "whole files, " } else { "" };
+        format!("#{:016x} in {whole}blocks of {}", self.files.listing(), self.blocks.block_bytes())
     }
 
     /// Returns what `parse` makes of the lines of `shard` after `snapshot`.

@@ -334,3 +334,35 @@ proptest! {
         }
     }
 }
+
+/// An access error must not leave a column with the type that fits fewer rows.
+#[cfg(feature = "cloud")]
+#[test]
+fn the_types_are_the_same_or_opening_fails_if_a_server_fails() {
+    let server = crate::server::Server::start();
+    server.put("a.csv", "x,y\n1,2.5\n");
+    server.put("b.csv", "x,y\nlow,3\n");
+    let store = loader_data::StoreOptions {
+        allow_http: true,
+        timeout: std::time::Duration::from_millis(200),
+        ..Default::default()
+    };
+    let url = format!("{}/{{a,b}}.csv", server.url("").trim_end_matches('/'));
+    let options = CsvOptions::new(url).store(store).index(IndexPlace::None);
+    let expected = options.open().unwrap().columns();
+    assert_eq!(
+        expected,
+        [("x", "str"), ("y", "float64")].map(|(name, kind)| (name.to_owned(), kind.to_owned()))
+    );
+    let mut failed = 0;
+    for good in 0..10 {
+        let faults = std::iter::repeat_n(crate::server::Fault::Slow(1), good);
+        server.fail(faults.chain([crate::server::Fault::Status(403)]));
+        match options.open() {
+            Ok(table) => assert_eq!(table.columns(), expected, "after {good} good answers"),
+            Err(_) => failed += 1,
+        }
+        server.recover();
+    }
+    assert!(failed > 0);
+}
