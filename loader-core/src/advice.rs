@@ -136,14 +136,7 @@ impl fmt::Display for Advice {
                     percent(waiting_share)
                 )
             }
-            Self::NoWorkers { worker_seconds, gain } => {
-                let (microseconds, gain) = (1e6 * worker_seconds, percent(gain - 1.0));
-                write!(
-                    f,
-                    "the processes are the bottleneck: a batch takes only {microseconds:.0} us to load; "
-                )?;
-                write!(f, "num_workers = 0 would raise the rate by up to {gain:.0} %")
-            }
+            Self::NoWorkers { worker_seconds, gain } => write_no_workers(f, worker_seconds, gain),
             Self::MoreWorkers { num_workers: 0, more, gain, busy_share, .. } => {
                 write!(
                     f,
@@ -197,6 +190,12 @@ impl fmt::Display for Advice {
 
 fn write_waiting(f: &mut fmt::Formatter<'_>, what: &str, share: f64) -> fmt::Result {
     write!(f, "the workers waited for {what} for {:.0} % of their busy time; ", 100.0 * share)
+}
+
+fn write_no_workers(f: &mut fmt::Formatter<'_>, worker_seconds: f64, gain: f64) -> fmt::Result {
+    let (microseconds, gain) = (1e6 * worker_seconds, 100.0 * (gain - 1.0));
+    write!(f, "the processes are the bottleneck: a batch takes only {microseconds:.0} us to load; ")?;
+    write!(f, "num_workers = 0 would raise the rate by up to {gain:.0} %")
 }
 
 fn write_gain(f: &mut fmt::Formatter<'_>, num_workers: usize, more: usize, gain: f64) -> fmt::Result {

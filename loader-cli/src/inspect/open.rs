@@ -32,7 +32,7 @@ pub(super) struct Source {
 enum Opened {
     Images {
         settings: ImageFolderOptions,
-        images: ImageFolder<u8>,
+        images: Box<ImageFolder<u8>>,
     },
     #[cfg(feature = "formats")]
     Records {
@@ -65,7 +65,12 @@ impl Source {
         let sizes = (0..images.len()).filter_map(|index| images.path(index)?.metadata().ok());
         let file_bytes = sizes.map(|metadata| metadata.len()).sum();
         let files = images.len() as u64;
-        Ok(Self { opened: Opened::Images { settings, images }, bad_files: Vec::new(), files, file_bytes })
+        Ok(Self {
+            opened: Opened::Images { settings, images: Box::new(images) },
+            bad_files: Vec::new(),
+            files,
+            file_bytes,
+        })
     }
 
     /// Returns the name of the format, as in a config.
@@ -99,7 +104,8 @@ impl Source {
     ) -> Result<DataLoader<Statistics>, Stop> {
         match &self.opened {
             Opened::Images { images, .. } => {
-                let described = images.clone().map(|sample, _cx| Ok(statistics::of_image(sample)));
+                let described =
+                    ImageFolder::clone(images).map(|sample, _cx| Ok(statistics::of_image(sample)));
                 build(DataLoader::builder(described), options, warn)
             }
             #[cfg(feature = "formats")]
