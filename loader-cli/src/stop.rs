@@ -155,8 +155,8 @@ impl Stop {
             Self::EpochNotRead { epoch } => (
                 "EpochNotRead",
                 format!(
-                    "errors have ended shards before all data of epoch {epoch} was read; once the cause is gone, \
-                     --resume reads the rest"
+                    "errors ended epoch {epoch} before all of its data was read; remove their cause, then run the \
+                     command again with --resume, which reads the rest"
                 ),
             ),
             Self::TooLittleTime(time) => (

@@ -14,7 +14,7 @@ const MIN_ON_CPU_SHARE: f64 = 0.5;
 /// Workers lack CPUs if they wait for a CPU for more than this share of their busy time, and for most of the time in
 /// which they use none.
 const MIN_CPU_WAIT_SHARE: f64 = 0.25;
-/// The predicted rate without workers, divided by the measured one, from which on workers cost more than they load.
+/// The advice is to use no workers if the predicted rate without them is at least this many times the measured one.
 const MIN_IN_PROCESS_GAIN: f64 = 1.2;
 /// Workers lack CPUs because of this program's own processes if these use more than this share of the CPUs.
 const MIN_OWN_CPU_SHARE: f64 = 0.8;
@@ -194,7 +194,10 @@ fn write_waiting(f: &mut fmt::Formatter<'_>, what: &str, share: f64) -> fmt::Res
 
 fn write_no_workers(f: &mut fmt::Formatter<'_>, worker_seconds: f64, gain: f64) -> fmt::Result {
     let (microseconds, gain) = (1e6 * worker_seconds, 100.0 * (gain - 1.0));
-    write!(f, "the processes are the bottleneck: a batch takes only {microseconds:.0} us to load; ")?;
+    write!(
+        f,
+        "sending batches between processes is the bottleneck: a worker loads one in {microseconds:.0} us; "
+    )?;
     write!(f, "num_workers = 0 would raise the rate by up to {gain:.0} %")
 }
 
@@ -271,8 +274,8 @@ mod tests {
             LoadFigures { batches_per_second: 2e5, step_seconds: 1e-6, worker_seconds: 1e-6, ..FIGURES };
         assert_eq!(
             text(LoadFigures { busy_share: 0.1, waiting_share: 0.8, ..cheap }, 2, 8),
-            "the processes are the bottleneck: a batch takes only 1 us to load; num_workers = 0 would raise the rate by \
-             up to 150 %"
+            "sending batches between processes is the bottleneck: a worker loads one in 1 us; num_workers = 0 would raise \
+             the rate by up to 150 %"
         );
         assert_eq!(
             text(LoadFigures { waiting_share: 0.002, ..FIGURES }, 2, 8),

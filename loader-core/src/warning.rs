@@ -193,11 +193,11 @@ pub enum Warning {
         /// Number of samples so far.
         loaded: u64,
     },
-    /// The epoch has ended, but errors that `next` has returned ended it, or shards of it, before all data was read. The
+    /// Errors that `next` returned have ended the epoch, or some of its shards, before all data was read. The
     /// [state](crate::Iter::state) stays in the epoch. There is at most one such warning per iterator.
     #[error(
-        "epoch {epoch} ended before all of its data was read, because of errors that were returned; a run that resumes \
-         from the state reads the rest, and a new epoch does not"
+        "epoch {epoch} ended before all of its data was read, because of errors that `next` returned; resume from the state \
+         to read the rest, because a new epoch does not read it"
     )]
     EpochNotRead {
         /// Number of the epoch.

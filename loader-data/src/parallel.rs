@@ -29,10 +29,10 @@ pub(crate) fn map<T: Send, E: Send>(
     map_on(thread::available_parallelism().map_or(1, std::num::NonZero::get), count, task)
 }
 
-/// Returns what `task` returns for each number below `count`, as [`map`] does. Runs on `threads` threads.
+/// Returns what `task` returns for each number below `count`. Runs on `threads` threads.
 ///
 /// # Errors
-/// As for [`map`].
+/// Returns the error of the lowest number. Tasks that have not begun when a task fails are not run.
 pub(crate) fn map_on<T: Send, E: Send>(
     threads: usize,
     count: usize,
@@ -79,16 +79,16 @@ mod tests {
     #[test]
     fn results_are_in_order_and_the_first_error_is_returned() {
         assert_eq!(
-            map(1000, |number| Ok::<_, DataError>(number * 2)).unwrap(),
+            map_on(4, 1000, |number| Ok::<_, DataError>(number * 2)).unwrap(),
             (0..1000).map(|n| n * 2).collect::<Vec<_>>()
         );
-        assert!(map(0, Ok::<_, DataError>).unwrap().is_empty());
+        assert!(map_on(4, 0, Ok::<_, DataError>).unwrap().is_empty());
         let fail = |number| match number {
             30.. => Err(DataError::new(number, DataProblem::NotFound)),
             number => Ok(number),
         };
         for _ in 0..100 {
-            assert_eq!(map(1000, fail).unwrap_err().file, "30");
+            assert_eq!(map_on(4, 1000, fail).unwrap_err().file, "30");
         }
     }
 }

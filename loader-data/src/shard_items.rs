@@ -4,7 +4,7 @@ use anyhow::anyhow;
 use loader_core::{EndsShard, SnapshotIterator};
 
 use crate::error::DataError;
-#[cfg(feature = "arrow")]
+#[cfg(any(feature = "arrow", feature = "csv"))]
 use crate::error::DataProblem;
 
 /// Number of marked errors after the one that has ended the shard. A loader that does not see the mark gives up sooner,

@@ -12,8 +12,8 @@ const HARD_LIMIT_FACTOR: u64 = 2;
 #[derive(Debug)]
 pub(crate) struct MemoryLimit {
     limit: u64,
-    /// Private memory in bytes when the limit was set, or less: the minimum of all measurements since then, because
-    /// memory that was freed no longer counts. Swapped memory counts as freed.
+    /// The least private memory, in bytes, that was measured since the limit was set. It falls when the process frees
+    /// memory that it had before, or the system swaps such memory out.
     before: u64,
 }
 

@@ -19,7 +19,7 @@ struct Member {
     /// Tasks that main has not sent yet, because the worker has enough to do or its process is being
     /// replaced.
     backlog: VecDeque<Task>,
-    /// The epoch that begins for the worker behind its backlog, before main has said so.
+    /// The epoch of which main will tell the worker after its backlog; `None` once main has told it.
     resume: Option<u64>,
     /// Tasks that main has sent and the worker has not answered.
     unanswered: VecDeque<Unanswered>,

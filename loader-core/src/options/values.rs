@@ -128,7 +128,7 @@ pub enum Order {
     /// number.
     Torch,
     /// As [`Torch`](Self::Torch), with a `DataLoader` that has `persistent_workers=True`: PyTorch then draws the
-    /// seed of the workers only before the first epoch, so the order of later epochs is another one.
+    /// base seed only before the first epoch, so later epochs have another order than with `Torch`.
     #[serde(rename = "torch-persistent")]
     TorchPersistent,
 }

@@ -90,8 +90,8 @@ impl<'a> AudioFile<'a> {
         let decoder = get_codecs().make_audio_decoder(parameters, &options).map_err(failed)?;
         let frames = track.num_frames.filter(|_| is_exact && format != Format::Ogg);
         if frames == Some(0) {
-            let reason =
-                "its header says that it has no samples, as that of a recording that was cut off does";
+            let reason = "its header says that it has no samples; the recording was probably cut off, so write the \
+                          file again with an audio program";
             return Err(format.malformed(reason.to_owned()));
         }
         Ok(Self { format, decoder, track: track.id, rate, channels, frames, reader })
@@ -170,7 +170,7 @@ impl<'a> AudioFile<'a> {
         match self.next_packet()? {
             None => Ok(()),
             Some(_) => Err(self.format.malformed(format!(
-                "it goes on after the {frames} frames that its header promises; write it again with an audio program"
+                "it has more than the {frames} frames that its header names; write it again with an audio program"
             ))),
         }
     }

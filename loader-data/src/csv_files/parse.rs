@@ -113,9 +113,10 @@ impl Parser {
         parser.select(options, is_text).map_err(of_first)?;
         if parser.selected.iter().any(|(_, typed)| !typed.is_set) {
             let stream = LineStream::open(files.clone(), LineRules::csv(rules), None, max)?;
-            parser
-                .infer(&stream)
-                .map_err(|error| DataError::new("the first rows", malformed(error.to_string())))?;
+            parser.infer(&stream).map_err(|error| {
+                let other = |error| DataError::new("the first rows", malformed(format!("{error:#}")));
+                error.downcast::<DataError>().unwrap_or_else(other)
+            })?;
         }
         let types: Vec<_> = parser.selected.iter().map(|(column, typed)| (column, typed.column)).collect();
         parser.fingerprint = format!(

@@ -9,7 +9,11 @@ use super::{
     scan::{self, Listing},
     transform::{Pixel, Transform},
 };
-use crate::{error::Result, parallel, source::Files};
+use crate::{
+    error::{DataError, DataProblem, Result},
+    parallel,
+    source::Files,
+};
 
 /// Lists the images of the folder at a URL. Returns the URL with a slash at its end, and the images in the order of the
 /// listing.
@@ -18,15 +22,22 @@ pub(super) fn list(url: &Path) -> Result<(PathBuf, Listing, Files), ImageFolderE
     if !root.ends_with('/') {
         root.push('/');
     }
+    let shown = PathBuf::from(crate::source::without_credentials(&root));
+    let not_one_folder = || {
+        let reason = "an image folder is one folder, and its URL has neither braces nor wildcards".to_owned();
+        DataError::new(shown.display(), DataProblem::Pattern(reason))
+    };
+    if root.contains(['{', '*', '?', '[']) {
+        return Err(not_one_folder().into());
+    }
     // Extensions of images may be in upper case, and a class without images is an error.
     let files = Files::list([&root], &[""])?;
     let relative = |number: usize| {
         let location = files.get(number).location;
         let path = location.as_path().to_string_lossy();
-        path.strip_prefix(&root).unwrap_or(&path).to_owned()
+        path.strip_prefix(&root).map(str::to_owned).ok_or_else(not_one_folder)
     };
-    let paths: Vec<String> = (0..files.len()).map(relative).collect();
-    let shown = PathBuf::from(crate::source::without_credentials(&root));
+    let paths: Vec<String> = (0..files.len()).map(relative).collect::<Result<_>>()?;
     let (listing, numbers) = scan::of_paths(&shown, &paths)?;
     let files = files.ordered(&numbers)?;
     Ok((root.into(), listing, files))

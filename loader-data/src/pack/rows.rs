@@ -143,7 +143,7 @@ fn cells(
 /// Returns the key and the field of a member.
 fn split(member: &Member) -> (String, String) {
     let (key, field) = key_and_field(member.name.as_bytes()).unwrap_or_default();
-    (String::from_utf8_lossy(key).into_owned(), String::from_utf8_lossy(field).to_lowercase())
+    (String::from_utf8_lossy(key).into_owned(), String::from_utf8_lossy(field).to_ascii_lowercase())
 }
 
 /// Returns the number of the first samples that form a row group.

@@ -45,10 +45,11 @@ fn choices(inside: &str) -> Result<Vec<String>, DataProblem> {
     Ok((from..=to).map(|number| format!("{number:0width$}")).collect())
 }
 
-/// True if wildcards of `pattern` stand for the dot at the beginning of a file or of a folder in `path`. A shell does not
-/// match such names, which programs write beside the data.
+/// True if a wildcard of `pattern` matches the leading dot of a name in `path`. A shell does not match such names, which
+/// programs write beside the data.
 pub(super) fn is_hidden(pattern: &str, path: &str) -> bool {
-    let dots = |path: &str| path.split('/').filter(|name| name.starts_with('.')).count();
+    let is_dotted = |name: &&str| name.starts_with('.') && !matches!(*name, "." | "..");
+    let dots = |path: &str| path.split('/').filter(is_dotted).count();
     dots(path) > dots(pattern)
 }
 
@@ -60,6 +61,17 @@ pub(super) fn is_glob(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_wildcard_does_not_match_a_leading_dot() {
+        for (pattern, path) in [("./data/*.tar", "data/._a.tar"), ("../*/a", "../.git/a"), ("**/*.x", "a/.x")]
+        {
+            assert!(is_hidden(pattern, path), "{pattern} {path}");
+        }
+        for (pattern, path) in [("./data/*.tar", "data/a.tar"), (".*", ".a"), ("/tmp/.a/*", "/tmp/.a/b")] {
+            assert!(!is_hidden(pattern, path), "{pattern} {path}");
+        }
+    }
 
     #[test]
     fn braces_count_and_list() {

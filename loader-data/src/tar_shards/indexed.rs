@@ -93,8 +93,8 @@ impl<R: DeserializeOwned + Send + 'static> IndexedTar<R> {
         let sample = sample.ok_or_else(|| blob.error(start, DataProblem::Truncated))?;
         let sample = sample.map_err(ItemError::into_error)?;
         if samples.has_more() {
-            let reason =
-                "in it, a sample ends before its end in the archive; make the index again".to_owned();
+            let reason = "it ends a sample before the archive does; make the index again with `loader index`"
+                .to_owned();
             return Err(blob.error(start, DataProblem::Malformed { format: "an index", reason }));
         }
         decoding.row(sample, &blob.file().location, cx.rng())

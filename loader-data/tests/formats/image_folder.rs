@@ -131,6 +131,8 @@ fn the_errors_of_a_folder_on_a_server_are_typed() {
     assert!(matches!(flat, ImageFolderError::ImagesWithoutClass { .. }), "{flat}");
     let none = folder.open("s3://bucket/none/").unwrap_err();
     assert!(matches!(none, ImageFolderError::Server(_)), "{none}");
+    let two = folder.open("s3://bucket/{train,extra}").unwrap_err();
+    assert!(two.to_string().contains("neither braces nor wildcards"), "{two}");
 }
 
 #[test]

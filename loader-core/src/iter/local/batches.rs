@@ -120,7 +120,7 @@ impl<B> LocalBatches<B> {
         (!self.plan.is_over()).then(|| self.plan.position(self.plan.next_number(), ahead()))
     }
 
-    /// True if the sampler has panicked.
+    /// True if an error, here a panic of the sampler, has left a part of the epoch for a resumed run.
     pub(in super::super) fn has_rest(&self) -> bool {
         self.plan.has_failed()
     }
