@@ -131,8 +131,8 @@ pub struct WorkerReport {
     #[serde(rename = "cpu_seconds", serialize_with = "as_seconds")]
     pub cpu: Duration,
     /// Time for which threads of the worker, all of them together, were ready to run while other threads had the CPUs,
-    /// with its start if it was in this epoch. What a thread has waited since the last measurement is lost when it ends.
-    /// Zero if the kernel does not measure it.
+    /// with the start of the worker if it was in this epoch. It misses what a thread waited between the last
+    /// measurement and its end. Zero if the kernel does not measure it.
     #[serde(rename = "cpu_wait_seconds", serialize_with = "as_seconds")]
     pub cpu_wait: Duration,
     /// Number of page faults served from memory (`ru_minflt`). Includes the start of the worker, if it was in

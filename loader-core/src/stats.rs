@@ -47,10 +47,10 @@ pub struct LoaderStats {
     /// Number of batches that were ready when each iterator [counted](crate::ReadyBatches) them last. If several
     /// iterators load at a time, their sum.
     pub ready_batches: u64,
-    /// Bytes of shared memory that were allocated for the batches of all iterators then.
+    /// Bytes of shared memory that the loader had for batches when `ready_batches` was counted last.
     pub shared_memory_bytes: u64,
-    /// Statistics of each worker of the pool of the newest iterator that loads, or that loaded last, by its number, with
-    /// workers that are parked; empty without workers, and after the pool has ended.
+    /// Statistics of each worker of the pool of the newest iterator that loads, or that loaded last, by its number,
+    /// with workers that are parked; empty without workers, and after the pool has ended.
     pub workers: Vec<WorkerStats>,
     /// What these workers have measured since the pool was started. `slowest` has only samples of the epoch that they
     /// load. Without values if `workers` is empty.
@@ -221,8 +221,8 @@ impl SharedStats {
         self.iterators.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes the first `count` workers of `page`, with which `iterator` loads `epoch`, unless a newer iterator that still
-    /// loads has noted its workers.
+    /// Notes the first `count` workers of `page`, with which `iterator` loads `epoch`, unless a newer iterator that
+    /// still loads has noted its workers.
     pub(crate) fn set_workers(
         &self,
         iterator: &Arc<IterStats>,

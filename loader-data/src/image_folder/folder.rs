@@ -39,8 +39,8 @@ use crate::source::Files;
 ///
 /// # On a server
 /// With the feature `cloud`, the folder may be on S3, Google Cloud Storage or Azure, with the options of the
-/// [scope](crate::StoreOptions::scope). The order is that of a local folder. An image that was replaced since the folder
-/// was opened is an error. A worker reads up to 16 images of a batch at the same time.
+/// [scope](crate::StoreOptions::scope). The order is that of a local folder. An image that was replaced since the
+/// folder was opened is an error. A worker reads up to 16 images of a batch at the same time.
 ///
 /// # How it reads them
 /// A file may be a JPEG (baseline or progressive; grey, colour or CMYK) or a PNG (any colour type and depth).

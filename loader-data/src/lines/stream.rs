@@ -108,7 +108,7 @@ impl LineStream {
     }
 
     /// Returns what `parse` makes of the lines of `shard` after the first `count` lines, which are not parsed.
-    /// Of these, lines that are too long count.
+    /// Lines that are too long are counted, too.
     ///
     /// # Errors
     /// Returns an error if one of these lines cannot be read.

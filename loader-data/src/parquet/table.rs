@@ -46,9 +46,9 @@ pub(super) struct Group {
 /// Number of words that a row group has in the table.
 const WORDS: usize = 6;
 
-/// The files of a dataset with their row groups. The list of row groups and the footers are in shared memory. Each worker
-/// decodes the footer of a file when it first reads the file: what it decodes is a tree of small allocations, which
-/// processes cannot share.
+/// The files of a dataset with their row groups. The list of row groups and the footers are in shared memory. Each
+/// worker decodes the footer of a file when it first reads the file: what it decodes is a tree of small allocations,
+/// which processes cannot share.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Table {
     pub(super) files: Files,

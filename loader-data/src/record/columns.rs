@@ -138,8 +138,8 @@ impl Columns {
         tensor.clone().downcast().map_err(|error| ColumnError::DType { name: name.to_owned(), error })
     }
 
-    /// Returns the number of tokens of all padded columns together, without and with padding. Each item of a sequence is
-    /// one token, whatever its shape, so a sequence of 30 boxes has 30 tokens, and a batch with the padded columns
+    /// Returns the number of tokens of all padded columns together, without and with padding. Each item of a sequence
+    /// is one token, whatever its shape, so a sequence of 30 boxes has 30 tokens, and a batch with the padded columns
     /// `tokens` and `labels` counts both. If the batch has the columns of packed windows, counts the tokens of the
     /// windows only. Returns `None` if no column is padded.
     pub fn fill(&self) -> Option<Fill> {

@@ -63,8 +63,8 @@ impl Compression {
         }
     }
 
-    /// Returns a reader of the decompressed content of a file, which `reader` reads from its beginning: of all members of
-    /// gzip, or all frames of Zstandard.
+    /// Returns a reader of the decompressed content of a file, which `reader` reads from its beginning: of all members
+    /// of gzip, or all frames of Zstandard.
     pub(crate) fn reader(self, reader: BlobReader) -> Decompressor {
         match self {
             Self::Gzip => Decompressor::Gzip(Box::new(MultiGzDecoder::new(reader))),

@@ -174,8 +174,8 @@ impl Files {
         Ok(blob)
     }
 
-    /// Starts to read the beginning of a part of file `index`, if the file lies on a server. `reader` returns a reader of
-    /// the part. Returns `None` for a local file, and for one that cannot be opened now: opening it later says why.
+    /// Starts to read the beginning of a part of file `index`, if the file lies on a server. `reader` returns a reader
+    /// of the part. Returns `None` for a local file, and for one that cannot be opened now: opening it later says why.
     #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
     pub(crate) fn begin(
         &self,

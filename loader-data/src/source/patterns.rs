@@ -45,8 +45,8 @@ fn choices(inside: &str) -> Result<Vec<String>, DataProblem> {
     Ok((from..=to).map(|number| format!("{number:0width$}")).collect())
 }
 
-/// True if a wildcard of `pattern` matches the leading dot of a name in `path`. A shell does not match such names, which
-/// programs write beside the data.
+/// True if a wildcard of `pattern` matches the leading dot of a name in `path`. A shell does not match such names,
+/// which programs write beside the data.
 pub(super) fn is_hidden(pattern: &str, path: &str) -> bool {
     let is_dotted = |name: &&str| name.starts_with('.') && !matches!(*name, "." | "..");
     let dots = |path: &str| path.split('/').filter(is_dotted).count();

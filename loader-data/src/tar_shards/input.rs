@@ -44,8 +44,8 @@ enum Source {
 }
 
 impl Input {
-    /// Opens an archive at the beginning. The first bytes decide whether it is compressed. `begun` may be a reader of the
-    /// whole file that has read nothing yet.
+    /// Opens an archive at the beginning. The first bytes decide whether it is compressed. `begun` may be a reader of
+    /// the whole file that has read nothing yet.
     pub(super) fn open(blob: &Arc<Blob>, begun: Option<BlobReader>) -> Result<Self> {
         let mut begun = begun.filter(|_| blob.is_remote());
         let start = match &mut begun {

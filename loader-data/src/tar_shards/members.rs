@@ -65,8 +65,8 @@ struct Headers {
 }
 
 impl Members {
-    /// Opens an archive. The next member is the one whose headers begin at `start`. `begun` may be a reader of the whole
-    /// file that has read nothing yet.
+    /// Opens an archive. The next member is the one whose headers begin at `start`. `begun` may be a reader of the
+    /// whole file that has read nothing yet.
     pub(super) fn open(blob: &Arc<Blob>, begun: Option<BlobReader>, start: u64, end: End) -> Result<Self> {
         Ok(Self { blob: Arc::clone(blob), input: Input::open(blob, begun)?, next: start, end })
     }
@@ -230,8 +230,8 @@ impl Headers {
                     return Err(io::Error::other("the size in the extended header is invalid"));
                 }
             }
-            // Attributes of macOS may have line breaks, and are no error. But a name that a later record completes would
-            // be wrong: its first 100 bytes, or with question marks for letters that are not ASCII.
+            // Attributes of macOS may have line breaks, and are no error. But a name that a later record completes
+            // would be wrong: its first 100 bytes, or with question marks for letters that are not ASCII.
             let short_name = &entry.header().as_bytes()[..100];
             let is_complete = short_name.contains(&0) && !short_name.contains(&b'?');
             if is_cut && !has_path && !is_complete {

@@ -87,7 +87,7 @@ impl<'a, R: DeserializeOwned + 'static> Stream<'a, R> {
         // A resumed shard continues further on, and needs only a few bytes of the beginning.
         let reader = (self.next.offset == 0).then(|| begun.unwrap_or_else(|| whole(&blob)));
         let members = Members::open(&blob, reader, self.next.offset, self.shards.end);
-        // After the requests for the open file, and also if it is damaged.
+        // This comes after the requests for the open file, so that they are sent first.
         let next = usize::try_from(self.next.files).ok().and_then(|files| self.files.get(files + 1));
         self.begun = next.and_then(|&next| Some((next, self.shards.files.begin(next, whole)?)));
         Ok((blob, Samples::new(members?)))

@@ -81,8 +81,8 @@ pub(super) fn cpu_use(pid: u32, before: CpuUse) -> CpuUse {
 }
 
 /// Returns for how long the present threads of a process, all of them together, were ready to run while other threads
-/// had the CPUs; `None` if the process does not exist, or if the kernel does not measure it. The kernel forgets the wait
-/// of a thread that ends.
+/// had the CPUs; `None` if the process does not exist, or if the kernel does not measure it. The kernel forgets the
+/// wait of a thread that ends.
 ///
 /// Alternative considered: the kernel's `taskstats`, which have the sum with the threads that have ended. Rejected
 /// because only root may read them.
@@ -117,7 +117,8 @@ pub fn data_memory(pid: u32) -> Option<u64> {
     Some(data)
 }
 
-/// Returns the fields of `/proc/PID/statm` in bytes: all, resident, resident and shared, code, an unused field, and data.
+/// Returns the fields of `/proc/PID/statm` in bytes: all, resident, resident and shared, code, an unused field, and
+/// data.
 fn memory_fields(pid: u32) -> Option<[u64; 6]> {
     let text = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
     let mut fields = [0; 6];
