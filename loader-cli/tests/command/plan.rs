@@ -104,8 +104,8 @@ fn invalid_options_are_refused() {
     let alone = "loader: world_size: requires rank; set both, or leave both out";
     refused(&["--world-size", "2"], alone);
     refused(&["--batch-size", "0"], "loader: batch_size: 0 samples do not make a batch; use 1 or more");
-    let order = "loader: invalid value 'pytorch' for '--order <native|torch>': `pytorch` is neither \"native\" nor \"torch\"; \
-                 see `loader plan --help`";
+    let order = "loader: invalid value 'pytorch' for '--order <native|torch|torch-persistent>': `pytorch` is not one of \
+                 \"native\", \"torch\" and \"torch-persistent\"; see `loader plan --help`";
     refused(&["--order", "pytorch"], order);
     let draws = run(&["run", PHOTOS, "--samples", "5", "--rank", "0", "--world-size", "2"]);
     assert!(
