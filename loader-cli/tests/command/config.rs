@@ -83,7 +83,10 @@ fn the_committed_schema_is_the_printed_one() {
         // Without the feature, the command has the first kind only, and reads no files on servers.
         let kinds = committed["properties"]["dataset"]["anyOf"].as_array_mut().unwrap();
         kinds.truncate(1);
-        kinds[0]["properties"].as_object_mut().unwrap().remove("store");
+        // With other crates of the workspace, it may have been built with servers.
+        if printed["properties"]["dataset"]["anyOf"][0]["properties"].get("store").is_none() {
+            kinds[0]["properties"].as_object_mut().unwrap().remove("store");
+        }
         let has = |name: &String| printed["definitions"].get(name).is_some();
         committed["definitions"].as_object_mut().unwrap().retain(|name, _| has(name));
     }

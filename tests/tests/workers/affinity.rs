@@ -248,5 +248,6 @@ fn the_wait_of_the_threads_of_a_dataset_counts() {
     let mut batches = loader.iter().unwrap();
     batches.by_ref().for_each(|batch| drop(batch.unwrap()));
     let figures = batches.report().figures.unwrap();
-    assert!(figures.cpu_wait_share > 0.3, "{figures:?}");
+    // Half of the time, if no other program runs. The main threads of the workers alone wait for next to nothing.
+    assert!(figures.cpu_wait_share > 0.1, "{figures:?}");
 }
