@@ -104,7 +104,8 @@ fn an_epoch_with_a_file_that_is_cut_off_is_not_read() {
         assert_eq!((finished.named("epoch").len(), &finished.named("end")[0]["epochs"]), (1, &json!(0)));
     }
     // The state has stayed in epoch 0, so that a resumed run meets the same file.
-    let resumed = run_json(&config, &["--shards", "1", "--on-bad-sample", "skip", "--resume", state]);
+    let resume = ["--shards", "1", "--on-bad-sample", "skip", "--resume", state, "--save-state", state];
+    let resumed = run_json(&config, &resume);
     assert_eq!(resumed.assert_status(1).named("error")[1]["kind"], "EpochNotRead", "{resumed:#?}");
 }
 
