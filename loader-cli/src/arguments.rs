@@ -267,9 +267,9 @@ pub(crate) struct PackArguments {
     #[arg(long, value_name = "SIZE", default_value = "256 MiB", value_parser = shard_size)]
     pub(crate) shard_size: u64,
 
-    /// Format of the archives
+    /// Format of the packed files
     #[arg(long, value_enum, default_value_t)]
-    pub(crate) format: ArchiveFormat,
+    pub(crate) format: PackedFormat,
 
     /// Put the samples in a random order that depends only on this seed [default: sorted by name]
     #[arg(long, value_name = "SEED")]
@@ -283,7 +283,7 @@ pub(crate) struct PackArguments {
 
 /// `PackFormat` on the command line.
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
-pub(crate) enum ArchiveFormat {
+pub(crate) enum PackedFormat {
     /// tar archives in WebDataset's layout
     #[default]
     Tar,

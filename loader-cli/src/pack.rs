@@ -11,7 +11,7 @@ use std::{
 use loader_data::{PackError, PackFormat, PackOptions, PackPlan, PackSummary, check_packed};
 
 use crate::{
-    arguments::{ArchiveFormat, PackArguments},
+    arguments::{PackArguments, PackedFormat},
     interrupt::Interrupt,
     progress::{Task, time_left},
     reporter::Reporter,
@@ -65,8 +65,8 @@ fn write(
     interrupt: Interrupt,
 ) -> Result<PackSummary, Stop> {
     let format = match arguments.format {
-        ArchiveFormat::Tar => PackFormat::Tar,
-        ArchiveFormat::Parquet => PackFormat::Parquet,
+        PackedFormat::Tar => PackFormat::Tar,
+        PackedFormat::Parquet => PackFormat::Parquet,
     };
     let options = PackOptions { shard_bytes: arguments.shard_size, shuffle: arguments.shuffle, format };
     let plan = PackPlan::new(&arguments.source, &options)?;

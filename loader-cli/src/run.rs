@@ -236,7 +236,7 @@ impl Run<'_> {
                 self.end()?;
                 Err(Stop::EpochNotRead { epoch })
             }
-            // Nobody can resume from this epoch, and its errors were reported.
+            // No run can resume from this epoch, because its state is not saved. Its errors were reported.
             (false, None) => Ok(loader.state()),
         }
     }

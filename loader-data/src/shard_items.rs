@@ -16,7 +16,7 @@ const MAX_REPEATED_ERRORS: u32 = 100;
 pub(crate) enum ItemError {
     /// Only this sample is lost.
     Sample(DataError),
-    /// The rest of a file or of a block is lost, and nobody knows how many samples it has.
+    /// The rest of a file or of a block is lost. The loader cannot know how many samples it has.
     #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
     Rest(DataError),
 }

@@ -1,13 +1,15 @@
 //! Reads every file of a stream, also after one that cannot be read to its end.
 
-use loader_core::{EndsShard, IterableDataset, SampleContext, Shard};
+use loader_core::{EndsShard, IterableDataset, SampleContext, Shard, pass_on_to_inner};
 use loader_data::DataError;
 use serde::{Deserialize, Serialize};
 
 /// A stream that goes on after a file that cannot be read to its end, which then is one bad sample. A run of training
 /// must not go on: its state would count the lost samples as loaded. The command has no state, and lists such files.
 #[derive(Serialize, Deserialize)]
-pub(super) struct EveryFile<D>(pub(super) D);
+pub(super) struct EveryFile<D> {
+    pub(super) dataset: D,
+}
 
 impl<D: IterableDataset> IterableDataset for EveryFile<D> {
     type Sample = D::Sample;
@@ -17,23 +19,17 @@ impl<D: IterableDataset> IterableDataset for EveryFile<D> {
         shard: Shard,
         cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<D::Sample>> + Send> {
-        Ok(self.0.iter(shard, cx)?.map(|item| item.map_err(of_one_file)))
+        Ok(self.dataset.iter(shard, cx)?.map(|item| item.map_err(of_one_file)))
     }
 
     fn len(&self) -> Option<usize> {
-        self.0.len()
+        self.dataset.len()
     }
 
-    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
-        self.0.setup(cx)
-    }
+    pass_on_to_inner!(adds_layers: 0);
 
     fn fingerprint(&self) -> String {
-        self.0.fingerprint()
-    }
-
-    fn layers(&self) -> u8 {
-        self.0.layers()
+        self.dataset.fingerprint()
     }
 }
 

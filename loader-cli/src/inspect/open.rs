@@ -242,7 +242,7 @@ mod records {
                 build(DataLoader::builder(Dataset::map(records.clone(), function)), options, warn)
             }
             Records::Stream(records) => {
-                let records = IterableDataset::map(EveryFile(records.clone()), function);
+                let records = IterableDataset::map(EveryFile { dataset: records.clone() }, function);
                 Ok(DataLoader::stream(records).options(options).on_warning(warn).build()?)
             }
         }

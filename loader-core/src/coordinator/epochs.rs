@@ -78,7 +78,7 @@ impl Coordinator {
     /// Tells the workers that `epoch` begins.
     pub(crate) fn start_resuming(&mut self, epoch: u64, crew: &mut impl Crew) -> Result<(), Error> {
         let present: Vec<usize> = self.present().collect();
-        let resumed = (0..self.roster.len()).map(|worker| !present.contains(&worker)).collect();
+        let resumed = (0..self.roster.len()).map(|worker| !self.workforce.is_present(worker)).collect();
         self.phase = Phase::Resuming { epoch, resumed };
         present.into_iter().try_for_each(|worker| self.roster.resume(worker, epoch, crew))
     }

@@ -1,8 +1,8 @@
 //! Datasets: map-style and iterable, and the ones that are made of other datasets.
 
 /// Implements the methods that a dataset must pass on to the one in its field `dataset`, although they have
-/// defaults. A dataset around another one calls it in its implementation of a trait of datasets. `loader-data` calls it
-/// too; it may change in any release.
+/// defaults. A dataset around another one calls it in its implementation of a trait of datasets. `loader-data` and
+/// `loader-cli` call it too; it may change in any release.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! pass_on_to_inner {

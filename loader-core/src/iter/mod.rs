@@ -433,7 +433,9 @@ impl<B: Batch> Iterator for Iter<B> {
                 {
                     may_wait_for_room = false;
                     // The program is the bottleneck in this wait, not the loader.
-                    self.wait_for_room.as_mut().into_iter().for_each(|wait| wait());
+                    if let Some(wait_for_room) = &mut self.wait_for_room {
+                        wait_for_room();
+                    }
                     asked = Instant::now();
                     self.stats.next_begins(asked);
                 }

@@ -89,10 +89,8 @@ impl AudioFilesOptions {
 impl AudioFiles {
     fn read(&self, index: usize) -> anyhow::Result<Record> {
         anyhow::ensure!(index < self.len(), "there is no sample {index}; there are {} files", self.len());
-        let blob = self.files.open(index)?;
-        blob.file().check_len(self.max_file_bytes, "max_file_bytes")?;
-        let path = blob.file().location.shown().into_owned();
-        let file = encoded_file(blob.read(0..blob.len())?, path);
+        let content = self.files.read(index, self.max_file_bytes, "max_file_bytes")?;
+        let file = encoded_file(content, self.files.get(index).location.shown().into_owned());
         Ok([("audio", Value::Record(file))].into_iter().collect())
     }
 }

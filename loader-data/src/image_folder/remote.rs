@@ -45,9 +45,7 @@ pub(super) fn list(url: &Path) -> Result<(PathBuf, Listing, Files), ImageFolderE
 
 /// Reads the file of sample `index`.
 pub(super) fn read(files: &Files, index: usize, max_bytes: u64) -> Result<Vec<u8>> {
-    let blob = files.open(index)?;
-    blob.file().check_len(max_bytes, "max_file_bytes")?;
-    blob.read(0..blob.len())
+    files.read(index, max_bytes, "max_file_bytes")
 }
 
 /// Reads the files of the samples `indices` at the same time.

@@ -38,6 +38,12 @@ pub(crate) struct LineStream {
     index: Option<LineIndex>,
 }
 
+/// True if each file is one block: without an index, only reading a file of CSV from its beginning tells where a record
+/// begins.
+fn is_one_block_per_file(rules: LineRules, index: Option<&LineIndex>) -> bool {
+    rules.csv.is_some() && index.is_none()
+}
+
 /// Where a shard of a stream of lines continues: a block, and an offset in its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LineSnapshot {
@@ -58,8 +64,7 @@ impl LineStream {
         Self::divide(files, None, rules, block_bytes, max_line_bytes)
     }
 
-    /// Divides files into blocks. A file of CSV is one block if it has no index, because only that tells
-    /// where a record begins.
+    /// Divides files into blocks.
     pub(super) fn divide(
         files: Files,
         index: Option<LineIndex>,
@@ -67,7 +72,7 @@ impl LineStream {
         block_bytes: Option<u64>,
         max_line_bytes: u64,
     ) -> Result<Self> {
-        let is_one = rules.csv.is_some() && index.is_none();
+        let is_one = is_one_block_per_file(rules, index.as_ref());
         let is_whole = |file: usize| is_one || Compression::of(&files.get(file).location).is_some();
         let blocks = Blocks::new(&files, block_bytes, is_whole)
             .map_err(|error| DataError::new("the list of blocks", DataProblem::Memory(error.to_string())))?;
@@ -83,14 +88,11 @@ impl LineStream {
         self.index.as_ref().map(LineIndex::len)
     }
 
-    fn is_one_block_per_file(&self) -> bool {
-        self.rules.csv.is_some() && self.index.is_none()
-    }
-
     /// Text that identifies the files and how they are divided.
     pub(crate) fn fingerprint(&self) -> String {
         // A block is then a file, so a position of the one is not that of the other.
-        let whole = if self.is_one_block_per_file() { "whole files, " } else { "" };
+        let is_one = is_one_block_per_file(self.rules, self.index.as_ref());
+        let whole = if is_one { "whole files, " } else { "" };
         format!("#{:016x} in {whole}blocks of {}", self.files.listing(), self.blocks.block_bytes())
     }
 

@@ -202,6 +202,17 @@ impl Files {
         }
     }
 
+    /// Reads the whole file `index`.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be read, or has more than `max` bytes, which is the value of `option`.
+    #[cfg(any(feature = "audio", all(feature = "cloud", feature = "image-folder")))]
+    pub(crate) fn read(&self, index: usize, max: u64, option: &'static str) -> Result<Vec<u8>> {
+        let blob = self.open(index)?;
+        blob.file().check_len(max, option)?;
+        blob.read(0..blob.len())
+    }
+
     /// Reads the current content of a file that is not in the list, with the server options of the list.
     ///
     /// # Errors

@@ -230,8 +230,9 @@ impl Headers {
                     return Err(io::Error::other("the size in the extended header is invalid"));
                 }
             }
-            // Attributes of macOS may have line breaks, and are no error. But a name that a later record completes
-            // would be wrong: its first 100 bytes, or with question marks for letters that are not ASCII.
+            // A value with a line break, as attributes of macOS may have, is no error by itself. It is one if a later
+            // record may have the name of the member: the header then has only the first 100 bytes of the name, or
+            // question marks in place of letters that are not ASCII.
             let short_name = &entry.header().as_bytes()[..100];
             let is_complete = short_name.contains(&0) && !short_name.contains(&b'?');
             if is_cut && !has_path && !is_complete {

@@ -11,7 +11,7 @@ use std::{
 use object_store::{ObjectStoreExt, path::Path as ObjectPath};
 
 use super::{
-    super::{Files, StoreOptions},
+    super::{Blob, Files, StoreOptions},
     address::Address,
     object::wait,
     stores::Stores,
@@ -106,14 +106,20 @@ fn files_of_an_http_server_are_named_and_their_urls_are_taken_as_they_are() {
     assert!(matches!(problem(&server.url("refs/x/part-8.txt"), &encrypted), DataProblem::Store(_)));
 }
 
-#[test]
-fn ranges_are_read_together_and_a_reader_reads_ahead() {
+/// Puts a file of 20 MiB on a server and opens it. Returns the server without requests, the file and its content.
+fn large_file() -> (Server, Arc<Blob>, Vec<u8>) {
     let server = Server::start();
     let expected = content(20 << 20);
     server.put("a.bin", expected.clone());
     let files = Files::list_with([server.url("a.bin")], &[], &options()).unwrap();
     let blob = files.open(0).unwrap();
     server.requests();
+    (server, blob, expected)
+}
+
+#[test]
+fn ranges_are_read_together_and_a_reader_reads_ahead() {
+    let (server, blob, expected) = large_file();
     let ranges = [5_000_000..5_000_100, 10..20, 12..12, 100_000..100_010, 15..30];
     for (range, read) in ranges.iter().zip(blob.read_ranges(&ranges).unwrap()) {
         assert_eq!(read, expected[range.start as usize..range.end as usize], "{range:?}");
@@ -139,12 +145,7 @@ fn ranges_are_read_together_and_a_reader_reads_ahead() {
 #[test]
 #[cfg(any(feature = "csv", feature = "json-lines"))]
 fn a_reader_fetches_little_after_the_end_that_it_expects() {
-    let server = Server::start();
-    let expected = content(20 << 20);
-    server.put("a.bin", expected.clone());
-    let files = Files::list_with([server.url("a.bin")], &[], &options()).unwrap();
-    let blob = files.open(0).unwrap();
-    server.requests();
+    let (server, blob, expected) = large_file();
     let mut reader = blob.reader(7..expected.len() as u64).expect_end(4 << 20);
     let mut read = vec![0; (4 << 20) - 7];
     reader.read_exact(&mut read).unwrap();
