@@ -187,15 +187,21 @@ impl Coordinator {
         }
     }
 
+    /// True if a worker can load a batch twice. A shard of an iterable dataset cannot go back. With
+    /// `move_tasks = false`, samples may depend on what their worker has loaded before, as a generator of the worker
+    /// does, so that loading a batch again would change this batch and all later ones of the worker.
+    fn can_load_again(&self) -> bool {
+        !self.supply.has_shards() && self.options.move_tasks
+    }
+
     /// Drops the last batch that has arrived behind `task`, and defers its task, to be loaded again when
-    /// there is room. False if there is no such batch, and for an iterable dataset, whose shards cannot go
-    /// back.
+    /// there is room. False if there is no such batch, or if batches cannot be loaded again.
     ///
     /// Alternative considered: to copy the batch into main's own memory. Rejected because
     /// `shared_memory_limit` would then not bound it.
     fn drop_arrived_behind(&mut self, task: u64, crew: &impl Crew) -> bool {
         // Main could not tell an answer of an attempt that has lost from that of the new attempt.
-        if self.supply.has_shards() || !self.options.in_order || self.attempts.any_lost() {
+        if !self.can_load_again() || !self.options.in_order || self.attempts.any_lost() {
             return false;
         }
         let Some(number) = self.schedule.send_again_behind(task, Pending::has_batch) else { return false };
@@ -242,9 +248,9 @@ impl Coordinator {
 
     /// Tells the last worker that waits for a larger slot to drop its batch, which it loads again later.
     /// Until then the worker cannot begin another task, which may be an earlier one. False if there is no
-    /// such worker, and for an iterable dataset, whose shards cannot go back.
+    /// such worker, or if batches cannot be loaded again.
     fn send_back(&mut self, crew: &mut impl Crew) -> Result<bool, Error> {
-        if self.supply.has_shards() {
+        if !self.can_load_again() {
             return Ok(false);
         }
         let Some((task, request)) = self.leasing.last_request() else { return Ok(false) };

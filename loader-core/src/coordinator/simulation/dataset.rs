@@ -74,6 +74,8 @@ pub(super) struct SimulatedDataset {
     pub(super) on_bad_sample: OnBadSample,
     /// True if workers load the samples of a batch with one call.
     pub(super) loads_many: bool,
+    /// True if samples depend on what their worker has loaded before. A process may then load a batch only once.
+    pub(super) depends_on_worker: bool,
 }
 
 impl SimulatedDataset {

@@ -108,6 +108,7 @@ pub(super) struct Scenario {
     on_bad_sample: OnBadSample,
     max_size: u64,
     max_sure_size: u64,
+    depends_on_worker: bool,
 }
 
 /// What a seed decides for one training.
@@ -148,8 +149,9 @@ impl Scenario {
             _ => 256 * MIB,
         };
         let is_short = limit < 256 * MIB;
+        let depends_on_worker = rng.random_bool(0.1);
         // Little memory is enough where main can drop arrived batches and load them again.
-        let can_drop = shards == 0 && in_order && users == Users::One;
+        let can_drop = shards == 0 && in_order && users == Users::One && !depends_on_worker;
         let max_sure_size = match is_short {
             false => u64::MAX,
             true if can_drop => limit.saturating_sub(70_000),
@@ -169,6 +171,7 @@ impl Scenario {
             on_bad_sample,
             max_size,
             max_sure_size,
+            depends_on_worker,
         }
     }
 
@@ -208,6 +211,7 @@ impl Scenario {
             faults: SampleFaults { kinds: self.trouble.samples, every: rng.random_range(8..40) },
             on_bad_sample: self.on_bad_sample,
             loads_many: rng.random_range(0..3) == 0,
+            depends_on_worker: self.depends_on_worker,
         };
         let Trouble { faults, samples, sample_timeout, max_worker_deaths, .. } = self.trouble;
         Setup {
@@ -299,7 +303,7 @@ impl Setup {
             fetch: FetchOptions { on_bad_sample: self.dataset.on_bad_sample, digest: false },
             sample_timeout,
             memory_limit: self.has_memory_limit.then_some(1 << 30),
-            move_tasks: rng.random_bool(0.9),
+            move_tasks: !self.dataset.depends_on_worker,
             hedge: hedges,
             processes: 1,
         }

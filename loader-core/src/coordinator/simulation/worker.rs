@@ -64,6 +64,8 @@ pub(super) struct Worker {
     activity: Activity,
     /// The number of items taken from each open shard.
     cursors: BTreeMap<u32, u64>,
+    /// Epoch and number of each task begun.
+    begun: BTreeSet<(u64, u64)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,6 +162,7 @@ impl Worker {
             inbox: Inbox::default(),
             activity: Activity::Starting,
             cursors: BTreeMap::new(),
+            begun: BTreeSet::new(),
         }
     }
 
@@ -313,6 +316,8 @@ impl Worker {
             let (task, lease) = (task.number, task.lease);
             return self.events.push_back(Event::Skipped { task, lease, held: false });
         }
+        let is_first = self.begun.insert((task.epoch, task.number));
+        assert!(is_first || !env.dataset.depends_on_worker, "task {} is loaded twice", task.number);
         let samples = match task.indices {
             Indices::NextOf { shard, position, .. } => {
                 let cursor = self.cursors.entry(shard).or_insert(position);
