@@ -98,6 +98,10 @@ impl Decoding {
         Ok(Some(names))
     }
 
+    #[cfg_attr(
+        not(feature = "image-folder"),
+        expect(clippy::needless_pass_by_ref_mut, reason = "only images need random numbers")
+    )]
     fn value(&self, field: &str, data: Vec<u8>, rng: &mut ChaCha8Rng) -> Result<Value, DataProblem> {
         #[cfg(feature = "image-folder")]
         if let Some(images) = &self.images
