@@ -77,10 +77,7 @@ impl TokenizerOptions {
 
     /// Returns an error that names the feature.
     #[cfg(not(feature = "tokenizer"))]
-    pub(crate) fn decoder(
-        &self,
-        _: Option<&StoreOptions>,
-    ) -> std::result::Result<FieldDecoder, &'static str> {
+    pub(crate) fn decoder(&self, _: Option<&StoreOptions>) -> Result<FieldDecoder, &'static str> {
         Err("this program was built without tokenizers; build it with `--features tokenizer`")
     }
 }
