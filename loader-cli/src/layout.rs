@@ -8,7 +8,8 @@ use std::{
 };
 
 use loader_data::{
-    ArrowOptions, AudioTableOptions, IMAGE_EXTENSIONS, ImageTableOptions, RecordConfig, TABLE_NAMES,
+    ArrowOptions, AudioTableOptions, CardData, DataProblem, IMAGE_EXTENSIONS, ImageTableOptions,
+    RecordConfig, TABLE_NAMES,
 };
 
 use crate::stop::Stop;
@@ -18,7 +19,8 @@ const SPLITS: [&str; 10] =
     ["train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval", "evaluation"];
 
 /// Returns settings for the files that `target` names: a path, a pattern, or a folder with data files in it,
-/// in its folder `data`, or in a folder of a split. Returns `None` if their extension is that of no format.
+/// in its folder `data`, or in a folder of a split; or the files that the header of its README.md names. Returns
+/// `None` if their extension is that of no format.
 ///
 /// # Errors
 /// Returns an error if a folder has files of several kinds or splits.
@@ -33,6 +35,20 @@ pub(crate) fn of_target(target: &Path) -> Result<Option<RecordConfig>, Stop> {
         }
         return Ok(config);
     }
+    match CardData::read(target) {
+        Ok(Some(CardData::Files(config))) => Ok(Some(*config)),
+        Ok(Some(CardData::Folder(folder))) => of_names(&folder),
+        Ok(None) => of_names(target),
+        Err(error) if matches!(error.problem, DataProblem::InvalidOption { .. }) => {
+            let message = format!("{error} (an option of the section [dataset] of a config, a .toml file)");
+            Err(Stop::InvalidArguments(message))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Returns settings for the data files of the folder `target`, whose names tell their format and splits.
+fn of_names(target: &Path) -> Result<Option<RecordConfig>, Stop> {
     let mut found = of_folder(target)?.map(|config| (target.to_owned(), config));
     if found.is_some() {
         return Ok(found.map(|(_, config)| config));

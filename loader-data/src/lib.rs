@@ -49,6 +49,8 @@ mod cached;
 mod config;
 #[cfg(feature = "csv")]
 mod csv_files;
+#[cfg(feature = "dataset-card")]
+mod dataset_card;
 #[cfg(feature = "image-folder")]
 mod dataset_config;
 #[cfg(all(feature = "records", any(feature = "audio", feature = "image-folder")))]
@@ -149,6 +151,9 @@ pub use config::{
 };
 #[cfg(feature = "csv")]
 pub use csv_files::{ColumnType, Csv, CsvOptions, CsvStream};
+#[cfg(feature = "formats")]
+#[doc(hidden)]
+pub use dataset_card::CardData;
 #[cfg(feature = "image-folder")]
 pub use dataset_config::{DatasetConfig, DatasetError, KindName, KindOnly, OpenDataset};
 #[cfg(all(feature = "records", any(feature = "audio", feature = "image-folder")))]

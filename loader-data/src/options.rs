@@ -1,6 +1,7 @@
 //! Options of formats.
 
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
     path::{Path, PathBuf},
 };
@@ -22,6 +23,12 @@ pub(crate) struct SourceOptions {
     #[serde(default, deserialize_with = "one_or_many")]
     #[cfg_attr(feature = "schema", schemars(with = "crate::source::OneOrMany"))]
     pub(crate) path: Vec<PathBuf>,
+    /// A configuration in the header of the folder's README.md.
+    #[serde(default)]
+    pub(crate) config: Option<String>,
+    /// A split in the header of the folder's README.md.
+    #[serde(default)]
+    pub(crate) split: Option<String>,
     /// `None` for the options of the scope, see [`StoreOptions::scope`].
     #[serde(default)]
     pub(crate) store: Option<StoreOptions>,
@@ -43,6 +50,8 @@ impl SourceOptions {
     /// Names of the keys.
     pub(crate) const KEYS: &[&str] = &[
         "path",
+        "config",
+        "split",
         "store",
         #[cfg(feature = "image-folder")]
         "images",
@@ -60,9 +69,34 @@ impl SourceOptions {
     }
 
     /// Returns the options for the files that `paths` name.
-    #[cfg(feature = "tokens")]
-    pub(crate) fn renamed(&self, paths: impl Iterator<Item = PathBuf>) -> Self {
-        Self { path: paths.collect(), ..self.clone() }
+    pub(crate) fn renamed(&self, paths: impl IntoIterator<Item = PathBuf>) -> Self {
+        Self { path: paths.into_iter().collect(), config: None, split: None, ..self.clone() }
+    }
+
+    /// Returns the options with the files of the configuration and the split in place of the folders that have them.
+    ///
+    /// # Errors
+    /// Returns an error if a path is no folder with a README.md whose header names these files.
+    pub(crate) fn resolved(&self) -> Result<Cow<'_, Self>> {
+        if self.config.is_none() && self.split.is_none() {
+            return Ok(Cow::Borrowed(self));
+        }
+        #[cfg(feature = "dataset-card")]
+        {
+            let store = self.store.clone().unwrap_or_else(StoreOptions::current);
+            let wanted =
+                crate::dataset_card::Wanted { config: self.config.as_deref(), split: self.split.as_deref() };
+            let mut path = Vec::new();
+            for folder in &self.path {
+                path.extend(wanted.files(&Location::new(folder), &store)?);
+            }
+            Ok(Cow::Owned(self.renamed(path)))
+        }
+        #[cfg(not(feature = "dataset-card"))]
+        {
+            let reason = "the options `config` and `split` need the feature `dataset-card` of loader-data";
+            Err(self.error(DataProblem::Unsupported(reason.to_owned())))
+        }
     }
 
     /// Lists the files. A folder stands for the files in it whose names end with one of `extensions`.
@@ -79,9 +113,10 @@ impl SourceOptions {
                 "only a `RecordConfig` decodes fields; in a program, use `DecodedRecords`".to_owned();
             return Err(self.error(DataProblem::InvalidOption { option, reason }));
         }
+        let path = &self.resolved()?.path;
         match &self.store {
-            Some(store) => Files::list_with(&self.path, extensions, store),
-            None => Files::list(&self.path, extensions),
+            Some(store) => Files::list_with(path, extensions, store),
+            None => Files::list(path, extensions),
         }
     }
 
@@ -131,7 +166,13 @@ impl SourceOptions {
     /// Empties the options `images`, `audio` and `tokenizers`. Returns the options as they were.
     #[cfg(feature = "formats")]
     pub(crate) fn take_decoded(&mut self) -> Self {
-        let others = Self { path: self.path.clone(), store: self.store.clone(), ..Self::default() };
+        let others = Self {
+            path: self.path.clone(),
+            config: self.config.clone(),
+            split: self.split.clone(),
+            store: self.store.clone(),
+            ..Self::default()
+        };
         std::mem::replace(self, others)
     }
 
@@ -255,6 +296,21 @@ macro_rules! format_options {
                 self
             }
 
+            /// Sets the configuration that is read, of those in the header of the folder's README.md. The default is
+            /// the one that the header has as the default.
+            #[must_use]
+            pub fn config(mut self, name: impl Into<String>) -> Self {
+                self.source.config = Some(name.into());
+                self
+            }
+
+            /// Sets the split that is read, of those in the header of the folder's README.md.
+            #[must_use]
+            pub fn split(mut self, name: impl Into<String>) -> Self {
+                self.source.split = Some(name.into());
+                self
+            }
+
             #[cfg(feature = "formats")]
             pub(crate) fn paths_mut(&mut self) -> impl Iterator<Item = (String, &mut std::path::PathBuf)> {
                 self.source.paths_mut()
@@ -267,7 +323,7 @@ macro_rules! format_options {
 
             #[cfg(feature = "formats")]
             pub(crate) fn set_files(&mut self, files: Vec<std::path::PathBuf>) -> bool {
-                self.source.path = files;
+                self.source = self.source.renamed(files);
                 true
             }
 

@@ -59,6 +59,42 @@ fn a_folder_of_the_hub_has_its_files_in_data() {
 }
 
 #[test]
+fn the_header_of_a_readme_names_the_files() {
+    let part = |number: usize| format!("parquet/train-{number:05}-of-00002.parquet");
+    // By their names, the files would be those of two splits.
+    let hub = folder(&[(&part(0), "data/train-0.parquet"), (&part(1), "data/test-0.parquet")]);
+    let target = hub.path().to_str().unwrap();
+    let write = |data: &str| {
+        let readme = format!("---\nconfigs:\n- config_name: default\n  {data}\n---\n");
+        fs::write(hub.path().join("README.md"), readme).unwrap();
+    };
+    write("data_files: data/t*");
+    assert_eq!(inspected(target)["files"], 2);
+    write("data_files: [{split: train, path: data/test-*}]");
+    let train = inspected(target);
+    assert_eq!((&train["kind"], &train["files"]), (&json!("parquet-stream"), &json!(1)));
+
+    write("data_files: [{split: train, path: data/train-*}, {split: test, path: data/test-*}]");
+    let error = refused(target);
+    assert!(
+        error.contains("option `split`: set it to one of the splits of `default`: train, test"),
+        "{error}"
+    );
+    assert!(error.contains("of a config, a .toml file"), "{error}");
+    let config = tempfile::tempdir().unwrap();
+    let config = config.path().join("loader.toml");
+    let text = format!("[dataset]\nkind = \"parquet-stream\"\npath = \"{target}\"\nsplit = \"test\"\n");
+    fs::write(&config, text).unwrap();
+    assert_eq!(inspected(config.to_str().unwrap())["samples"], train["samples"]);
+
+    // The names in the folder that the header names tell the splits.
+    write("data_dir: data");
+    assert!(refused(target).contains("has files of the splits test, train"));
+    write("data_files: data/missing-*");
+    assert!(refused(target).contains("data/missing-*`: no such file"));
+}
+
+#[test]
 fn each_split_may_have_a_folder() {
     let hub = folder(&[("parquet/train-00000-of-00002.parquet", "train/0.parquet")]);
     let target = hub.path().to_str().unwrap();

@@ -128,6 +128,21 @@ impl ArraysOptions {
         self.max_unpacked_bytes.unwrap_or(MAX_UNPACKED_BYTES)
     }
 
+    /// Sets the configuration that is read, of those in the header of the folder's README.md. The default is the one
+    /// that the header has as the default.
+    #[must_use]
+    pub fn config(mut self, name: impl Into<String>) -> Self {
+        self.source.config = Some(name.into());
+        self
+    }
+
+    /// Sets the split that is read, of those in the header of the folder's README.md.
+    #[must_use]
+    pub fn split(mut self, name: impl Into<String>) -> Self {
+        self.source.split = Some(name.into());
+        self
+    }
+
     /// Sets how files on servers are read.
     #[must_use]
     pub fn store(mut self, store: StoreOptions) -> Self {
@@ -138,12 +153,13 @@ impl ArraysOptions {
     /// Lists the files: first those with all fields, then those of single fields with the name of the field.
     pub(crate) fn sources(&self) -> Result<Vec<Source<'_>>, DataError> {
         let mut sources = Vec::new();
-        if !self.source.path.is_empty() || self.files.is_empty() {
+        let has_folder = self.source.config.is_some() || self.source.split.is_some();
+        if !self.source.path.is_empty() || self.files.is_empty() || has_folder {
             let files = self.source.files(&EXTENSIONS)?;
             sources.push(Source { files, format: self.format, field: None });
         }
         for (name, Patterns(path)) in &self.files {
-            let source = SourceOptions { path: path.clone(), ..self.source.clone() };
+            let source = self.source.renamed(path.iter().cloned());
             sources.push(Source { files: source.files(&EXTENSIONS)?, format: None, field: Some(name) });
         }
         Ok(sources)
@@ -154,7 +170,7 @@ impl ArraysOptions {
     pub(crate) fn set_files(&mut self, files: Vec<PathBuf>) -> bool {
         let replaces = self.files.is_empty();
         if replaces {
-            self.source.path = files;
+            self.source = self.source.renamed(files);
         }
         replaces
     }

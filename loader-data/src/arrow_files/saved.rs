@@ -43,6 +43,7 @@ struct Splits {
 /// cannot be parsed, or name files outside of the folder.
 pub(super) fn data_files(source: &SourceOptions) -> Result<SourceOptions> {
     let store = source.store.clone().unwrap_or_else(StoreOptions::current);
+    let source = &source.resolved()?;
     let mut path = Vec::new();
     for pattern in &source.path {
         let folder = Location::new(pattern);
@@ -68,7 +69,7 @@ pub(super) fn data_files(source: &SourceOptions) -> Result<SourceOptions> {
             path.push(pattern.clone());
         }
     }
-    Ok(SourceOptions { path, ..source.clone() })
+    Ok(source.renamed(path))
 }
 
 /// Reads the JSON file `name` in `folder`, if there is one.

@@ -27,6 +27,7 @@ pub(crate) use blob::{Blob, BlobReader};
 pub(crate) use compression::{Compression, Decompressor, problem};
 pub(crate) use files::{DataFile, Files};
 pub use options::{CacheOptions, StoreOptions};
+pub(crate) use patterns::is_glob;
 
 use crate::error::{DataError, DataProblem};
 
@@ -72,7 +73,7 @@ impl Location {
     pub(crate) fn is_folder(&self) -> bool {
         match self {
             Self::Path(path) => Path::new(path).is_dir(),
-            Self::Url(url) => url.ends_with('/') && !url.contains('{') && !patterns::is_glob(url),
+            Self::Url(url) => url.ends_with('/') && !url.contains('{') && !is_glob(url),
         }
     }
 
@@ -153,7 +154,7 @@ pub(crate) fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
     })
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged, expecting = "expected a path, or a list of paths")]
 pub(crate) enum OneOrMany {

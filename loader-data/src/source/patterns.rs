@@ -54,7 +54,7 @@ pub(super) fn is_hidden(pattern: &str, path: &str) -> bool {
 }
 
 /// True if `name` has a character that a glob gives a meaning to.
-pub(super) fn is_glob(name: &str) -> bool {
+pub(crate) fn is_glob(name: &str) -> bool {
     name.contains(['*', '?', '['])
 }
 

@@ -71,6 +71,7 @@ pub(super) fn open(source: &SourceOptions) -> Result<Indexed> {
 
 /// Lists the indexes in `source`.
 pub(super) fn list(source: &SourceOptions) -> Result<Files> {
+    let source = source.resolved()?;
     source.renamed(source.path.iter().map(|path| index_path(path))).files(&[EXTENSION])
 }
 

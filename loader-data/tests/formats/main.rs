@@ -9,6 +9,7 @@ mod cached;
 mod changed;
 mod csv;
 mod damaged;
+mod dataset_card;
 mod everywhere;
 #[cfg(feature = "cloud")]
 mod image_folder;

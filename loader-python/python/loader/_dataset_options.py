@@ -13,6 +13,10 @@ IndexPlace = Literal["cache", "beside", "none"] | Mapping[Literal["folder"], Pat
 class SourceOptions(TypedDict, total=False):
     """Options of all formats of records."""
 
+    #: The configuration, of those in the header of the folder's README.md. Its default configuration by default.
+    config: str
+    #: The split, of those in the header of the folder's README.md.
+    split: str
     #: How columns of encoded images are decoded, by name: ``{"image": {"transform": "train", "size": 224}}``.
     images: Mapping[str, Mapping[str, Any]]
     #: How columns of encoded audio are decoded, by name: ``{"audio": {"sample_rate": 16000}}``.

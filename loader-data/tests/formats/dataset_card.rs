@@ -1,0 +1,154 @@
+//! Folders of the Hugging Face Hub whose README.md names the files in its header.
+
+use std::{fs, path::Path};
+
+use loader_core::{Dataset, IterableDataset, SampleContext};
+use loader_data::{CsvOptions, DataError, DataProblem, ParquetOptions, RecordConfig, Records, Value};
+
+const PARQUET: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtures/parquet");
+
+/// Three configurations. The names of the files tell nothing about their splits, except one that is wrong.
+const README: &str = "---
+license: mit
+configs:
+  - config_name: en
+    default: true
+    data_files:
+      - split: train
+        path: [en/one.csv, \"./en/two*\"]
+      - split: test
+        path: en/train.csv
+    sep: \",\"
+  - config_name: de
+    data_dir: de
+    data_files: \"*.csv\"
+  - config_name: all
+    data_files: [en/one.csv, de/**]
+  - config_name: outside
+    data_files:
+      - {split: train, path: ../secret.csv}
+---
+# A dataset
+";
+
+/// Makes a folder with this README.md and with files of one column, each with its own name as the only value.
+fn hub(readme: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("README.md"), readme).unwrap();
+    for name in ["en/one.csv", "en/two-b.csv", "en/two-a.csv", "en/train.csv", "de/1.csv", "de/sub/2.csv"] {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, format!("name\n{name}\n")).unwrap();
+    }
+    folder
+}
+
+fn names(options: &CsvOptions) -> Result<Vec<String>, DataError> {
+    let rows = options.open()?;
+    let name = |index| match rows.get(index, &mut SampleContext::new(0)).unwrap().get("name") {
+        Some(Value::Text(name)) => name.clone(),
+        other => panic!("{other:?}"),
+    };
+    Ok((0..rows.len()).map(name).collect())
+}
+
+#[test]
+fn a_configuration_and_a_split_are_the_files_of_the_header() {
+    let hub = hub(README);
+    let options = || CsvOptions::new(hub.path());
+    for (options, expected) in [
+        (options().split("train"), &["en/one.csv", "en/two-a.csv", "en/two-b.csv"][..]),
+        (options().split("test"), &["en/train.csv"]),
+        (options().config("en").split("test"), &["en/train.csv"]),
+        (options().config("de"), &["de/1.csv"]),
+        (options().config("de").split("train"), &["de/1.csv"]),
+        (options().config("all"), &["en/one.csv", "de/1.csv", "de/sub/2.csv"]),
+    ] {
+        assert_eq!(names(&options).unwrap(), expected, "{options:?}");
+    }
+    // Without the options, a folder stands for its files.
+    assert_eq!(names(&options()).unwrap().len(), 6);
+}
+
+#[test]
+fn every_kind_of_a_config_file_has_the_options() {
+    let hub = tempfile::tempdir().unwrap();
+    let readme = "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: data/train-*\n  \
+                  - split: test\n    path: data/test-*\n---\n";
+    fs::write(hub.path().join("README.md"), readme).unwrap();
+    fs::create_dir(hub.path().join("data")).unwrap();
+    let part = |number: usize| format!("train-{number:05}-of-00002.parquet");
+    for (from, to) in [(part(0), part(0)), (part(1), part(1)), (part(0), "test-0.parquet".to_owned())] {
+        fs::copy(Path::new(PARQUET).join(from), hub.path().join("data").join(to)).unwrap();
+    }
+    let len = |split: &str| {
+        let config = serde_json::json!({"kind": "parquet", "path": hub.path(), "split": split});
+        let config: RecordConfig = serde_json::from_value(config).unwrap();
+        let stored = serde_json::to_value(&config).unwrap();
+        assert_eq!(stored["split"], split, "a config that is printed can be read again");
+        let Records::Map(rows) = config.open().unwrap() else { panic!("`parquet` has random access") };
+        (config.files().unwrap().len(), rows.len())
+    };
+    let (train, test) = (len("train"), len("test"));
+    assert_eq!((train.0, test.0), (2, 1));
+    assert!(test.1 > 0 && train.1 > test.1, "{train:?} {test:?}");
+    assert_eq!(ParquetOptions::new(hub.path()).split("train").open_stream().unwrap().len(), Some(train.1));
+}
+
+#[test]
+fn an_error_lists_what_the_header_has() {
+    let hub = hub(README);
+    let options = || CsvOptions::new(hub.path());
+    for (options, option, expected) in [
+        (options().config("fr"), "config", "there is no configuration `fr`; there are: en, de, all, outside"),
+        (options().split("dev"), "split", "there is no split `dev` of `en`; there are: train, test"),
+        (options().config("en"), "split", "set it to one of the splits of `en`: train, test"),
+        (
+            options().config("all").split("test"),
+            "split",
+            "there is no split `test` of `all`; there are: train",
+        ),
+    ] {
+        let error = names(&options).unwrap_err();
+        assert_eq!(error.file, format!("`{}`", hub.path().join("README.md").display()));
+        let DataProblem::InvalidOption { option: found, reason } = &error.problem else { panic!("{error}") };
+        assert_eq!((*found, &reason[..]), (option, expected));
+    }
+    let outside = names(&options().config("outside")).unwrap_err();
+    assert!(
+        matches!(&outside.problem, DataProblem::Pattern(text) if text.contains("`../secret.csv`")),
+        "{outside}"
+    );
+    let missing = names(&CsvOptions::new(hub.path().join("en")).split("train")).unwrap_err();
+    assert!(missing.to_string().contains("the folder has no README.md with `configs`"), "{missing}");
+    let file = names(&CsvOptions::new(hub.path().join("en/one.csv")).split("train")).unwrap_err();
+    assert!(file.to_string().contains("needs a folder with a README.md"), "{file}");
+}
+
+#[test]
+fn a_header_without_a_default_or_with_damage_is_refused() {
+    let one = "- config_name: a\n  data_files: en/one.csv\n";
+    let other = "- config_name: b\n  data_files: de/1.csv\n";
+    for (configs, expected) in [
+        (format!("{one}{other}"), "set it to one of the configurations: a, b"),
+        (
+            format!("{one}  default: true\n{other}  default: true\n"),
+            "set it to one of the configurations: a, b",
+        ),
+        (
+            "- config_name: a\n  data_files: {train: en/one.csv}\n".to_owned(),
+            "`data_files` is neither a pattern",
+        ),
+        ("- data_files: en/one.csv\n".to_owned(), "missing field `config_name`"),
+        ("- config_name: a\n  data_dir: en\n".to_owned(), "the header names no files of `a`"),
+        (format!("{one}  : : [\n"), "is not valid YAML in its header"),
+    ] {
+        let hub = hub(&format!("---\nconfigs:\n{configs}---\n"));
+        let error = names(&CsvOptions::new(hub.path()).split("train")).unwrap_err().to_string();
+        assert!(error.contains(expected), "{configs} {error}");
+    }
+    // A header of something else has no configurations, and is not parsed.
+    let hub = hub("---\ntitle: : [\n---\n");
+    let error = names(&CsvOptions::new(hub.path()).split("train")).unwrap_err().to_string();
+    assert!(error.contains("no README.md with `configs`"), "{error}");
+}
