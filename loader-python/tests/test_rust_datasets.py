@@ -1,5 +1,6 @@
 """Rust datasets: workers load them without Python code."""
 
+import copy
 import csv
 import gc
 import importlib.util
@@ -402,6 +403,101 @@ def test_mix_has_all_its_parts_and_cached_the_same_samples(tmp_path):
     cached = loader.Cached(parts[0], tmp_path / "cache")
     for num_workers in (1, 0):
         same(of_epoch(cached, num_workers), of_epoch(parts[0], num_workers))
+
+
+class Relabelled(loader.ImageFolder):
+    """Adds an attribute of its own to each label."""
+
+    def __init__(self, root, offset):
+        super().__init__(root, [transforms.CenterCrop(8)])
+        self.offset = offset
+
+    def __getitem__(self, index):
+        image, label = super().__getitem__(index)
+        return image, label + self.offset
+
+
+class Reversed(loader.JsonLinesStream):
+    """Gives the rows of its worker from the last to the first."""
+
+    def __iter__(self):
+        info = torch.utils.data.get_worker_info()
+        if info is None:
+            return iter([*super().__iter__()][::-1])
+        plain = loader.dataset(**self.config)
+        share = {"rank": info.id, "world_size": info.num_workers, "seed": info.seed - info.id}
+        return iter([*loader.RustLoader(plain, batch_size=None, **share)][::-1])
+
+
+@pytest.fixture
+def rows(tmp_path) -> Path:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f'{{"n": {n}}}\n' for n in range(6)))
+    return path
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_methods_that_a_subclass_overrides_load_the_samples(photos, rows, num_workers):
+    dataset = Relabelled(photos, 100)
+    expected = [label + 100 for label in loader.ImageFolder(photos).targets]
+    assert torch.cat([labels for _, labels in of_epoch(dataset, num_workers)]).tolist() == expected
+    subset = torch.utils.data.Subset(dataset, [12, 0])
+    assert [labels.tolist() for _, labels in of_epoch(subset, num_workers)] == [[expected[12], expected[0]]]
+    assert pickle.loads(pickle.dumps(dataset)).offset == 100
+
+    found = [batch["n"].tolist() for batch in of_epoch(Reversed(rows), num_workers, batch_size=6)]
+    assert found == ([[5, 4, 3, 2, 1, 0]] if num_workers == 0 else found)
+    assert sorted(sum(found, [])) == [0, 1, 2, 3, 4, 5]
+    assert all(batch == sorted(batch, reverse=True) for batch in found)
+
+
+def test_overrides_are_refused_where_no_python_code_loads(photos, rows, tmp_path):
+    images, stream = Relabelled(photos, 100), Reversed(rows)
+    for make in (
+        lambda: loader.Mix([(stream, 1.0)]),
+        lambda: loader.Cached(images, tmp_path / "cache"),
+        lambda: loader.Packed(stream, 4, field="n"),
+        lambda: loader.dataset("cached", dataset=images, folder=tmp_path / "cache"),
+        lambda: loader.RustLoader(images),
+    ):
+        with pytest.raises(TypeError, match="overrides __(getitem|iter)__, which is Python code"):
+            make()
+
+
+def test_attributes_that_would_have_no_effect_cannot_be_set(photos):
+    class Named(loader.ImageFolder):
+        pass
+
+    dataset, named = loader.ImageFolder(photos), Named(photos)
+    for name in ("transform", "samples", "targets", "output", "loader"):
+        with pytest.raises(AttributeError, match=f"'{name}' of ImageFolder cannot be set.*make another dataset"):
+            setattr(dataset, name, [])
+    for name in ("transform", "samples"):
+        with pytest.raises(AttributeError, match=f"'{name}' of Named cannot be set"):
+            setattr(named, name, [])
+    named.tokenizer = "own"
+    assert copy.copy(named).tokenizer == "own" and len(copy.copy(dataset).samples) == 13
+
+
+@pytest.mark.parametrize("of", [DataLoader, torch.utils.data.DataLoader])
+def test_a_stream_in_one_of_several_workers_says_how_to_share_it(rows, of):
+    class Inside(torch.utils.data.IterableDataset):
+        def __init__(self, is_shared):
+            self.stream, self.is_shared = loader.JsonLinesStream(rows), is_shared
+
+        def __iter__(self):
+            if not self.is_shared:
+                return iter(self.stream)
+            info = torch.utils.data.get_worker_info()
+            share = {"rank": info.id, "world_size": info.num_workers, "seed": info.seed - info.id}
+            return iter(loader.RustLoader(self.stream, batch_size=None, **share))
+
+    def numbers(dataset, num_workers):
+        return [row["n"] for row in of(dataset, batch_size=None, num_workers=num_workers)]
+
+    with pytest.raises(RuntimeError, match="each of the 2 workers would read all samples.*loader.RustLoader"):
+        numbers(Inside(False), 2)
+    assert sorted(numbers(Inside(True), 2)) == numbers(Inside(False), 1) == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_rust_loader_imports_no_pytorch(photos):

@@ -12,10 +12,10 @@ import operator
 import os
 import random
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from . import _native, transforms
+from . import _native, _worker_info, transforms
 from ._output import Output, converter
 
 
@@ -31,6 +31,8 @@ class Padded(NamedTuple):
 class _DescribedDataset:
     """A dataset that ``loader-data`` opens from its description.
 
+    A subclass that overrides how samples are loaded is a dataset of Python objects: workers call its methods.
+
     Args:
         keys: The keys of the section ``[dataset]`` of a config file, with ``kind``.
         output: What tensors are: ``"torch"``, the default if PyTorch is installed, ``"numpy"``, or ``"dlpack"`` for
@@ -40,11 +42,25 @@ class _DescribedDataset:
     def __init__(self, keys: Mapping[str, Any], output: Output | None = None) -> None:
         self._open(_native.RustDataset(json.dumps(dict(keys), default=json_value)), output)
 
+    #: Converts a tensor to the output.
+    convert: Callable[[_native.Array], Any]
+
     def _open(self, native: _native.RustDataset, output: Output | None) -> None:
         self._native_dataset = native
         self._output = output
-        #: Converts a tensor to the output.
-        self.convert = converter(output)
+        self.__dict__["convert"] = converter(output)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuses the attributes by which programs change datasets of torchvision: workers would not know of them."""
+        if not name.startswith("_") and not overridden(self):
+            own = next(filter(_is_own, type(self).__mro__))
+            if own is type(self) or hasattr(own, name) or name in ("transform", "target_transform"):
+                raise AttributeError(
+                    f"{name!r} of {type(self).__name__} cannot be set, because workers load the samples from the"
+                    " description of the dataset: make another dataset with the options that you want; to choose"
+                    " samples, use torch.utils.data.Subset or a sampler"
+                )
+        super().__setattr__(name, value)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -52,7 +68,11 @@ class _DescribedDataset:
         return json.loads(self._native_dataset.keys())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (type(self), self._native_dataset.keys(), self._output)
+        made_by_open = ("_native_dataset", "_output", "convert")
+        attributes = {name: value for name, value in self.__dict__.items() if name not in made_by_open}
+        # The attributes of the package's own classes are only computed from the description.
+        state = None if _is_own(type(self)) else attributes
+        return _unpickled, (type(self), self._native_dataset.keys(), self._output), state
 
     def __repr__(self) -> str:
         shown = json.loads(self._native_dataset.shown_keys())
@@ -91,10 +111,24 @@ class RustStream(_DescribedDataset):
         return samples
 
     def __iter__(self) -> Iterator[Any]:
-        """Reads the samples in this process."""
+        """Reads the samples in this process. A subclass may call it in a method that it overrides.
+
+        Raises:
+            RuntimeError: In one of several workers, each of which would read all samples.
+        """
         from ._rust_loader import RustLoader
 
-        return iter(RustLoader(self, batch_size=None, seed=_seed()))
+        info = _worker_info.any_worker_info()
+        if info is not None and info.num_workers > 1:
+            raise RuntimeError(
+                f"each of the {info.num_workers} workers would read all samples of {self!r}: give a stream of the"
+                " package's own class to `loader.DataLoader`, which shares its samples among the workers; or iterate"
+                " over `loader.RustLoader(stream, batch_size=None, rank=info.id, world_size=info.num_workers,"
+                " seed=info.seed - info.id)`, where `info` is `get_worker_info()`; or, if the stream of each worker has"
+                " other files, over `loader.RustLoader(stream, batch_size=None)`"
+            )
+        stream = of_native(self._native_dataset, self._output)
+        return iter(RustLoader(stream, batch_size=None, seed=_seed()))
 
 
 def register_stream() -> None:
@@ -117,12 +151,37 @@ def dataset(kind: str, *, output: Output | None = None, **keys: Any) -> RustData
 
 def base_of(dataset: Any) -> tuple[RustDataset | RustStream, list[Any]] | None:
     """Returns the Rust dataset that workers load ``dataset`` from, and the lists of indices of the subsets around it,
-    innermost first. Returns ``None`` if it is a dataset of Python objects."""
+    innermost first. Returns ``None`` if it is a dataset of Python objects, or if its class overrides how samples are
+    loaded."""
     subsets = []
     while sys.modules.get("torch") is not None and type(dataset) is sys.modules["torch"].utils.data.Subset:
         subsets.append(dataset.indices)
         dataset = dataset.dataset
-    return (dataset, subsets[::-1]) if isinstance(dataset, _DescribedDataset) else None
+    is_rust = isinstance(dataset, _DescribedDataset) and not overridden(dataset)
+    return (dataset, subsets[::-1]) if is_rust else None
+
+
+def overridden(dataset: _DescribedDataset) -> list[str]:
+    """Returns the names of the methods that load samples and that the class of the dataset overrides."""
+    base = RustStream if isinstance(dataset, RustStream) else RustDataset
+    methods = ("__getitem__", "__getitems__", "__iter__", "__len__")
+    return [name for name in methods if getattr(type(dataset), name, None) is not getattr(base, name, None)]
+
+
+def config_of(dataset: RustDataset | RustStream) -> dict[str, Any]:
+    """Returns the description of a dataset, for another dataset. Raises as :func:`refuse_overrides`."""
+    refuse_overrides(dataset)
+    return dataset.config
+
+
+def refuse_overrides(dataset: RustDataset | RustStream) -> None:
+    """Raises ``TypeError`` if the class of the dataset overrides how samples are loaded."""
+    if names := overridden(dataset):
+        raise TypeError(
+            f"{type(dataset).__name__} overrides {' and '.join(names)}, which is Python code, and here samples are"
+            " loaded without Python code: give the dataset to `loader.DataLoader`, or leave the override out with"
+            " `loader.dataset(**dataset.config)`"
+        )
 
 
 def of_native(native: _native.RustDataset, output: Output | None) -> RustDataset | RustStream:
@@ -142,7 +201,7 @@ def json_value(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, _DescribedDataset):
-        return value.config
+        return config_of(value)
     step = transforms.steps_of(value)[0] if isinstance(value, transforms.Transform) else None
     if step is not None and len(step) == 1:
         return step[0]
@@ -150,6 +209,11 @@ def json_value(value: Any) -> Any:
         f"{value!r} cannot be a value of a dataset's option: give a number, text, path, list, dict, dataset or"
         " transform"
     )
+
+
+def _is_own(kind: type) -> bool:
+    """Returns whether the class is the package's own."""
+    return kind.__module__.partition(".")[0] == __package__
 
 
 def position(key: Any, samples: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from . import _exit, _native
 from ._output import Output
-from ._rust import RustDataset, RustStream, json_value, of_native
+from ._rust import RustDataset, RustStream, json_value, of_native, refuse_overrides
 from ._worker_program import rust_worker_arguments
 
 
@@ -33,6 +33,7 @@ class RustLoader:
     """
 
     def __init__(self, dataset: RustDataset | RustStream, batch_size: int | None = 1, **options: Any) -> None:
+        refuse_overrides(dataset)
         self.dataset = dataset
         self._epoch = 0
         self._state: str | None = None

@@ -36,6 +36,12 @@ def get_worker_info() -> Any:
     return _info
 
 
+def any_worker_info() -> Any:
+    """Returns the information of this worker process, also of a worker of PyTorch's loader; otherwise ``None``."""
+    worker = sys.modules.get("torch.utils.data._utils.worker")
+    return _info if worker is None else worker.get_worker_info()
+
+
 def set_worker_info(info: WorkerInfo) -> None:
     """Sets the information of this process, for PyTorch too: at once if PyTorch is imported, otherwise when it is
     imported."""

@@ -29,7 +29,7 @@ from ._dataset_options import (
     TokensOptions,
 )
 from ._output import Output
-from ._rust import RustDataset, RustStream
+from ._rust import RustDataset, RustStream, config_of
 from .transforms import Transform, steps_of
 
 
@@ -259,7 +259,7 @@ class Mix(RustStream):
         output: Output | None = None,
     ) -> None:
         described = [
-            {**part.config, "weight": weight, "shuffle": shuffle and isinstance(part, RustDataset)}
+            {**config_of(part), "weight": weight, "shuffle": shuffle and isinstance(part, RustDataset)}
             for part, weight in parts
         ]
         options = {"rule": rule, "exhausted": exhausted, "num_samples": num_samples}
@@ -279,7 +279,7 @@ class Cached(RustDataset):
         max_bytes: Size | None = None,
         output: Output | None = None,
     ) -> None:
-        keys: dict[str, Any] = {"kind": "cached", "dataset": dataset.config, "folder": folder, "version": version}
+        keys: dict[str, Any] = {"kind": "cached", "dataset": config_of(dataset), "folder": folder, "version": version}
         if max_bytes is not None:
             keys["max_bytes"] = max_bytes
         super().__init__(keys, output)
@@ -297,7 +297,7 @@ class Packed(RustStream):
         output: Output | None = None,
         **options: Unpack[PackedOptions],
     ) -> None:
-        super().__init__({"kind": "packed", "dataset": dataset.config, "window": window, **options}, output)
+        super().__init__({"kind": "packed", "dataset": config_of(dataset), "window": window, **options}, output)
 
 
 #: The classes by the names of their kinds.
