@@ -3,7 +3,7 @@
 use anyhow::anyhow;
 use loader_core::{Error, ExitStatus, UserFailure, WorkerExit, internal::ForeignError};
 use pyo3::{
-    exceptions::{PyException, PyRuntimeError, PyValueError},
+    exceptions::{PyException, PyRuntimeError, PyStopIteration, PyValueError},
     prelude::*,
 };
 
@@ -57,6 +57,20 @@ pub(crate) fn is_of_signal_handler(py: Python<'_>, error: &PyErr) -> bool {
     };
     // An error here is the exception of one more signal: the batch is kept for it too.
     is_of_handler().unwrap_or(true)
+}
+
+/// Turns a `StopIteration` of user code into a `RuntimeError` whose cause it is: it would end the loop of the
+/// program as if the epoch were over. Returns any other exception as it is.
+pub(crate) fn of_no_end(py: Python<'_>, error: PyErr) -> PyErr {
+    if !error.is_instance_of::<PyStopIteration>(py) {
+        return error;
+    }
+    let raised = PyRuntimeError::new_err(
+        "the dataset or `collate_fn` has raised StopIteration in place of a batch, and the epoch is not over: \
+         raise another exception",
+    );
+    raised.set_cause(py, Some(error));
+    raised
 }
 
 /// Turns an error of the engine into a Python exception. An exception of user code becomes one of its own class.

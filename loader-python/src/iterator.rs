@@ -10,7 +10,7 @@ use std::{
 use loader_core::{BatchInfo, Error, Iter, SampleDigest, State, collate::Batch};
 use pyo3::{
     PyTraverseError, PyVisit,
-    exceptions::{PyStopIteration, PyValueError},
+    exceptions::{PyRuntimeError, PyStopIteration, PyValueError},
     prelude::*,
     types::PyDict,
 };
@@ -25,6 +25,10 @@ const EXIT_DEADLINE: Duration = Duration::from_secs(1);
 
 /// How often it looks meanwhile.
 const EXIT_INTERVAL: Duration = Duration::from_millis(5);
+
+/// The exception after the last batch that an interrupted sampler has given.
+const SAMPLER_INTERRUPTED: &str = "the rest of the epoch is not known, because the sampler was interrupted, for \
+                                   example by Ctrl-C: resume from state_dict(), or begin a new epoch";
 
 /// The batches of an epoch. Waiting for one releases the interpreter's lock and notices Ctrl-C.
 #[pyclass(frozen, weakref, module = "loader._native")]
@@ -154,12 +158,12 @@ impl BatchIterator {
             self.undo(Some(next));
             return Err(interrupt);
         }
-        let (mut kept, is_batch) = (None, matches!(next, Some(Ok(_))));
+        let (mut kept, is_batch, is_end) = (None, matches!(next, Some(Ok(_))), next.is_none());
         let object = match next {
             Some(Ok(batch)) => batch.into_object(self.convert.bind(py), &mut kept),
-            // After an interrupt, the exception is gone.
             Some(Err(Error::SamplerPanicked { message, .. })) if message == HAS_RAISED => {
-                Err(self.raised.take(py).unwrap_or_else(|| PyStopIteration::new_err(())))
+                // The program has got the exception of an interrupt before.
+                Err(self.raised.take(py).unwrap_or_else(|| PyRuntimeError::new_err(SAMPLER_INTERRUPTED)))
             }
             Some(Err(error)) => Err(errors::to_python(py, &error, self.dataset_number.is_some(), noted)),
             None => {
@@ -167,10 +171,11 @@ impl BatchIterator {
                 Err(PyStopIteration::new_err(()))
             }
         };
-        object.inspect_err(|error| {
-            if errors::is_interrupt(py, error) || (is_batch && errors::is_of_signal_handler(py, error)) {
+        object.map_err(|error| {
+            if errors::is_interrupt(py, &error) || (is_batch && errors::is_of_signal_handler(py, &error)) {
                 self.undo(kept.map(|batch| Some(Ok(batch))));
             }
+            if is_end { error } else { errors::of_no_end(py, error) }
         })
     }
 

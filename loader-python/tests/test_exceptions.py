@@ -233,6 +233,29 @@ def test_a_stop_iteration_of_a_dataset_is_no_silent_end():
     assert error.type is RuntimeError or "early" in str(error.value)
 
 
+class StopsStream(IterableDataset):
+    def __iter__(self):
+        yield 1
+
+
+def stop(samples):
+    raise StopIteration("of collate_fn")
+
+
+@WORKERS
+@pytest.mark.parametrize(
+    "dataset, collate_fn",
+    [(Failing(2, StopIteration("of the dataset")), None), (Rows(2), stop), (StopsStream(), stop)],
+    ids=["dataset", "collate_fn", "collate_fn of a stream"],
+)
+def test_a_stop_iteration_of_user_code_is_a_runtime_error(num_workers, dataset, collate_fn):
+    with pytest.raises(RuntimeError) as error:
+        list(DataLoader(dataset, collate_fn=collate_fn, num_workers=num_workers))
+    if num_workers == 0:
+        assert type(error.value.__cause__) is StopIteration
+        assert "raise another exception" in str(error.value)
+
+
 class Leaves(Rows):
     def __getitem__(self, index):
         raise SystemExit(3)

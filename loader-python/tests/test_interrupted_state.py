@@ -208,12 +208,18 @@ def test_a_batch_that_ctrl_c_has_kept_ends_with_its_iterator():
     assert numbers(loader) == list(range(6, 20))
 
 
-def test_a_batch_that_ctrl_c_has_kept_from_the_program_comes_next():
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_interrupted_sampler_is_no_end_of_the_epoch(num_workers):
     sampler = Sampler(KeyboardInterrupt)
-    batches = iter(DataLoader(Rows(20), batch_size=2, sampler=sampler, num_workers=2))
+    loader = DataLoader(Rows(20), batch_size=2, sampler=sampler, num_workers=num_workers)
+    batches = iter(loader)
     before = numbers_until_the_exception(batches, KeyboardInterrupt)
-    # The sampler has ended, so these are the batches before its exception.
-    assert before + numbers(batches) == list(range(12))
+    # The batches that the sampler has given before come next, also the one that Ctrl-C has kept from the program.
+    before += numbers_until_the_exception(batches, RuntimeError)
+    assert before == list(range(12))
+    sampler.raises = None
+    loader.load_state_dict(loader.state_dict())
+    assert numbers(loader) == list(range(12, 20))
 
 
 @pytest.mark.parametrize("exception", [KeyboardInterrupt, TimeoutError])
