@@ -156,6 +156,23 @@ impl<B: Batch> DataLoader<B> {
         State::start(&self.origin, epoch).with_resumed_from(resumed_from)
     }
 
+    /// Returns the state at the beginning of epoch `number`, from 0.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::prelude::*;
+    ///
+    /// let numbers = TensorDataset::new(Tensor::from_slice(&[10i64, 20, 30, 40], [4])?)?;
+    /// let loader = DataLoader::builder(numbers).shuffle(true).build()?;
+    /// let resumed: Vec<_> = loader.resume(&loader.state_at(3))?.collect::<Result<_, _>>()?;
+    /// let begun: Vec<_> = loader.epoch(3)?.collect::<Result<_, _>>()?;
+    /// assert_eq!(resumed, begun);
+    /// # anyhow::Ok(())
+    /// ```
+    pub fn state_at(&self, number: u64) -> State {
+        State::start(&self.origin, number).with_resumed_from(self.resumed_before(number))
+    }
+
     /// Starts the rest of the epoch from which `state` was taken. The next call of [`iter`](Self::iter)
     /// starts the epoch after it. The batches are those that the original loader would have returned, with
     /// any number of workers; for an iterable dataset, [`shards`](Builder::shards) must be set if the number
@@ -311,9 +328,14 @@ impl<B: Batch> DataLoader<B> {
         };
         let (warn, pinner) = (self.warn.clone(), self.pinner.clone());
         let iter = Iter::new(inner, number, started, self.origin.clone(), warn, pinner, self.iteration);
-        // An epoch that begins anew takes nothing from a merged state of it, or of a later one.
-        let resumed_from = self.next_epoch().resumed_from.filter(|from| from.epoch < number);
+        let resumed_from = self.resumed_before(number);
         Ok(iter.with_fill(self.fill).with_resumed_from(resumed_from).observed(&self.observers))
+    }
+
+    /// Returns the merged state from which the run was resumed before epoch `number`, if it was. An epoch that begins anew
+    /// takes nothing from a merged state of it, or of a later one.
+    fn resumed_before(&self, number: u64) -> Option<ResumedFrom> {
+        self.next_epoch().resumed_from.filter(|from| from.epoch < number)
     }
 
     /// Returns what epoch `number` loads from `position` on.

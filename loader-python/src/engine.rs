@@ -52,6 +52,8 @@ pub(crate) trait AnyLoader: fmt::Debug + Send + Sync {
     fn epoch(&self, number: u64) -> Result<Box<dyn AnyIter>, Error>;
     fn resume(&self, state: &State) -> Result<Box<dyn AnyIter>, Error>;
     fn resume_epoch(&self, state: &State) -> Result<Box<dyn AnyIter>, Error>;
+    /// The state at the beginning of an epoch.
+    fn state_at(&self, number: u64) -> State;
     /// Number of batches in an epoch, if it is known.
     fn len(&self) -> Option<usize>;
 }
@@ -67,6 +69,10 @@ impl<B: Batch + AnyBatch> AnyLoader for DataLoader<B> {
 
     fn resume_epoch(&self, state: &State) -> Result<Box<dyn AnyIter>, Error> {
         Ok(Box::new(self.resume_epoch(state)?))
+    }
+
+    fn state_at(&self, number: u64) -> State {
+        self.state_at(number)
     }
 
     fn len(&self) -> Option<usize> {
@@ -177,6 +183,11 @@ impl Engine {
     fn resume_epoch(&self, py: Python<'_>, state: &str, convert: Py<PyAny>) -> PyResult<BatchIterator> {
         let state = parsed(state)?;
         self.iterator(py, convert, |loader| loader.resume_epoch(&state))
+    }
+
+    /// Returns the state at the beginning of an epoch, as JSON.
+    fn state_at(&self, epoch: u64) -> Option<String> {
+        Some(iterator::as_json(&self.loader.as_ref()?.state_at(epoch)))
     }
 
     /// Returns the state of the iterator that was begun last, as JSON, if it was closed or dropped.

@@ -562,6 +562,42 @@ def test_unknown_options_kinds_and_files_are_refused(tmp_path):
         loader.Csv(tmp_path / "rows.csv")
 
 
+@pytest.mark.parametrize("of", [loader.JsonLines, loader.JsonLinesStream])
+def test_set_epoch_keeps_the_state_of_its_epoch(rows, of):
+    def make():
+        return loader.RustLoader(of(rows, output="numpy"), batch_size=2, shuffle=of is loader.JsonLines, seed=5)
+
+    def numbers(batches):
+        return [batch["n"].tolist() for batch in batches]
+
+    def epochs_from(number):
+        found = []
+        for epoch in range(number, 4):
+            resumed.set_epoch(epoch)
+            found.append(numbers(resumed))
+        return found
+
+    first, resumed = make(), make()
+    whole = [numbers(first) for _ in range(4)]
+    first.set_epoch(2)
+    batches = iter(first)
+    next(batches)
+    resumed.load_state_dict(first.state_dict())
+    assert epochs_from(2) == [whole[2][1:], whole[3]]
+    # After the last batch, nothing is left of the epoch.
+    next(batches), next(batches)
+    state = first.state_dict()
+    resumed.load_state_dict(state)
+    assert epochs_from(state["epoch"]) == ([[], whole[3]] if of is loader.JsonLinesStream else [whole[3]])
+    # A state of another epoch is dropped.
+    resumed.load_state_dict(state)
+    resumed.set_epoch(1)
+    again = make()
+    again.load_state_dict(resumed.state_dict())
+    assert numbers(again) == numbers(resumed) == whole[1]
+    assert again.state_dict()["epoch"] == 2
+
+
 def test_a_rust_loader_ends_the_workers_of_an_iterator_that_is_left(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("number\n" + "".join(f"{number}\n" for number in range(100)))

@@ -129,6 +129,9 @@ class Engine:
     def batches(self) -> int | None:
         """Returns the number of batches in an epoch, if it is known."""
 
+    def state_at(self, epoch: int) -> str | None:
+        """Returns the state at the beginning of an epoch, as JSON."""
+
     def last_state(self) -> str | None:
         """Returns the state of the last iterator, as JSON, if it was closed or dropped."""
 

@@ -44,11 +44,13 @@ class RustLoader:
         self._engine = engine(
             dataset, json.dumps(options, default=json_value), batch_size is not None, observers=self._observers
         )
+        # From the end of an epoch it goes on to the next one, unless the program has set the epoch.
+        self._resume = self._engine.resume
 
     def __iter__(self) -> _native.BatchIterator:
         convert = self.dataset.convert
         if self._state is not None:
-            batches = self._engine.resume(self._state, convert)
+            batches = self._resume(self._state, convert)
             self._state = None
         else:
             batches = self._engine.iterate(self._epoch, convert)
@@ -70,8 +72,11 @@ class RustLoader:
         return self._observers.metrics_address()
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the number of the epoch that the next iteration loads."""
-        self._epoch, self._state = epoch, None
+        """Sets the number of the epoch that the next iteration loads. If the loader has loaded a state of this epoch,
+        the next iteration loads the rest of the epoch. A state of another epoch is dropped."""
+        self._epoch, self._resume = epoch, self._engine.resume_epoch
+        if self._state is None or json.loads(self._state)["epoch"] != epoch:
+            self._state = self._engine.state_at(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state: the position after the last batch that the last iterator has returned."""
@@ -83,7 +88,7 @@ class RustLoader:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next iteration continues at the position that :meth:`state_dict` has returned."""
-        self._state = json.dumps(state)
+        self._state, self._resume = json.dumps(state), self._engine.resume
 
 
 def engine(
