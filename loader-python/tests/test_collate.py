@@ -284,3 +284,33 @@ def test_types_that_the_user_adds_to_pytorch_s_default_are_collated():
         assert list(DataLoader(Items([Record(torch.ones(1), "a")] * 2), batch_size=2)) == [["a", "a"]]
     finally:
         del map[Record]
+
+
+def padded(batch, *, collate_fn_map=None):
+    return torch.nn.utils.rnn.pad_sequence(batch, batch_first=True)
+
+
+def collates_padded(worker):
+    torch.utils.data._utils.collate.default_collate_fn_map[torch.Tensor] = padded
+
+
+def default_of_lists(samples):
+    return loader.default_collate([{"x": sample} for sample in samples])["x"]
+
+
+@pytest.mark.parametrize("collate_fn", [None, torch.utils.data.default_collate, default_of_lists])
+def test_a_function_that_the_user_puts_in_the_place_of_pytorch_s_is_called_in_workers(collate_fn):
+    items = [torch.ones(1), torch.ones(3)] * 2
+    loader = DataLoader(
+        Items(items), batch_size=2, num_workers=1, collate_fn=collate_fn, worker_init_fn=collates_padded
+    )
+    for batch in loader:
+        same(batch, torch.tensor([[1.0, 0, 0], [1, 1, 1]]))
+
+
+def test_tensors_of_different_dtypes_are_collated_to_a_common_one_in_workers():
+    items = [torch.tensor([1], dtype=torch.int32), torch.tensor([1 << 40]), torch.tensor([7]), torch.tensor([0.5])]
+    expected = list(DataLoader(Items(items), batch_size=2))
+    assert expected[0].tolist() == [[1], [1 << 40]] and expected[1].tolist() == [[7], [0.5]]
+    for mine, batch in zip(DataLoader(Items(items), batch_size=2, num_workers=1), expected, strict=True):
+        same(mine, batch)

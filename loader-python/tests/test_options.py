@@ -109,6 +109,24 @@ def test_one_bad_sample_more_than_max_bad_samples_ends_the_epoch(num_workers):
     assert torch.cat(list(DataLoader(Bad(8), max_bad_samples=4, **options)))[:, 0].tolist() == [0, 2, 4, 6]
 
 
+class Stacked(Bad):
+    """Gives the rows of a batch in one tensor."""
+
+    def __getitems__(self, indices):
+        return torch.stack([self[index] for index in indices])
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("option", ["skip", "replace"])
+@pytest.mark.filterwarnings("ignore:.*sample:RuntimeWarning")
+def test_with_on_bad_sample_samples_of_getitems_must_be_a_list(option, num_workers):
+    loader = DataLoader(
+        Stacked(8), batch_size=8, num_workers=num_workers, on_bad_sample=option, collate_fn=list, max_bad_samples=100
+    )
+    with pytest.raises(TypeError, match="with on_bad_sample, __getitems__ must return a list.*returned Tensor"):
+        list(loader)
+
+
 @pytest.mark.parametrize("state", [True, False])
 def test_the_warning_of_a_death_tells_of_a_state_that_begins_again(state, tmp_path):
     dataset = (Counts if state else Dies)(8, tmp_path / "died")

@@ -11,12 +11,6 @@ from torch.utils.data._utils import collate as _torch_collate
 
 from . import _collate, _native
 
-_collate_tensors = _torch_collate.default_collate_fn_map[torch.Tensor]
-
-#: The types that PyTorch itself can collate. User code may add others.
-_KNOWN_TYPES = frozenset(_torch_collate.default_collate_fn_map)
-
-
 def default_collate(batch: list[Any]) -> Any:
     """Collates as ``torch.utils.data.default_collate``."""
     return _torch_collate.default_collate(batch)
@@ -29,16 +23,27 @@ def in_worker(collate_fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def prepare_worker() -> None:
     """Changes ``torch.utils.data.default_collate`` for user code that calls it in a worker: PyTorch would allocate
-    shared memory of its own there. The worker copies such a batch into the slot."""
-    _torch_collate.default_collate_fn_map[torch.Tensor] = _stack
+    shared memory of its own there. The worker copies such a batch into the slot. A function that the user has put in
+    the place of PyTorch's stays."""
+    functions = _torch_collate.default_collate_fn_map
+    if functions.get(torch.Tensor) is _torch_collate.collate_tensor_fn:
+        functions[torch.Tensor] = _stack
 
 
 def _collate_into_slot(batch: list[Any]) -> Any:
     # If collation calls user code, that code may keep the stacked tensors after the slot has another batch.
-    if _torch_collate.default_collate_fn_map.keys() != _KNOWN_TYPES or not _is_built_in(batch[0]):
+    if not (_has_pytorchs_functions() and _is_built_in(batch[0])):
         return _torch_collate.default_collate(batch)
     functions = {**_torch_collate.default_collate_fn_map, torch.Tensor: _stack_into_slot}
     return _torch_collate.collate(batch, collate_fn_map=functions)
+
+
+def _has_pytorchs_functions() -> bool:
+    """Returns whether the user has neither added a function to PyTorch's collation nor replaced one."""
+    functions = _torch_collate.default_collate_fn_map.values()
+    return all(
+        function is _stack or getattr(function, "__module__", None) == _torch_collate.__name__ for function in functions
+    )
 
 
 def _is_built_in(sample: Any) -> bool:
@@ -63,14 +68,15 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 def _stack(batch: list[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
     if not is_plain(batch[0]):
-        return _collate_tensors(batch, collate_fn_map=collate_fn_map)
+        return _torch_collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
     return torch.stack(batch, 0)
 
 
 def _stack_into_slot(batch: list[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
     first = batch[0]
     size = len(batch) * first.numel() * first.element_size()
-    if size == 0 or not is_plain(first):
+    # `torch.stack` gives tensors of different dtypes a common dtype, but converts them to the dtype of `out`.
+    if size == 0 or not is_plain(first) or any(value.dtype != first.dtype for value in batch):
         return _stack(batch, collate_fn_map=collate_fn_map)
     memory = _native.allocate(size)
     # NumPy's array, unlike `torch.frombuffer`, keeps the buffer exported, so that `Memory` knows of the tensor.
