@@ -17,6 +17,7 @@ use crate::{
     coordinator::{Supply, WorkerOptions},
     dataset::{Dataset, IterableDataset},
     error::Error,
+    exit::WorkerExit,
     fetch::{Iterable, MapStyle, Plain, ShardLayout},
     iter::{
         BatchSource, FillOf, IdleTeam, Inner, Iter, IterOptions, LocalBatches, LocalShards, ShardSource,
@@ -123,6 +124,8 @@ impl<B: Batch> DataLoader<B> {
     /// - [`Error::WorkerNotStarted`]: a worker could not be started. No worker is left running.
     /// - [`Error::System`]: the operating system refused a resource.
     /// - [`Error::WorkerMisbehaved`]: a worker broke the protocol and may not be replaced.
+    /// - [`Error::WorkerExited`]: a persistent worker died between two epochs, and may not be replaced. The next call
+    ///   starts new workers.
     /// - [`Error::InvalidOption`]: the number of the epoch is so large that PyTorch's order would take hours
     ///   to compute.
     pub fn iter(&self) -> Result<Iter<B>, Error> {
@@ -300,6 +303,11 @@ impl<B: Batch> DataLoader<B> {
                 let take = |idle: &IdleTeam| idle.take(number, epochs, interrupt.as_ref());
                 let rested = match idle.as_ref().map_or(Ok(None), take) {
                     Err(Error::Interrupted) => return Err(Error::Interrupted),
+                    Err(error @ Error::WorkerExited { exit: WorkerExit { cause: None, .. }, .. })
+                        if epochs.max_worker_deaths == 0 =>
+                    {
+                        return Err(error);
+                    }
                     Err(error) => {
                         self.warn.warn(&Warning::WorkersReplaced { problem: error.to_string() });
                         None

@@ -161,8 +161,9 @@ pub enum Warning {
         /// The loader's `worker_memory_limit`, in bytes.
         limit: u64,
     },
-    /// `iter()`: persistent workers could not continue with another epoch, so the loader started new ones.
-    #[error("persistent workers could not continue, so new workers were started: {problem}")]
+    /// Persistent workers cannot continue, for example because one of them has died after its last batch of an epoch.
+    /// The loader ends them, and starts new ones for the next epoch.
+    #[error("persistent workers cannot continue, so new workers load the next epoch: {problem}")]
     WorkersReplaced {
         /// Why they could not continue.
         problem: String,

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use loader_core::Warning;
 
-/// What the warning of a worker's death adds if the dataset has a state.
-const STATE_BEGINS_AGAIN: &str = "; the new worker begins with the state that the dataset had when the loader started \
+/// What the warning of a worker's death adds if a map-style dataset has a state.
+const STATE_BEGINS_AGAIN: &str = "; each new worker begins with the state that the dataset had when the loader started \
                                   its workers; if the samples depend on this state, set on_worker_death=\"fail\" and \
                                   resume from state_dict()";
 
@@ -31,7 +31,8 @@ impl Warnings {
                     | Warning::RankIgnored { .. }
             );
             if !(is_pytorch && is_left_out) {
-                let is_death = matches!(warning, Warning::WorkerReplaced { .. });
+                let is_death =
+                    matches!(warning, Warning::WorkerReplaced { .. } | Warning::WorkersReplaced { .. });
                 let more = if is_death && loses_state { STATE_BEGINS_AGAIN } else { "" };
                 self.0.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{warning}{more}"));
             }

@@ -614,6 +614,67 @@ def test_a_dataset_with_a_state_goes_on_after_a_failure(is_persistent):
     assert torch.cat(found).tolist() == list(expected)
 
 
+def test_a_state_after_a_death_between_two_epochs_has_the_last_states_of_the_dataset():
+    def make():
+        return DataLoader(Counting(8), 4, num_workers=1, persistent_workers=True, on_worker_death="fail")
+
+    loader = make()
+    iterator = iter(loader)
+    found = [*iterator]
+    os.kill(iterator._workers[0].pid, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match="is killed by signal: Killed"):
+        iter(loader)
+    other = make()
+    other.load_state_dict(saved(loader.state_dict()))
+    assert torch.cat([*found, *other]).tolist() == list(range(1, 17))
+
+
+def test_a_warning_tells_of_states_that_begin_again_after_a_death_between_two_epochs():
+    loader = DataLoader(Counting(8), 4, num_workers=1, persistent_workers=True)
+    iterator = iter(loader)
+    list(iterator)
+    os.kill(iterator._workers[0].pid, signal.SIGKILL)
+    with pytest.warns(RuntimeWarning, match="new workers load the next epoch.*each new worker begins with the state"):
+        assert torch.cat([*loader]).tolist() == list(range(1, 9))
+
+
+class Epochs(IterableDataset):
+    """Gives the number of the epoch in the hundreds. Dies once in its first sample of epoch 2, if `file` is given."""
+
+    def __init__(self, file=None):
+        self.file, self.epoch, self.given = file, 0, 4
+
+    def __iter__(self):
+        if self.given == 4:
+            self.epoch, self.given = self.epoch + 1, 0
+        while self.given < 4:
+            if self.epoch == 2 and self.file is not None and not self.file.exists():
+                self.file.touch()
+                os._exit(1)
+            self.given += 1
+            yield 100 * self.epoch + self.given
+
+    def state_dict(self):
+        return {"epoch": self.epoch, "given": self.given}
+
+    def load_state_dict(self, state):
+        self.epoch, self.given = state["epoch"], state["given"]
+
+
+@pytest.mark.parametrize("is_between", [True, False])
+def test_a_persistent_worker_that_takes_the_place_of_another_has_the_state_of_the_last_epoch(is_between, tmp_path):
+    dataset = Epochs(None if is_between else tmp_path / "died")
+    loader = DataLoader(dataset, 2, num_workers=1, persistent_workers=True)
+    found = []
+    with pytest.warns(RuntimeWarning, match="worker"):
+        for epoch in range(4):
+            batches = iter(loader)
+            found += torch.cat([*batches]).tolist()
+            if is_between and epoch < 3:
+                os.kill(batches._workers[0].pid, signal.SIGKILL)
+    assert found == [100 * epoch + given for epoch in (1, 2, 3, 4) for given in (1, 2, 3, 4)]
+
+
 class Unavailable(IterableDataset):
     """Numbers that cannot be read as long as a file exists."""
 

@@ -105,6 +105,11 @@ impl Deaths {
         self.workers[worker] = Record::default();
     }
 
+    /// Returns why a worker is about to end, or has ended, if main knows.
+    pub(super) fn cause_of(&self, worker: usize) -> Option<ExitCause> {
+        self.workers[worker].cause.as_ref().map(Cause::public)
+    }
+
     /// True if main knows why a worker is about to end.
     pub(super) fn is_expected(&self, worker: usize) -> bool {
         self.workers[worker].cause.is_some()
@@ -155,17 +160,10 @@ impl Coordinator {
             return Ok(());
         }
         if self.phase != Phase::Loading {
-            return Err(self.ended_while_idle(worker, status, crew));
+            return Err(self.ended_while_idle(worker, pid, status, crew));
         }
         if self.schedule.is_over(worker) {
-            // The worker gets no more tasks in this epoch, so it is not replaced. The next epoch would need
-            // it.
-            self.persistent = false;
-            // It must not get the shards of workers that are parked later.
-            self.schedule.finish(worker);
-            // Another process may take its number later, and must not count as one that main has killed.
-            self.deaths.forget(worker);
-            return Ok(());
+            return self.ended_after_its_tasks(worker, pid, status, crew);
         }
         let doing = self.doing(worker, crew);
         let task = self.task_of_death(worker, crew);
@@ -213,6 +211,30 @@ impl Coordinator {
         self.deaths.replaced += 1;
         self.start_process(worker, Duration::ZERO, crew)?;
         self.send_again(worker, crew)
+    }
+
+    /// Handles the end of a worker that gets no more tasks in this epoch. It is not replaced. The next epoch would need
+    /// it, so all workers end after this epoch.
+    fn ended_after_its_tasks(
+        &mut self,
+        worker: usize,
+        pid: u32,
+        status: ExitStatus,
+        crew: &mut impl Crew,
+    ) -> Result<(), Error> {
+        if self.persistent {
+            let error = self.ended_while_idle(worker, pid, status, crew);
+            if !self.deaths.are_replaced() && !self.deaths.is_expected(worker) {
+                return Err(error);
+            }
+            crew.warn(&Warning::WorkersReplaced { problem: error.to_string() });
+            self.persistent = false;
+        }
+        // It must not get the shards of workers that are parked later.
+        self.schedule.finish(worker);
+        // Another process may take its number later, and must not count as one that main has killed.
+        self.deaths.forget(worker);
+        Ok(())
     }
 
     /// Forgets the commands sent to a worker's process, its requests and its offers, and releases the slots

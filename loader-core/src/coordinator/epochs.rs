@@ -9,8 +9,6 @@
 //! draw random numbers from generators of their worker, and the next epoch must find these in a state that does not
 //! depend on how fast the worker was.
 
-use std::io;
-
 use loader_ipc::{frame::ExitStatus, violation::ProtocolViolation};
 
 use super::{
@@ -21,7 +19,7 @@ use super::{
     leasing::{Request, Vacate},
     wait::Wait,
 };
-use crate::error::Error;
+use crate::{error::Error, exit::WorkerExit};
 
 impl Coordinator {
     /// Ends the epoch, and keeps the workers for another one. They are not busy with anything that is wanted.
@@ -118,9 +116,16 @@ impl Coordinator {
         Ok(())
     }
 
-    /// The error for a worker that has ended between two epochs.
-    pub(super) fn ended_while_idle(&self, worker: usize, status: ExitStatus, crew: &impl Crew) -> Error {
-        let source = io::Error::other(format!("{} {status}", self.doing(worker, crew)));
-        Error::System { what: "resuming", source }
+    /// The error for a worker that has ended after its last task of an epoch.
+    pub(super) fn ended_while_idle(
+        &self,
+        worker: usize,
+        pid: u32,
+        status: ExitStatus,
+        crew: &impl Crew,
+    ) -> Error {
+        let exit = WorkerExit { status, cause: self.deaths.cause_of(worker) };
+        let doing = Box::new(self.doing(worker, crew));
+        Error::WorkerExited { worker, pid, exit, batches: Vec::new(), doing, deaths: 1 }
     }
 }

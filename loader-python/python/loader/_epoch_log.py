@@ -7,7 +7,7 @@ Main makes the file, and workers append entries of two kinds:
   ``state_dict``. A worker that continues the shard, after a death or a resume, begins with the same states, so it reads
   the same samples again.
 - The state of the dataset in a persistent worker at the end of an epoch. The worker writes it before it reports the end
-  to main.
+  to main. A worker that takes its place in a later epoch begins with this state.
 
 Workers load ahead of the program, so each entry has the number of its epoch.
 
@@ -57,12 +57,14 @@ class EpochLog(MemoryFile):
         return found
 
     def begin_epoch(self, epoch: int) -> None:
-        """Forgets what only concerns the epochs before number ``epoch``, and begins with an empty file."""
+        """Forgets what only concerns the epochs before number ``epoch``. The file then has the last states alone."""
         kept = self.last_states(epoch)
         self._last_states = {worker: {epoch - 1: state} for worker, state in kept.items()}
         self._generators = {}
         self._replace()
         self._read = 0
+        for worker, state in kept.items():
+            append(self.path, LAST_STATE, worker, epoch - 1, state)
 
     def _receive(self) -> None:
         content = os.pread(self._file, os.fstat(self._file).st_size - self._read, self._read)
@@ -87,10 +89,23 @@ def append(path: str, kind: int, worker: int, epoch: int, entry: bytes) -> None:
 
 def find_generators(path: str, worker: int, epoch: int) -> bytes | None:
     """Called in a worker: returns what a worker with the same number has written of its generators in this epoch."""
-    with open(path, "rb", buffering=0) as file:
-        content = file.readall()
-    found = (entry for *key, entry, _ in _entries(content) if key == [GENERATORS, worker, epoch])
+    found = (entry for *key, entry, _ in _entries(_content(path)) if key == [GENERATORS, worker, epoch])
     return next(found, None)
+
+
+def find_last_state(path: str, worker: int, epoch: int) -> bytes | None:
+    """Called in a worker: returns the last state that a worker with the same number has written before this epoch."""
+    found = [
+        (of, entry)
+        for kind, by, of, entry, _ in _entries(_content(path))
+        if (kind, by) == (LAST_STATE, worker) and of < epoch
+    ]
+    return max(found)[1] if found else None
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.readall()
 
 
 def _entries(content: bytes) -> Iterator[tuple[int, int, int, bytes, int]]:

@@ -44,6 +44,8 @@ class Fetcher:
         self.saved_generators: bytes | None = None
         self._begun_items: Items | None = None
         self._items: Items | None = None
+        # True in a worker that has not begun an epoch.
+        self._is_new = True
         # As in PyTorch, the attribute may exist and be false.
         self.has_many = auto_collation and bool(getattr(dataset, "__getitems__", None))
 
@@ -88,6 +90,10 @@ class Fetcher:
         """Begins the samples of an iterable dataset in an epoch, after a position that :meth:`Items.snapshot` has
         returned."""
         begun, self._begun_items = self._begun_items, None
+        if snapshot is None and begun is None and self._is_new and self._epoch_log is not None:
+            # There is no position of this epoch that has the state of the dataset.
+            self.restore(_epoch_log.find_last_state(self._epoch_log, self._worker, epoch))
+        self._is_new = False
         if snapshot is not None or begun is None:
             begun = self._begin_items(epoch, pickle.loads(snapshot) if snapshot is not None else None)
         begun.at_end = functools.partial(self._log_last_state, epoch)

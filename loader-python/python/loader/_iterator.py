@@ -154,6 +154,18 @@ class LoaderIterator(_BaseDataLoaderIter):
         return batches
 
     def _reset(self, loader: "DataLoader", first_iter: bool = False) -> None:
+        before = self._state()
+        try:
+            self._begin_again(loader, first_iter)
+        except BaseException:
+            if before is not None and before["at"] != "within":
+                # For example, a worker has died since the last epoch. The last states of the datasets are still known.
+                loader._last_iterator, loader._last_state = (lambda: None), before | {"at": "between"}
+                self._number = -1
+                self._generators.restore(before["generators"])
+            raise
+
+    def _begin_again(self, loader: "DataLoader", first_iter: bool) -> None:
         self._batches.close()
         self._captured_generators, self._is_before_seed = self._generators.capture(), False
         super()._reset(loader, first_iter)

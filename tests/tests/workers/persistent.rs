@@ -241,6 +241,66 @@ fn all_workers_are_replaced_if_one_hangs_in_an_abandoned_epoch() {
     assert!(warning.contains("WorkersReplaced") && warning.contains("sample 3 of batch 3"), "{warning}");
 }
 
+/// Loads the samples 0 to 3, of which the last takes a second. Its warnings go to the returned list.
+fn last_is_slow(on_death: OnWorkerDeath) -> (DataLoader<Tensor<u64>>, Arc<Mutex<Vec<String>>>) {
+    let warnings = Arc::new(Mutex::new(Vec::new()));
+    let collected = Arc::clone(&warnings);
+    let dataset = Count(4).map(|sample, _| {
+        if sample == 3 {
+            thread::sleep(Duration::from_secs(1));
+        }
+        Ok(sample)
+    });
+    let builder = two_persistent(DataLoader::builder(dataset)).move_tasks(false).on_worker_death(on_death);
+    let loader = builder.on_warning(move |warning| collected.lock().unwrap().push(format!("{warning:?}")));
+    (loader.build().unwrap(), warnings)
+}
+
+#[test]
+fn a_worker_that_dies_after_its_last_batch_fails_the_epoch_or_gives_a_warning() {
+    let _watchdog = Watchdog::start();
+    for on_death in [OnWorkerDeath::Restart, OnWorkerDeath::Fail] {
+        let (loader, warnings) = last_is_slow(on_death);
+        let mut batches = loader.iter().unwrap();
+        assert_eq!(batches.by_ref().take(3).filter(Result::is_ok).count(), 3);
+        processes::signal(batches.worker_pids()[0], Signal::SIGKILL);
+        let last = batches.next().unwrap();
+        if on_death == OnWorkerDeath::Fail {
+            assert!(matches!(last, Err(Error::WorkerExited { worker: 0, .. })), "{last:?}");
+            continue;
+        }
+        assert_eq!(last.unwrap().as_slice(), [3]);
+        drop(batches);
+        assert_eq!(loader.iter().unwrap().filter(Result::is_ok).count(), 4);
+        let warnings = warnings.lock().unwrap();
+        let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+        assert!(warning.contains("WorkersReplaced") && warning.contains("SIGKILL"), "{warning}");
+    }
+}
+
+#[test]
+fn a_worker_that_dies_between_two_epochs_fails_the_next_or_gives_a_warning() {
+    let _watchdog = Watchdog::start();
+    for on_death in [OnWorkerDeath::Restart, OnWorkerDeath::Fail] {
+        let (loader, warnings) = last_is_slow(on_death);
+        let mut batches = loader.iter().unwrap();
+        let pids = batches.worker_pids();
+        assert_eq!(batches.by_ref().filter(Result::is_ok).count(), 4);
+        processes::signal(pids[1], Signal::SIGKILL);
+        if on_death == OnWorkerDeath::Fail {
+            let error = loader.iter().unwrap_err();
+            assert!(matches!(error, Error::WorkerExited { worker: 1, .. }), "{error}");
+        }
+        assert_eq!(loader.iter().unwrap().filter(Result::is_ok).count(), 4);
+        let warnings = warnings.lock().unwrap();
+        let is_replaced =
+            |warning: &String| warning.contains("WorkersReplaced") && warning.contains("SIGKILL");
+        let expected = usize::from(on_death == OnWorkerDeath::Restart);
+        assert_eq!(warnings.iter().filter(|warning| is_replaced(warning)).count(), expected, "{warnings:?}");
+        assert_eq!(warnings.len(), expected, "{warnings:?}");
+    }
+}
+
 #[test]
 fn workers_that_end_give_their_slots_back() {
     let _watchdog = Watchdog::start();
