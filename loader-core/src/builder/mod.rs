@@ -572,7 +572,7 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// With false, persistent workers load the batches that they were sent to the end when an iterator is dropped,
     /// as in PyTorch; otherwise they give them up.
     /// With false, a worker also loads each batch only once: where shared memory is short, main does not drop a batch
-    /// that has arrived, to load it again later. A batch that does not fit beside it then fails.
+    /// that is loaded, to load it again later. A batch that does not fit beside loaded ones then fails.
     #[must_use]
     pub fn move_tasks(mut self, move_tasks: bool) -> Self {
         self.settings.options.move_tasks = Some(move_tasks);
