@@ -67,8 +67,9 @@ pub(crate) struct PartOptions {
 fn dataset_of_part<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> std::result::Result<RecordConfig, D::Error> {
-    // The first keys of a format, of `cached`, of `mix` and of `packed`.
+    // The first keys of a format, of `audio-folder`, of `cached`, of `mix` and of `packed`.
     let keys_of_kinds = [
+        "one of `path`, `config`",
         "one of `path`, `store`",
         "one of `folder`, `version`",
         "one of `parts`, `rule`",
