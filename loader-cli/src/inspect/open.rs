@@ -62,8 +62,7 @@ impl Source {
 
     fn open_images(settings: ImageFolderOptions) -> Result<Self, Stop> {
         let images = settings.open_untransformed()?;
-        let sizes = (0..images.len()).filter_map(|index| images.path(index)?.metadata().ok());
-        let file_bytes = sizes.map(|metadata| metadata.len()).sum();
+        let file_bytes = (0..images.len()).filter_map(|index| images.file_bytes(index)).sum();
         let files = images.len() as u64;
         Ok(Self {
             opened: Opened::Images { settings, images: Box::new(images) },

@@ -218,6 +218,16 @@ impl<P: Pixel> ImageFolder<P> {
     pub fn path(&self, index: usize) -> Option<PathBuf> {
         self.files.get(index).ok().map(|(file, _)| Path::new(&self.root).join(file))
     }
+
+    /// Returns the number of bytes of the file of sample `index`: on a server as the server has listed it, and on disk
+    /// as it is now. Returns `None` if there is no such sample or no such file.
+    pub fn file_bytes(&self, index: usize) -> Option<u64> {
+        #[cfg(feature = "cloud")]
+        if let Some(files) = &self.remote {
+            return (index < files.len()).then(|| files.get(index).len);
+        }
+        self.path(index)?.metadata().ok().map(|metadata| metadata.len())
+    }
 }
 
 impl<P: Pixel> Dataset for ImageFolder<P> {

@@ -79,6 +79,11 @@ fn a_folder_on_a_server_has_the_samples_of_a_local_one() {
     };
     assert_eq!(names(&local, folder.local.path()), expected);
     assert_eq!(names(&remote, Path::new("s3://bucket/train")), expected);
+    let sizes = |images: &ImageFolder<f32>| (0..6).map(|index| images.file_bytes(index)).collect::<Vec<_>>();
+    let on_disk = |name: &String| Some(fs::metadata(folder.local.path().join(name)).unwrap().len());
+    let expected: Vec<_> = expected.iter().map(on_disk).chain([None, None]).collect();
+    assert_eq!(sizes(&local), expected);
+    assert_eq!(sizes(&remote), expected);
 
     folder.server.requests();
     let expected = batches(local, 0);
