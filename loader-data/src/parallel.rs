@@ -6,15 +6,22 @@ use std::{
     thread,
 };
 
+use loader_core::Phase;
+
 /// Max number of files that are read at the same time. Reading waits more than it computes.
-#[cfg(any(
-    feature = "arrow",
-    feature = "audio",
-    feature = "csv",
-    feature = "parquet",
-    all(feature = "cloud", feature = "image-folder")
-))]
 pub(crate) const READS: usize = 16;
+
+/// Returns what `task`, which reads files, returns for each number below `count`. Runs on [`READS`] threads. All of the
+/// time counts as reading: what the other threads measure counts for no batch.
+///
+/// # Errors
+/// Returns the error of the lowest number. Tasks that have not begun when a task fails are not run.
+pub(crate) fn read<T: Send, E: Send>(
+    count: usize,
+    task: impl Fn(usize) -> Result<T, E> + Sync,
+) -> Result<Vec<T>, E> {
+    Phase::Read.measure(|| map_on(READS, count, task))
+}
 
 /// Returns what `task` returns for each number below `count`. Runs on as many threads as the process may use
 /// cores.

@@ -112,7 +112,7 @@ impl Dataset for AudioFiles {
         if !indices.iter().filter(|&&index| index < self.len()).any(is_remote) {
             return get_one_by_one(self, indices, cx);
         }
-        parallel::map_on(parallel::READS, indices.len(), |number| self.read(indices[number]))
+        parallel::read(indices.len(), |number| self.read(indices[number]))
     }
 
     /// Returns a hash of the names (without folders) and sizes of the files.

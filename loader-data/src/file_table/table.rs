@@ -58,7 +58,7 @@ impl FileTable {
         };
         // Waiting for a server takes longer than starting a thread.
         let sample = |number: usize| self.sample(rows[number].clone(), indices[number]);
-        Ok(parallel::map_on(parallel::READS, rows.len(), sample)?)
+        Ok(parallel::read(rows.len(), sample)?)
     }
 
     pub(super) fn fingerprint(&self) -> String {

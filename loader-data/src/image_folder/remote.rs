@@ -51,7 +51,7 @@ pub(super) fn read(files: &Files, index: usize, max_bytes: u64) -> Result<Vec<u8
 /// Reads the files of the samples `indices` at the same time.
 pub(super) fn read_many(files: &Files, indices: &[usize], max_bytes: u64) -> Result<Vec<Vec<u8>>> {
     // Waiting for a server takes longer than starting a thread.
-    parallel::map_on(parallel::READS, indices.len(), |number| read(files, indices[number], max_bytes))
+    parallel::read(indices.len(), |number| read(files, indices[number], max_bytes))
 }
 
 /// Decodes the content of the file of sample `index`.

@@ -23,6 +23,8 @@ mod parquet;
 #[cfg(feature = "cloud")]
 mod read_ahead;
 #[cfg(feature = "cloud")]
+mod read_times;
+#[cfg(feature = "cloud")]
 #[allow(dead_code, reason = "the unit tests use all of it")]
 mod server;
 #[cfg(feature = "cloud")]
