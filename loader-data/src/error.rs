@@ -102,8 +102,16 @@ pub enum DataProblem {
     #[error("cannot be read: {0}")]
     Unreadable(#[from] io::Error),
     /// The server refuses the request: the credentials are missing, wrong, expired, or allow too little.
-    #[error("the server refuses access; check the credentials in the environment, and their permissions")]
-    PermissionDenied,
+    #[error(
+        "the server {server} refuses access with status {status}; check the credentials in the environment and what they \
+         permit, or set `skip_signature` for a public bucket"
+    )]
+    PermissionDenied {
+        /// Host and port of the server. S3 has the bucket in it, or the file's URL has.
+        server: String,
+        /// The HTTP status: 401 or 403.
+        status: u16,
+    },
     /// There are no credentials for the store in any of the standard locations.
     #[error(
         "there are no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or use ~/.aws/credentials, or set \
@@ -276,10 +284,10 @@ impl DataProblem {
     pub(crate) fn is_outage(&self) -> bool {
         match self {
             Self::NoCredentials | Self::Timeout { .. } | Self::Store(_) => true,
+            // 401 concerns who asks, such as a token that has expired, and 403 this file.
+            Self::PermissionDenied { status, .. } => *status == 401,
             // S3 reports requests that were sent too slowly, and credentials that have expired, as 400.
-            Self::Server { status } => {
-                !(401..500).contains(status) || matches!(status, 401 | 408 | 425 | 429)
-            }
+            Self::Server { status } => !(401..500).contains(status) || matches!(status, 408 | 425 | 429),
             Self::Unreadable(error) => is_outage_of_system(error),
             _ => false,
         }
@@ -330,11 +338,12 @@ mod tests {
     #[test]
     fn an_outage_concerns_more_than_one_file() {
         let server = |status| DataProblem::Server { status };
+        let refused = |status| DataProblem::PermissionDenied { server: "host".to_owned(), status };
         let system = |errno: Errno| DataProblem::Unreadable(errno.into());
         for problem in [
             server(301),
             server(400),
-            server(401),
+            refused(401),
             server(429),
             server(503),
             DataProblem::NoCredentials,
@@ -350,7 +359,7 @@ mod tests {
         for problem in [
             server(451),
             DataProblem::NotFound,
-            DataProblem::PermissionDenied,
+            refused(403),
             system(Errno::IO),
             system(Errno::ACCESS),
             DataProblem::Truncated,

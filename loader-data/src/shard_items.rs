@@ -103,7 +103,7 @@ impl DataProblem {
                 Self::NotFound
                     | Self::NotAFile { .. }
                     | Self::Unreadable(_)
-                    | Self::PermissionDenied
+                    | Self::PermissionDenied { .. }
                     | Self::Server { .. }
                     | Self::Changed { .. }
             )

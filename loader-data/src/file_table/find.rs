@@ -92,7 +92,9 @@ fn find_in(source: &SourceOptions, folder: &Location) -> Result<Location> {
         match Files::find(&table, &store_options(source)) {
             Ok(Some(_)) => found.push(table),
             Ok(None) => {}
-            Err(error) if matches!(error.problem, DataProblem::PermissionDenied) => refused = Some(error),
+            Err(error) if matches!(error.problem, DataProblem::PermissionDenied { status: 403, .. }) => {
+                refused = Some(error)
+            }
             Err(error) => return Err(error),
         }
     }

@@ -323,3 +323,33 @@ fn one_file_that_is_gone_or_replaced_is_one_error_that_ends_the_shard() {
         assert_eq!(items.iter().filter(|item| item.is_err()).count(), 1, "{what}");
     }
 }
+
+/// A bucket that the credentials may not read is an error of the first request, and no file is taken as missing.
+#[test]
+fn a_store_that_refuses_access_is_named_at_once() {
+    let _watched = watched();
+    let server = Server::start();
+    let address = server.url("");
+    let options = StoreOptions {
+        endpoint: Some(address.clone()),
+        skip_signature: true,
+        allow_http: true,
+        timeout: Duration::from_secs(20),
+        ..StoreOptions::default()
+    };
+    for pattern in ["s3://private/rows/", "s3://private/rows/*.jsonl", "s3://private/{000..999}.jsonl"] {
+        for status in [401, 403] {
+            server.fail(iter::repeat_n(Fault::Status(status), 2000));
+            server.requests();
+            let rows = JsonLinesOptions::new(pattern).store(options.clone()).open();
+            let error = rows.unwrap_err();
+            server.recover();
+            let host = address.strip_prefix("http://").unwrap().trim_end_matches('/');
+            let refused =
+                format!("the server {host} refuses access with status {status}; check the credentials");
+            let text = error.to_string();
+            assert!(text.starts_with("`s3://private/") && text.contains(&refused), "{text}");
+            assert!(server.seen() <= 32, "{} requests for {pattern}", server.seen());
+        }
+    }
+}

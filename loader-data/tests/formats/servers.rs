@@ -391,5 +391,5 @@ fn a_server_may_refuse_the_names_of_tables_that_it_does_not_have() {
     assert_eq!(records.len(), 1);
     images.server.fail([Fault::Status(403); 3]);
     let refused = images.open_at(&root, 20).unwrap_err();
-    assert!(matches!(refused.problem, DataProblem::PermissionDenied), "{refused}");
+    assert!(matches!(refused.problem, DataProblem::PermissionDenied { status: 403, .. }), "{refused}");
 }

@@ -27,8 +27,8 @@ tokio::task_local! {
 /// What came of a try.
 #[derive(Debug, Clone)]
 pub(super) enum Last {
-    /// A response with this status.
-    Status(u16),
+    /// A response with this status, of the server with this host and port.
+    Status { status: u16, server: String },
     /// No connection, for this reason.
     NoConnection(String),
     /// Something else, or there was no try yet.
@@ -115,9 +115,11 @@ impl Watched {
 #[async_trait]
 impl HttpService for Watched {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let (host, port) = (request.uri().host().unwrap_or_default(), request.uri().port());
+        let server = port.map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
         let response = HttpService::call(&self.client()?, request).await;
         let noted = match &response {
-            Ok(response) => Last::Status(response.status().as_u16()),
+            Ok(response) => Last::Status { status: response.status().as_u16(), server },
             Err(error) if error.kind() == HttpErrorKind::Connect => {
                 Last::NoConnection(problem::cause(error).unwrap_or_default())
             }

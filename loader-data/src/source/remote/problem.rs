@@ -16,15 +16,15 @@ const SECRETS: [&str; 5] = ["AWS_", "GOOGLE_", "AZURE_", "IDENTITY_", "SERVICE_A
 
 /// Says what `error` is, after `waited`. `last` came of the last try.
 pub(super) fn of_request(error: &Error, last: &Last, waited: Duration) -> DataProblem {
-    let status = match last {
-        Last::Status(status) => Some(*status),
-        _ => None,
+    let (status, server) = match last {
+        Last::Status { status, server } => (Some(*status), &server[..]),
+        _ => (None, ""),
     };
+    let refused = |status| DataProblem::PermissionDenied { server: server.to_owned(), status };
     match (error, status) {
         (Error::NotFound { .. }, _) | (_, Some(404 | 410)) => return DataProblem::NotFound,
-        // 401 concerns who asks, such as a token that has expired, and 403 this file.
-        (Error::Unauthenticated { .. }, _) | (_, Some(401)) => return DataProblem::Server { status: 401 },
-        (Error::PermissionDenied { .. }, _) | (_, Some(403)) => return DataProblem::PermissionDenied,
+        (Error::Unauthenticated { .. }, _) | (_, Some(401)) => return refused(401),
+        (Error::PermissionDenied { .. }, _) | (_, Some(403)) => return refused(403),
         (_, Some(status @ 300..)) => return DataProblem::Server { status },
         (Error::NotSupported { .. } | Error::NotImplemented { .. }, _) => {
             let text = "the server does not send parts of files; download the file, or use another server";
@@ -49,7 +49,7 @@ pub(super) fn of_request(error: &Error, last: &Last, waited: Duration) -> DataPr
 /// Says why a request has no answer at its deadline, `after` its beginning.
 pub(super) fn of_deadline(last: &Last, after: Duration) -> DataProblem {
     match last {
-        Last::Status(status @ 300..) => DataProblem::Server { status: *status },
+        Last::Status { status: status @ 300.., .. } => DataProblem::Server { status: *status },
         Last::NoConnection(cause) => no_connection(cause),
         _ => DataProblem::Timeout { after },
     }

@@ -209,8 +209,17 @@ fn what_stays_wrong_is_a_typed_error_within_the_deadline() {
     };
     assert!(matches!(read(Fault::Status(503)), DataProblem::Server { status: 503 }));
     assert!(matches!(read(Fault::Status(400)), DataProblem::Server { status: 400 }));
-    assert!(matches!(read(Fault::Status(403)), DataProblem::PermissionDenied));
-    assert!(matches!(read(Fault::Status(401)), DataProblem::Server { status: 401 }));
+    for status in [401, 403] {
+        let problem = read(Fault::Status(status));
+        let address = server.url("");
+        let address = address.strip_prefix("http://").unwrap().trim_end_matches('/');
+        let expected = format!(
+            "the server {address} refuses access with status {status}; check the credentials in the environment and \
+             what they permit, or set `skip_signature` for a public bucket"
+        );
+        assert_eq!(problem.to_string(), expected);
+        assert_eq!(problem.is_outage(), status == 401, "a token that has expired concerns all files");
+    }
     assert!(matches!(read(Fault::Stall), DataProblem::Timeout { .. }));
     assert!(matches!(read(Fault::StallAfter(10)), DataProblem::Timeout { .. }));
     let cut = read(Fault::Cut(10));
