@@ -213,6 +213,14 @@ pub enum DataProblem {
         /// The folder, as in a message.
         folder: String,
     },
+    /// The names of two class folders are the same text, because they differ only in bytes that are not Unicode.
+    #[error(
+        "the names of two class folders are `{class}` without their bytes that are not Unicode; rename one of them"
+    )]
+    SameClass {
+        /// The name, with U+FFFD in place of these bytes.
+        class: String,
+    },
     /// A class folder has no files with one of the format's extensions.
     #[error("the class folder `{class}` has no files with the extension {extensions}; add some or remove it")]
     EmptyClass {

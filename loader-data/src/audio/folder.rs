@@ -1,7 +1,8 @@
 //! The dataset [`AudioFolder`].
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
+    ffi::{OsStr, OsString},
     fs, io,
     path::{Path, PathBuf},
 };
@@ -108,14 +109,15 @@ impl AudioFolderOptions {
     ///
     /// # Errors
     /// Returns an error if the folder is missing or cannot be listed, if a file is in no class folder, if a
-    /// class folder has no audio files, or if an option of the transform is invalid.
+    /// class folder has no audio files, if the names of two class folders differ only in bytes that are not Unicode, or
+    /// if an option of the transform is invalid.
     pub fn open(&self) -> Result<AudioFolder> {
         let location = Location::new(&self.path);
         let failed = |problem| DataError::new(&location, problem);
         self.transform.validate().map_err(failed)?;
         let files = self.files()?;
         let root = location.as_path().to_string_lossy().into_owned();
-        let mut classes = BTreeSet::new();
+        let (mut classes, mut names) = (BTreeSet::new(), BTreeMap::new());
         let mut listing = Xxh3::new();
         for index in 0..files.len() {
             let file = files.get(index).location;
@@ -128,6 +130,11 @@ impl AudioFolderOptions {
                 listing.update(part.as_bytes());
             }
             classes.insert(class.to_owned());
+            if let Some(name) = folder_name(&file, &location)
+                && *names.entry(class.to_owned()).or_insert_with(|| name.clone()) != name
+            {
+                return Err(DataError::new(&file, DataProblem::SameClass { class: class.to_owned() }));
+            }
         }
         if let Location::Path(path) = &location {
             check_for_empty_classes(Path::new(path), &classes).map_err(failed)?;
@@ -265,6 +272,13 @@ impl Dataset for AudioRecords {
 /// Returns the class of `file`, and the rest of its path below the class folder.
 fn class_of<'a>(file: &'a str, root: &str) -> Option<(&'a str, &'a str)> {
     file.strip_prefix(root)?.trim_start_matches('/').split_once('/')
+}
+
+/// Returns the name of the class folder of a local `file`, with the bytes that are not Unicode.
+fn folder_name(file: &Location, root: &Location) -> Option<OsString> {
+    let (Location::Path(file), Location::Path(root)) = (file, root) else { return None };
+    let below = Path::new(file).strip_prefix(root).ok()?;
+    below.iter().next().map(OsStr::to_owned)
 }
 
 /// Fails if a folder in `root` is none of the `classes`, because the labels of the others would differ from

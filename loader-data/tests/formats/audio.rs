@@ -1,7 +1,9 @@
 //! Tests of audio, with files that libsndfile has written.
 
 use std::{
+    ffi::OsStr,
     fs,
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
 
@@ -281,6 +283,28 @@ fn sub_folders_are_classes() {
     fs::rename(root.join("no/3.mp3"), root.join("yes/3.mp3")).unwrap();
     fs::remove_dir_all(root.join("no")).unwrap();
     assert_ne!(fingerprint(&root, transform()), before);
+}
+
+#[test]
+fn classes_whose_names_differ_only_in_bytes_that_are_not_unicode_are_refused() {
+    let (_folder, root) = folder_of(&[("yes/1.wav", "s16.wav")]);
+    let add = |name: &[u8]| {
+        let class = root.join(OsStr::from_bytes(name));
+        fs::create_dir(&class).unwrap();
+        write_old(&class.join("1.wav"), &fixture("s16.wav"));
+    };
+    add(b"caf\xE9");
+    let commands = AudioFolder::open(&root, transform()).unwrap();
+    assert_eq!(commands.classes(), ["caf\u{fffd}", "yes"]);
+    add(b"caf\xE8");
+    for root in [root.clone(), root.join("../commands/")] {
+        let error = AudioFolder::open(&root, transform()).unwrap_err();
+        assert!(
+            matches!(&error.problem, DataProblem::SameClass { class } if class == "caf\u{fffd}"),
+            "{error}"
+        );
+        assert!(error.file.ends_with("/caf\u{fffd}/1.wav`"), "{error}");
+    }
 }
 
 #[test]
