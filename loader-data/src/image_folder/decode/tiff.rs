@@ -73,7 +73,7 @@ pub(super) fn decode(bytes: &[u8], picture: &mut Picture) -> Result<Orientation,
             _ => return Err(Format::Tiff.malformed(&format!("its pixels are of the type {color:?}"))),
         };
     }
-    Ok(short_tag(&bytes, 0x0112).map_or_else(Orientation::default, |(_, number)| Orientation::new(number)))
+    Ok(Orientation::of_tiff(&bytes))
 }
 
 /// Returns the file as one that the crate can decode: of a palette, the crate decodes only the indices, if
