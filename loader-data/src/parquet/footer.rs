@@ -2,12 +2,13 @@
 
 use std::{ops::Range, sync::Arc};
 
-use arrow_schema::{DataType, Field, FieldRef, Fields, Schema};
+use arrow_schema::{DataType, Field, FieldRef, Fields, Schema, TimeUnit};
 use parquet::{
     arrow::{
         ProjectionMask,
         arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions},
     },
+    basic::Type as PhysicalType,
     file::metadata::{
         ColumnChunkMask, PageIndexPolicy, ParquetMetaData, ParquetMetaDataOptions, ParquetMetaDataReader,
         ParquetStatisticsPolicy, RowGroupMetaData,
@@ -113,7 +114,7 @@ impl OpenFile {
         }
         let mask = ProjectionMask::roots(metadata.file_metadata().schema_descr(), roots.iter().copied());
         let metadata = if with_pages { read_pages(&source, metadata, &mask)? } else { metadata };
-        let options = ArrowReaderOptions::new().with_schema(Arc::new(plain_schema(&schema)));
+        let options = ArrowReaderOptions::new().with_schema(Arc::new(schema));
         let metadata = source.guard(|| ArrowReaderMetadata::try_new(Arc::new(metadata), options))?;
         let mut sorted = roots.clone();
         sorted.sort_unstable();
@@ -148,14 +149,22 @@ fn read_pages(source: &Source, metadata: ParquetMetaData, mask: &ProjectionMask)
     })
 }
 
-/// Returns the schema of the file.
+/// Returns the schema of the file, with one type for each kind of text, bytes and list, and without dictionaries.
+///
+/// The library reads timestamps of the type INT96 in nanoseconds by default, and years before 1677 and after 2262, which
+/// 64 bits cannot hold then, become others. They are read in microseconds, as Spark writes them.
 ///
 /// # Errors
 /// Returns an error if the schema is invalid.
 pub(super) fn arrow_schema(blob: &Arc<Blob>, metadata: &ParquetMetaData) -> Result<Schema> {
     Source::new(Arc::clone(blob)).guard(|| {
         let metadata = ArrowReaderMetadata::try_new(Arc::new(metadata.clone()), ArrowReaderOptions::new())?;
-        Ok::<_, parquet::errors::ParquetError>(metadata.schema().as_ref().clone())
+        // The values of a column chunk are those of a leaf of the schema, in the same order.
+        let leaves = metadata.parquet_schema().columns().iter();
+        let mut leaves = leaves.map(|leaf| leaf.physical_type() == PhysicalType::INT96);
+        let schema = metadata.schema();
+        let fields = plain_fields(schema.fields(), &mut leaves);
+        Ok::<_, parquet::errors::ParquetError>(Schema::new_with_metadata(fields, schema.metadata().clone()))
     })
 }
 
@@ -184,31 +193,33 @@ pub(super) fn column_ranges(
     columns.map(range).collect()
 }
 
-/// Returns the schema with one type for each kind of text, bytes and list, and without dictionaries.
-fn plain_schema(schema: &Schema) -> Schema {
-    Schema::new_with_metadata(
-        schema.fields().iter().map(plain_field).collect::<Fields>(),
-        schema.metadata().clone(),
-    )
+/// Returns the plain types of `fields`. For each leaf, `leaves` returns whether it has the type INT96.
+fn plain_fields(fields: &Fields, leaves: &mut dyn Iterator<Item = bool>) -> Fields {
+    fields.iter().map(|field| plain_field(field, leaves)).collect()
 }
 
-fn plain_field(field: &FieldRef) -> FieldRef {
+fn plain_field(field: &FieldRef, leaves: &mut dyn Iterator<Item = bool>) -> FieldRef {
     let plain: Field = field.as_ref().clone();
-    Arc::new(plain.with_data_type(plain_type(field.data_type())))
+    Arc::new(plain.with_data_type(plain_type(field.data_type(), leaves)))
 }
 
-fn plain_type(data_type: &DataType) -> DataType {
+fn plain_type(data_type: &DataType, leaves: &mut dyn Iterator<Item = bool>) -> DataType {
     match data_type {
-        DataType::Dictionary(_, values) => plain_type(values),
-        DataType::LargeUtf8 | DataType::Utf8View => DataType::Utf8,
-        DataType::LargeBinary | DataType::BinaryView => DataType::Binary,
+        DataType::Dictionary(_, values) => plain_type(values, leaves),
         DataType::List(item)
         | DataType::LargeList(item)
         | DataType::ListView(item)
-        | DataType::LargeListView(item) => DataType::List(plain_field(item)),
-        DataType::FixedSizeList(item, len) => DataType::FixedSizeList(plain_field(item), *len),
-        DataType::Struct(fields) => DataType::Struct(fields.iter().map(plain_field).collect()),
-        DataType::Map(entries, sorted) => DataType::Map(plain_field(entries), *sorted),
-        other => other.clone(),
+        | DataType::LargeListView(item) => DataType::List(plain_field(item, leaves)),
+        DataType::FixedSizeList(item, len) => DataType::FixedSizeList(plain_field(item, leaves), *len),
+        DataType::Struct(fields) => DataType::Struct(plain_fields(fields, leaves)),
+        DataType::Map(entries, sorted) => DataType::Map(plain_field(entries, leaves), *sorted),
+        leaf => match (leaf, leaves.next()) {
+            (DataType::Timestamp(_, zone), Some(true)) => {
+                DataType::Timestamp(TimeUnit::Microsecond, zone.clone())
+            }
+            (DataType::LargeUtf8 | DataType::Utf8View, _) => DataType::Utf8,
+            (DataType::LargeBinary | DataType::BinaryView, _) => DataType::Binary,
+            _ => leaf.clone(),
+        },
     }
 }

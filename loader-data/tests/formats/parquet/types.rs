@@ -1,9 +1,17 @@
 //! Types of columns, compressions, and rows of the user's own types.
 
-use std::fs;
+use std::{
+    fs::{self, File},
+    path::Path,
+    sync::Arc,
+};
 
 use loader_core::{DType, DataLoader, Dataset, IterableDataset, SampleContext, Shard, Tensor};
-use loader_data::{Column, DataProblem, FieldOptions, ParquetOptions};
+use loader_data::{Column, DataProblem, FieldOptions, Parquet, ParquetOptions};
+use parquet::{
+    data_type::{Int64Type, Int96, Int96Type},
+    file::writer::SerializedFileWriter,
+};
 use serde_json::Value as Json;
 
 use super::{fixture, json, open, rows};
@@ -33,6 +41,57 @@ fn each_type_reads_as_pyarrow_wrote_it() {
     let mut cx = SampleContext::new(0);
     let read = stream.iter(Shard::new(0, 1), &mut cx).unwrap().map(|row| json(row.unwrap()));
     assert!(read.eq(expected));
+}
+
+/// Writes a column `at` of INT96 and a column `list` of lists of INT96: a day of the Julian calendar, and the nanoseconds
+/// in this day.
+fn int96_file(path: &Path, times: &[(u32, u64)]) {
+    let schema = "message m { required int96 at; optional group list (LIST) { repeated group list { optional int96 element; } } \
+                  required int64 nanos (TIMESTAMP(NANOS, true)); }";
+    let schema = Arc::new(parquet::schema::parser::parse_message_type(schema).unwrap());
+    let mut writer = SerializedFileWriter::new(File::create(path).unwrap(), schema, Arc::default()).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let times: Vec<_> = times
+        .iter()
+        .map(|&(day, nanos)| {
+            let mut time = Int96::new();
+            time.set_data(nanos as u32, (nanos >> 32) as u32, day);
+            time
+        })
+        .collect();
+    let mut column = group.next_column().unwrap().unwrap();
+    column.typed::<Int96Type>().write_batch(&times, None, None).unwrap();
+    column.close().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    let (defined, repeated) = (vec![3; times.len()], vec![0; times.len()]);
+    column.typed::<Int96Type>().write_batch(&times, Some(&defined), Some(&repeated)).unwrap();
+    column.close().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    column.typed::<Int64Type>().write_batch(&vec![7; times.len()], None, None).unwrap();
+    column.close().unwrap();
+    group.close().unwrap();
+    writer.close().unwrap();
+}
+
+#[test]
+fn timestamps_of_the_type_int96_are_microseconds_of_any_year() {
+    const DAY: i64 = 86_400_000_000;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("spark.parquet");
+    // 1970-01-01, the days 0001-01-01 and 9999-12-31 of Spark, and a time of which the last digits are cut off.
+    let days = [(2_440_588, 0), (1_721_426, 0), (5_373_484, 86_399_999_999_000), (2_440_589, 1_999)];
+    int96_file(&path, &days);
+    let dataset = Parquet::open(&path).unwrap();
+    let types = dataset.columns();
+    assert_eq!(types[0].1, "int64 (Timestamp(µs))");
+    assert_eq!(types[1].1, "list of int64 (Timestamp(µs))");
+    assert_eq!(types[2].1, "int64 (Timestamp(ns))");
+    let found = rows(&dataset, &[0, 1, 2, 3]);
+    let expected = [0, -719_162 * DAY, 2_932_897 * DAY - 1, DAY + 1];
+    for (row, expected) in found.iter().zip(expected) {
+        assert_eq!((&row["at"], &row["list"]), (&Json::from(expected), &serde_json::json!([expected])));
+        assert_eq!(row["nanos"], 7);
+    }
 }
 
 #[test]
