@@ -1,6 +1,7 @@
 //! Reads arbitrary bytes as files of the formats that this crate parses itself. The fuzz targets use this, and
 //! `tests/corpus.rs`, which replays their inputs. A target fails if it panics, if a false length makes it
-//! allocate too much memory, if it does not end, or if two ways to read a file give different samples.
+//! allocate too much memory, if it does not end, or if two ways to read a file give different samples. It returns the
+//! number of samples that it has read, so that a test can tell an input that is accepted.
 #![allow(dead_code)] // each target uses one function
 
 use std::{
@@ -25,17 +26,19 @@ const SAMPLES: usize = 50;
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Reads JSON lines at any index, and in blocks.
-pub(crate) fn json_lines(bytes: &[u8]) {
+pub(crate) fn json_lines(bytes: &[u8]) -> usize {
     let made = TempFiles::new();
     let options = JsonLinesOptions::new(made.file("rows.jsonl", bytes)).index(IndexPlace::None);
     let rows = options.open().expect("an index can be made of any bytes");
     let stream = options.block_bytes(64).open_stream().expect("a stream can be opened on any bytes");
-    assert_eq!(all(&rows), all_in_order(&stream));
+    let found = all(&rows);
+    assert_eq!(found, all_in_order(&stream));
+    good(&found)
 }
 
 /// Reads lines of text at any index and in blocks, and compares them with those that the standard library
 /// finds.
-pub(crate) fn text_lines(bytes: &[u8]) {
+pub(crate) fn text_lines(bytes: &[u8]) -> usize {
     let made = TempFiles::new();
     let options = TextLinesOptions::new(made.file("lines.txt", bytes)).index(IndexPlace::None);
     let lines = all(&options.open().expect("an index can be made of any bytes"));
@@ -52,28 +55,25 @@ pub(crate) fn text_lines(bytes: &[u8]) {
         str::from_utf8(line).ok().map(|line| format!("{line:?}"))
     };
     assert_eq!(lines, expected.into_iter().map(text).collect::<Vec<_>>());
+    good(&lines)
 }
 
 /// Reads CSV at any index, in blocks of the index, and in order without an index.
-pub(crate) fn csv(bytes: &[u8]) {
+pub(crate) fn csv(bytes: &[u8]) -> usize {
     let made = TempFiles::new();
     let options = CsvOptions::new(made.file("rows.csv", bytes)).index(IndexPlace::None);
     let (rows, stream) = (options.open(), options.open_stream());
     assert_eq!(rows.is_ok(), stream.is_ok());
-    if let (Ok(rows), Ok(stream)) = (rows, stream) {
-        let found = all(&rows);
-        assert_eq!(found, all_in_order(&stream));
-        assert_eq!(found, all_in_order(&rows.stream().unwrap()));
-    }
+    let (Ok(rows), Ok(stream)) = (rows, stream) else { return 0 };
+    let found = all(&rows);
+    assert_eq!(found, all_in_order(&stream));
+    assert_eq!(found, all_in_order(&rows.stream().unwrap()));
+    good(&found)
 }
 
 /// Reads JSON lines with a stored index that has a valid header, and `bytes` as its words.
-pub(crate) fn line_index(bytes: &[u8]) {
-    status_of_line_index(bytes);
-}
-
-/// Does what [`line_index`] does, and returns the status of the index.
-pub(crate) fn status_of_line_index(bytes: &[u8]) -> IndexStatus {
+/// Returns 0 if the index is not used.
+pub(crate) fn line_index(bytes: &[u8]) -> usize {
     let made = TempFiles::new();
     let path = made.file("rows.jsonl", INDEXED.as_bytes());
     let words: Vec<u64> = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
@@ -81,14 +81,15 @@ pub(crate) fn status_of_line_index(bytes: &[u8]) -> IndexStatus {
     let options = JsonLinesOptions::new(&path).index(IndexPlace::Beside);
     let status = options.indexes().unwrap()[0].status;
     let rows = options.open().expect("an index that does not fit is made again");
-    all(&rows);
-    status
+    let found = all(&rows);
+    if status == IndexStatus::Current { good(&found) } else { 0 }
 }
 
 /// Reads the members of a tar archive in order, and by an index.
-pub(crate) fn tar(bytes: &[u8]) {
+pub(crate) fn tar(bytes: &[u8]) -> usize {
     let made = TempFiles::new();
     let path = made.file("shard.tar", bytes);
+    let mut count = 0;
     for allow_missing_end in [false, true] {
         let options = TarOptions::new(&path).index(IndexPlace::None);
         let options = options.max_sample_bytes(MAX_BYTES).allow_missing_end(allow_missing_end);
@@ -97,12 +98,14 @@ pub(crate) fn tar(bytes: &[u8]) {
         if let Ok(indexed) = options.open_indexed() {
             assert_eq!(all(&indexed), in_order);
         }
+        count = good(&in_order);
     }
+    count
 }
 
 /// Reads a file of arrays. The first byte chooses its name or format.
-pub(crate) fn arrays(bytes: &[u8]) {
-    let Some((choice, bytes)) = bytes.split_first() else { return };
+pub(crate) fn arrays(bytes: &[u8]) -> usize {
+    let Some((choice, bytes)) = bytes.split_first() else { return 0 };
     let made = TempFiles::new();
     let options = |name: &str| ArraysOptions::new(made.file(name, bytes)).max_unpacked_bytes(MAX_BYTES);
     let options = match choice % 4 {
@@ -111,48 +114,44 @@ pub(crate) fn arrays(bytes: &[u8]) {
         2 => options("a.bin").format(ArrayFormat::Cifar10),
         _ => options("a.bin").format(ArrayFormat::Cifar100),
     };
-    if let Ok(rows) = options.open() {
-        first_samples(&rows);
-    }
+    options.open().map_or(0, |rows| good(&first_samples(&rows)))
 }
 
 /// Reads an index of Megatron. The first two bytes are the number of bytes of the file of tokens.
-pub(crate) fn megatron(bytes: &[u8]) {
-    let Some((len, bytes)) = bytes.split_first_chunk() else { return };
+pub(crate) fn megatron(bytes: &[u8]) -> usize {
+    let Some((len, bytes)) = bytes.split_first_chunk() else { return 0 };
     let made = TempFiles::new();
     let path = made.file("corpus.idx", bytes);
     made.file("corpus.bin", &vec![1; u16::from_le_bytes(*len).into()]);
     let options = || TokensOptions::new(&path).format(TokenFormat::Megatron);
-    if let Ok(documents) = options().documents(true).max_tokens(100).open() {
-        first_samples(&documents);
-    }
-    if let Ok(windows) = options().window(4).open() {
-        first_samples(&windows);
-    }
+    let documents = options().documents(true).max_tokens(100).open();
+    let windows = options().window(4).open();
+    [documents, windows].into_iter().flatten().map(|rows| good(&first_samples(&rows))).sum()
 }
 
 /// Reads an Arrow file or stream at any index, and in order.
-pub(crate) fn arrow(bytes: &[u8]) {
+pub(crate) fn arrow(bytes: &[u8]) -> usize {
     let made = TempFiles::new();
     let options = ArrowOptions::new(made.file("rows.arrow", bytes)).max_batch_bytes(MAX_BYTES);
-    if let (Ok(rows), Ok(stream)) = (options.open(), options.open_stream()) {
-        for (one, other) in first_samples(&rows).into_iter().zip(in_order(&stream, SAMPLES)) {
-            // If one row of a record batch is damaged, the stream returns no row of this batch.
-            assert!(other.is_none() || one == other, "{one:?} {other:?}");
-        }
+    let (Ok(rows), Ok(stream)) = (options.open(), options.open_stream()) else { return 0 };
+    let found = first_samples(&rows);
+    for (one, other) in found.iter().zip(in_order(&stream, SAMPLES)) {
+        // If one row of a record batch is damaged, the stream returns no row of this batch.
+        assert!(other.is_none() || *one == other, "{one:?} {other:?}");
     }
+    good(&found)
 }
 
-/// Reads the manifest of packed archives, which are all missing.
-pub(crate) fn manifest(bytes: &[u8]) {
+/// Reads the manifest of packed archives, which are all missing. Returns the number of archives.
+pub(crate) fn manifest(bytes: &[u8]) -> usize {
     let made = TempFiles::new();
     made.file("manifest.jsonl", bytes);
-    drop(check_packed(made.0.path()));
+    check_packed(made.0.path()).map_or(0, |(archives, _)| archives)
 }
 
 /// Changes bytes in the files of a filled cache. Every three bytes are an edit: an offset into the two files,
 /// joined, and the new byte. No sample may be wrong.
-pub(crate) fn cached(bytes: &[u8]) {
+pub(crate) fn cached(bytes: &[u8]) -> usize {
     let made = TempFiles::new();
     let read = |made: &TempFiles| {
         let cached = Words.cached(made.0.path(), "1").ok()?;
@@ -168,7 +167,9 @@ pub(crate) fn cached(bytes: &[u8]) {
     }
     fs::write(index, first).unwrap();
     fs::write(samples, second).unwrap();
-    assert!(read(&made).is_none_or(|found| found == expected));
+    let found = read(&made);
+    assert!(found.as_ref().is_none_or(|found| *found == expected));
+    found.map_or(0, |found| found.len())
 }
 
 /// A folder of files that were written long ago: a file that was just written makes a dataset wait until the
@@ -196,6 +197,11 @@ fn settle(path: &Path) {
 /// Returns each sample as a text; `None` if it is an error.
 fn all<D: Dataset<Sample: std::fmt::Debug>>(dataset: &D) -> Vec<Option<String>> {
     (0..dataset.len()).map(|index| get(dataset, index)).collect()
+}
+
+/// Number of samples that are no errors.
+fn good(samples: &[Option<String>]) -> usize {
+    samples.iter().flatten().count()
 }
 
 /// Returns the first samples, and reads the last one.

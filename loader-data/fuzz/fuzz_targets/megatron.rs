@@ -3,4 +3,6 @@
 #[path = "../harness.rs"]
 mod harness;
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| harness::megatron(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    harness::megatron(bytes);
+});

@@ -3,4 +3,6 @@
 #[path = "../harness.rs"]
 mod harness;
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| harness::text_lines(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    harness::text_lines(bytes);
+});
