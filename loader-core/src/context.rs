@@ -407,7 +407,7 @@ mod tests {
     use serde::{Deserialize, Serialize};
 
     use super::*;
-    use crate::{DataLoader, Dataset, IterableDataset};
+    use crate::{DataLoader, Dataset, IterableDataset, Subset};
 
     /// Its samples tell whether the dataset is collated.
     #[derive(Serialize, Deserialize)]
@@ -448,6 +448,8 @@ mod tests {
         let keep = |samples: Vec<bool>| Ok(samples);
         assert_eq!(first(DataLoader::builder(Collated).build()).as_slice(), [true]);
         assert_eq!(first(DataLoader::stream(CollatedStream).shards(1).build()).as_slice(), [true]);
+        let subset = Subset::new(Subset::new(Collated, [0]).unwrap(), [0]).unwrap();
+        assert_eq!(first(DataLoader::builder(subset).build()).as_slice(), [true]);
         assert_eq!(first(DataLoader::builder(Collated.map(|it, _cx| Ok(it))).build()).as_slice(), [false]);
         assert_eq!(first(DataLoader::stream(CollatedStream.take(1)).shards(1).build()).as_slice(), [false]);
         assert_eq!(first(DataLoader::builder(Collated).collate(keep).build()), [false]);

@@ -99,6 +99,7 @@ impl<D: Dataset> Dataset for Subset<D> {
 
     fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<D::Sample> {
         let inner = self.index_of(index);
+        cx.pass_collated::<Self, D>();
         cx.set_index(inner);
         let sample = self.dataset.get(inner, cx)?;
         // A function around the subset sees the subset's index, as it does after `get_many`.
@@ -108,6 +109,7 @@ impl<D: Dataset> Dataset for Subset<D> {
 
     fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<D::Sample>> {
         let inner: Vec<usize> = indices.iter().map(|&index| self.index_of(index)).collect();
+        cx.pass_collated::<Self, D>();
         match many::try_get_many(&self.dataset, &inner, cx)? {
             Some(samples) => Ok(samples),
             None => many::decline(self, indices, cx),
