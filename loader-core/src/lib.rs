@@ -159,6 +159,8 @@ pub use sample_digest::SampleDigest;
 pub use shared_vec::{SharedVec, SharedVecError};
 pub use state::{MergeError, State};
 pub use stats::{LoaderStats, StatsReader, WorkerStats};
+#[doc(hidden)]
+pub use tensor::BatchRows;
 pub use tensor::{AnyTensor, Bool, BytesArray, DType, Element, Tensor, TensorError};
 pub use tuner::{TuningDecision, TuningReason};
 pub use warning::Warning;

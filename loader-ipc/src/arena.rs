@@ -7,8 +7,12 @@
 //! collate function and `Tensor` constructor would need it. For the same reason this module and
 //! [`buffer`](crate::buffer) import each other: a buffer is allocated in the active arena, and an arena holds
 //! buffers.
+//!
+//! While a dataset loads the samples of a batch, the arena is only offered: [`Buffer::of_batch`] alone allocates in it,
+//! for samples that are written where the batch has them. Alternative considered: an arena that is active then too.
+//! Rejected because each tensor that the dataset makes and drops would take a part of the slot.
 
-use std::{cell::RefCell, collections::BTreeMap, mem, sync::Arc};
+use std::{cell::RefCell, collections::BTreeMap, mem, sync::Arc, thread::LocalKey};
 
 use serde::{Deserialize, Serialize};
 
@@ -77,8 +81,14 @@ pub enum EncodeError {
     Codec(#[from] CodecError),
 }
 
+/// Where a thread has the arena that its buffers use.
+type Shared = LocalKey<RefCell<Option<Box<Backing>>>>;
+
 thread_local! {
+    /// The active arena.
     static CURRENT: RefCell<Option<Box<Backing>>> = const { RefCell::new(None) };
+    /// The offered arena.
+    static OFFERED: RefCell<Option<Box<Backing>>> = const { RefCell::new(None) };
 }
 
 impl Arena {
@@ -97,16 +107,26 @@ impl Arena {
     /// Runs `collate`, during which this thread allocates buffers in this arena, or on the heap if they do
     /// not fit.
     pub fn within<R>(&mut self, collate: impl FnOnce() -> R) -> R {
-        /// Moves the backing back into the arena, also when `collate` panics.
-        struct Restore<'a>(&'a mut Option<Box<Backing>>);
+        self.lend_to(&CURRENT, collate)
+    }
+
+    /// Runs `load`, during which [`Buffer::of_batch`] allocates in this arena.
+    pub fn offer<R>(&mut self, load: impl FnOnce() -> R) -> R {
+        self.lend_to(&OFFERED, load)
+    }
+
+    #[inline]
+    fn lend_to<R>(&mut self, shared: &'static Shared, call: impl FnOnce() -> R) -> R {
+        /// Moves the backing back into the arena, also when `call` panics.
+        struct Restore<'a>(&'a mut Option<Box<Backing>>, &'static Shared);
         impl Drop for Restore<'_> {
             fn drop(&mut self) {
-                CURRENT.with_borrow_mut(|current| mem::swap(current, self.0));
+                self.1.with_borrow_mut(|shared| mem::swap(shared, self.0));
             }
         }
-        CURRENT.with_borrow_mut(|current| mem::swap(current, &mut self.backing));
-        let _restore = Restore(&mut self.backing);
-        collate()
+        shared.with_borrow_mut(|shared| mem::swap(shared, &mut self.backing));
+        let _restore = Restore(&mut self.backing, shared);
+        call()
     }
 
     /// Encodes `batch` into the slot. Tensors that are in the slot already stay where they are, other tensors
@@ -168,7 +188,18 @@ impl SlotArena {
 /// Allocates `len` bytes in the arena that is active on this thread. Returns `None` if no arena is active, if
 /// a batch is being encoded, or if there is no room.
 pub(crate) fn allocate(len: usize) -> Option<Allocation> {
-    CURRENT.with_borrow_mut(|current| match current.as_deref_mut()? {
+    allocate_in(&CURRENT, len)
+}
+
+/// Allocates `len` bytes in the arena that is offered on this thread. Returns `None` if no arena is offered, or if
+/// there is no room.
+pub(crate) fn allocate_offered(len: usize) -> Option<Allocation> {
+    allocate_in(&OFFERED, len)
+}
+
+#[inline]
+fn allocate_in(shared: &'static Shared, len: usize) -> Option<Allocation> {
+    shared.with_borrow_mut(|backing| match backing.as_deref_mut()? {
         Backing::Heap(pool) => Some(Allocation::Heap(pool.take(len.div_ceil(ALIGNMENT))?, pool.clone())),
         Backing::Slot(slot) if slot.is_encoding => None,
         Backing::Slot(slot) => {

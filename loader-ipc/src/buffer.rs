@@ -13,7 +13,8 @@ use crate::{
 /// kernels and Arrow expect.
 pub const ALIGNMENT: usize = 64;
 
-/// Owned bytes that begin at a multiple of [`ALIGNMENT`].
+/// Bytes that begin at a multiple of [`ALIGNMENT`], except those of a [part](Buffer::part). The buffer owns them, or
+/// shares them and copies them before it changes them.
 #[derive(Debug)]
 pub struct Buffer {
     storage: Storage,
@@ -28,6 +29,8 @@ enum Storage {
     Slot(Chunk),
     /// Read-only memory, and the offset of the first byte, a multiple of [`ALIGNMENT`].
     Sealed(Arc<SealedMemory>, usize),
+    /// Bytes of another buffer, and the offset of the first one.
+    Part(Arc<Buffer>, usize),
 }
 
 impl Buffer {
@@ -49,6 +52,30 @@ impl Buffer {
         match arena::allocate(len) {
             Some(allocation) => Some(Self::from_allocation(allocation, len)),
             None => Self::on_heap(len),
+        }
+    }
+
+    /// As [`for_overwrite`](Self::for_overwrite), in the arena that is offered on this thread. Returns `None` if there
+    /// is none, or if it has no room.
+    pub fn of_batch(len: usize) -> Option<Self> {
+        arena::allocate_offered(len).map(|allocation| Self::from_allocation(allocation, len))
+    }
+
+    /// Returns a buffer of the `len` bytes of `whole` from `start` on, without copying them.
+    ///
+    /// # Panics
+    /// Panics if `whole` does not have these bytes.
+    pub fn part(whole: &Arc<Self>, start: usize, len: usize) -> Self {
+        assert!(start <= whole.len && len <= whole.len - start, "a part is inside of its buffer");
+        Self { storage: Storage::Part(Arc::clone(whole), start), len }
+    }
+
+    /// Returns the buffer of which this one is a [`part`](Self::part), and where the part begins.
+    #[inline] // called for each sample
+    pub fn whole(&self) -> Option<(&Arc<Self>, usize)> {
+        match &self.storage {
+            Storage::Part(whole, start) => Some((whole, *start)),
+            _ => None,
         }
     }
 
@@ -86,7 +113,7 @@ impl Buffer {
     pub(crate) fn chunk(&self) -> Option<&Chunk> {
         match &self.storage {
             Storage::Slot(chunk) => Some(chunk),
-            Storage::Heap(_) | Storage::Pooled(..) | Storage::Sealed(..) => None,
+            Storage::Heap(_) | Storage::Pooled(..) | Storage::Sealed(..) | Storage::Part(..) => None,
         }
     }
 
@@ -100,7 +127,7 @@ impl Buffer {
         match &self.storage {
             Storage::Slot(chunk) => chunk.is_pinned(),
             Storage::Pooled(block, _) => block.is_pinned(),
-            Storage::Heap(_) | Storage::Sealed(..) => false,
+            Storage::Heap(_) | Storage::Sealed(..) | Storage::Part(..) => false,
         }
     }
 
@@ -112,11 +139,12 @@ impl Buffer {
             Storage::Pooled(block, _) => &bytemuck::cast_slice(block.lines())[..self.len],
             Storage::Slot(chunk) => chunk.as_bytes(),
             Storage::Sealed(memory, start) => &memory.bytes()[*start..*start + self.len],
+            Storage::Part(whole, start) => &whole.as_bytes()[*start..*start + self.len],
         }
     }
 
-    /// Returns the bytes, for writing. Bytes that another process may read, in sealed memory or in a frozen
-    /// slot, are first copied to the heap.
+    /// Returns the bytes, for writing. Bytes of another buffer, and bytes that another process may read, in sealed
+    /// memory or in a frozen slot, are first copied to the heap.
     ///
     /// Alternative considered: an error, as for a tensor with several handles. Rejected because a program
     /// that changes its batches would then fail with workers, but not without.
@@ -126,7 +154,7 @@ impl Buffer {
         let is_read_elsewhere = match &self.storage {
             Storage::Heap(_) | Storage::Pooled(..) => false,
             Storage::Slot(chunk) => chunk.is_frozen(),
-            Storage::Sealed(..) => true,
+            Storage::Sealed(..) | Storage::Part(..) => true,
         };
         if is_read_elsewhere {
             self.copy_to_heap();
@@ -135,7 +163,7 @@ impl Buffer {
             Storage::Heap(lines) => &mut bytemuck::cast_slice_mut(lines)[..self.len],
             Storage::Pooled(block, _) => &mut bytemuck::cast_slice_mut(block.lines_mut())[..self.len],
             Storage::Slot(chunk) => chunk.as_bytes_mut(),
-            Storage::Sealed(..) => unreachable!("sealed bytes were copied to the heap"),
+            Storage::Sealed(..) | Storage::Part(..) => unreachable!("shared bytes were copied to the heap"),
         }
     }
 
@@ -172,6 +200,33 @@ mod tests {
             assert_eq!(buffer.as_bytes().as_ptr() as usize % ALIGNMENT, 0);
             assert!(!buffer.is_shared());
         }
+    }
+
+    #[test]
+    fn a_part_is_copied_before_it_is_changed() {
+        let whole = Arc::new(Buffer::copy_of(&[1, 2, 3, 4]));
+        let mut part = Buffer::part(&whole, 1, 2);
+        assert_eq!(part.as_bytes(), [2, 3]);
+        let (of, start) = part.whole().unwrap();
+        assert!(Arc::ptr_eq(of, &whole) && start == 1);
+        part.as_bytes_mut()[0] = 9;
+        assert_eq!((part.as_bytes(), whole.as_bytes()), ([9, 3].as_slice(), [1, 2, 3, 4].as_slice()));
+        assert!(part.whole().is_none());
+    }
+
+    #[test]
+    fn an_offered_arena_has_only_the_buffers_of_the_batch() {
+        let pool = HeapPool::default();
+        let mut arena = arena::Arena::on_heap(&pool);
+        assert!(Buffer::of_batch(100).is_none());
+        let (of_batch, other) =
+            arena.offer(|| (Buffer::of_batch(100).unwrap(), Buffer::zeroed(100).unwrap()));
+        assert!(Buffer::of_batch(100).is_none() && arena.within(|| Buffer::of_batch(100)).is_none());
+        assert_eq!(of_batch.as_bytes().len(), 100);
+        drop(other);
+        assert_eq!(format!("{pool:?}"), "HeapPool { small: 0, large: 0 }");
+        drop(of_batch);
+        assert_eq!(format!("{pool:?}"), "HeapPool { small: 1, large: 0 }");
     }
 
     #[test]

@@ -18,6 +18,12 @@ pub trait Row: Send + 'static {
 
     /// Writes the numbers to `row`, row-major. The length of `row` is the product of the shape.
     fn write(&self, row: &mut [Self::Element]);
+
+    /// Returns the tensor that this row is. A tensor that a dataset has written into memory of the batch is not copied.
+    #[doc(hidden)]
+    fn as_tensor(&self) -> Option<&Tensor<Self::Element>> {
+        None
+    }
 }
 
 /// Stacks rows along a new first dimension.
@@ -49,7 +55,9 @@ impl<R: Row> Stack for RowStack<R> {
         if !sample.has_shape(rows.shape()) {
             return Err(ragged(rows.shape(), &sample));
         }
-        sample.write(rows.next_row());
+        if !sample.as_tensor().is_some_and(|tensor| rows.add_in_place(tensor.buffer())) {
+            sample.write(rows.next_row());
+        }
         Ok(())
     }
 
@@ -73,7 +81,12 @@ fn start<'a, R: Row>(
     capacity: usize,
     sample: &R,
 ) -> Result<&'a mut Rows<R::Element>, CollateError> {
-    Ok(rows.insert(Rows::new(capacity, &sample.shape()).map_err(CollateProblem::from)?))
+    let shape = sample.shape();
+    let in_batch = sample.as_tensor().and_then(|tensor| Rows::of_batch(capacity, &shape, tensor.buffer()));
+    Ok(rows.insert(match in_batch {
+        Some(rows) => rows,
+        None => Rows::new(capacity, &shape).map_err(CollateProblem::from)?,
+    }))
 }
 
 #[cold]
@@ -164,6 +177,11 @@ impl<T: Element> Row for Tensor<T> {
 
     fn write(&self, row: &mut [T]) {
         row.copy_from_slice(self.as_slice());
+    }
+
+    #[inline]
+    fn as_tensor(&self) -> Option<&Self> {
+        Some(self)
     }
 }
 

@@ -155,9 +155,10 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
             return Err(NoBatch::Cancelled);
         }
         let many = match self.options.on_bad_sample {
-            OnBadSample::Error => self.get_many(indices, &mut cx).map_err(|error| failed(&error))?,
-            _ => self.get_many_good(indices, &mut cx, sink).map_err(|error| failed(&error))?,
+            OnBadSample::Error => arena.offer(|| self.get_many(indices, &mut cx)),
+            _ => arena.offer(|| self.get_many_good(indices, &mut cx, sink)),
         };
+        let many = many.map_err(|error| failed(&error))?;
         let mut many = many.map(Vec::into_iter);
         let timer = sink.timer();
         let (mut left_out, mut loaded) = (0, 0);

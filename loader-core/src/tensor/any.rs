@@ -227,13 +227,10 @@ impl AnyStack {
 
     /// Returns the rows if they have this dtype and shape, of `len` bytes, and starts them if there are none.
     fn rows(&mut self, dtype: DType, shape: &[usize], len: usize) -> Result<&mut Rows<u8>, CollateProblem> {
-        let started = match &mut self.started {
-            Some(started) => started,
-            started @ None => {
-                let rows = Rows::new(self.capacity, &[len])?;
-                started.insert(Started { dtype, shape: shape.to_vec(), rows })
-            }
-        };
+        if self.started.is_none() {
+            self.start(dtype, shape, Rows::new(self.capacity, &[len])?);
+        }
+        let Some(started) = &mut self.started else { unreachable!("the rows were just started") };
         if started.dtype != dtype {
             return Err(CollateProblem::MixedDTypes { expected: started.dtype, found: dtype });
         }
@@ -242,6 +239,10 @@ impl AnyStack {
         }
         Ok(&mut started.rows)
     }
+
+    fn start(&mut self, dtype: DType, shape: &[usize], rows: Rows<u8>) {
+        self.started = Some(Started { dtype, shape: shape.to_vec(), rows });
+    }
 }
 
 impl Stack for AnyStack {
@@ -249,7 +250,18 @@ impl Stack for AnyStack {
     type Batch = AnyTensor;
 
     fn push(&mut self, sample: AnyTensor) -> Result<(), CollateError> {
-        Ok(self.push_row(sample.dtype, &sample.shape, sample.as_bytes())?)
+        let AnyTensor { buffer, shape, dtype } = &sample;
+        let bytes = sample.as_bytes();
+        if self.started.is_none()
+            && let Some(rows) = Rows::of_batch(self.capacity, &[bytes.len()], buffer)
+        {
+            self.start(*dtype, shape, rows);
+        }
+        let rows = self.rows(*dtype, shape, bytes.len())?;
+        if !rows.add_in_place(buffer) {
+            rows.next_row().copy_from_slice(bytes);
+        }
+        Ok(())
     }
 
     fn makes_tensors(&self) -> bool {

@@ -13,6 +13,7 @@ use loader_ipc::buffer::Buffer;
 pub use any::{AnyStack, AnyTensor};
 pub use bytes::BytesArray;
 pub use element::{Bool, DType, Element};
+pub use rows::BatchRows;
 pub(crate) use rows::Rows;
 
 /// A dense, row-major array of numbers with a shape of any rank; a tensor of rank 0 contains one number. The
@@ -216,6 +217,10 @@ impl<T: Element> Tensor<T> {
     /// [`pin_memory`](crate::Builder::pin_memory). Always false in a worker.
     pub fn is_pinned(&self) -> bool {
         self.buffer.is_pinned()
+    }
+
+    pub(crate) fn buffer(&self) -> &Buffer {
+        &self.buffer
     }
 
     /// Number of elements in one row of the first dimension.

@@ -1,5 +1,9 @@
 //! A tensor that is written row by row. It has no clones yet, so writing a row does not have to check for
 //! clones.
+//!
+//! A dataset that loads the samples of a batch together writes them as [`BatchRows`] into memory of the batch. The
+//! stack takes this memory over and finds each sample in its place, so that no sample is copied. Alternative
+//! considered: memory of the worker that is reused for samples. Rejected because each sample is then still copied.
 
 use std::{marker::PhantomData, sync::Arc};
 
@@ -33,6 +37,34 @@ impl<T: Element> Rows<T> {
         Ok(Self { buffer, shape, row_bytes, len: 0, element: PhantomData })
     }
 
+    /// Takes over the memory in which `first`, a row of the shape `row`, is the first of exactly `capacity` rows.
+    /// Returns `None` if there is no such memory.
+    pub(crate) fn of_batch(capacity: usize, row: &[usize], first: &Buffer) -> Option<Self> {
+        let (whole, start) = first.whole()?;
+        let shape: Vec<usize> = [&[capacity], row].concat();
+        let bytes = whole.as_bytes().len();
+        if start != 0 || bytes_of(T::DTYPE, &shape) != Some(bytes) {
+            return None;
+        }
+        let buffer = Buffer::part(whole, 0, bytes);
+        let row_bytes = row.iter().product::<usize>() * size_of::<T>();
+        Some(Self { buffer, shape, row_bytes, len: 0, element: PhantomData })
+    }
+
+    /// Counts `row` as the next row if its place in memory is that of the next row. Otherwise returns false, and the
+    /// caller copies the row. `row` must have the shape of the other rows.
+    #[inline]
+    pub(crate) fn add_in_place(&mut self, row: &Buffer) -> bool {
+        let is_next = match (row.whole(), self.buffer.whole()) {
+            (Some((of_row, start)), Some((own, _))) => {
+                Arc::ptr_eq(of_row, own) && start == self.len * self.row_bytes && self.len < self.shape[0]
+            }
+            _ => false,
+        };
+        self.len += usize::from(is_next);
+        is_next
+    }
+
     /// Shape of a row.
     #[inline]
     pub(crate) fn shape(&self) -> &[usize] {
@@ -60,6 +92,179 @@ impl<T: Element> Rows<T> {
     /// Returns the tensor of the rows written so far.
     pub(crate) fn finish(mut self) -> Tensor<T> {
         self.shape[0] = self.len;
-        Tensor::over(Arc::new(self.buffer), self.shape)
+        let buffer = match self.buffer.whole() {
+            Some((whole, _)) => Arc::clone(whole),
+            None => Arc::new(self.buffer),
+        };
+        Tensor::over(buffer, self.shape)
+    }
+}
+
+/// The samples that a dataset loads together for one batch: tensors of the same shape.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct BatchRows<T: Element> {
+    rows: AllRows<T>,
+    row: Vec<usize>,
+}
+
+#[derive(Debug)]
+enum AllRows<T: Element> {
+    /// In memory of the batch, of shape `[samples, ..row]`.
+    InBatch(Tensor<T>),
+    /// One tensor for each sample.
+    Single(Vec<Tensor<T>>),
+}
+
+impl<T: Element> BatchRows<T> {
+    /// Makes memory for `samples` samples of the shape `row`, whose previous content is arbitrary. It is memory of the
+    /// batch if the loader offers it and the dataset [is collated](crate::SampleContext::is_collated).
+    ///
+    /// # Errors
+    /// Returns [`TensorError::TooLarge`] if the memory cannot be allocated.
+    pub fn new(samples: usize, row: &[usize], is_collated: bool) -> Result<Self, TensorError> {
+        let shape = [&[samples], row].concat();
+        let in_batch = bytes_of(T::DTYPE, &shape).filter(|_| is_collated).and_then(Buffer::of_batch);
+        let rows = match in_batch {
+            Some(buffer) => AllRows::InBatch(Tensor::over(Arc::new(buffer), shape)),
+            None => {
+                AllRows::Single((0..samples).map(|_| Tensor::for_overwrite(row)).collect::<Result<_, _>>()?)
+            }
+        };
+        Ok(Self { rows, row: row.to_vec() })
+    }
+
+    /// Returns sample `position` for writing.
+    ///
+    /// # Panics
+    /// Panics if there are not as many samples.
+    pub fn row_mut(&mut self, position: usize) -> &mut [T] {
+        let (tensor, position) = match &mut self.rows {
+            AllRows::InBatch(tensor) => (tensor, position),
+            AllRows::Single(tensors) => (&mut tensors[position], 0),
+        };
+        let len = self.row.iter().product::<usize>();
+        let elements = tensor.as_mut_slice().expect("the tensor has no clone yet");
+        &mut elements[position * len..(position + 1) * len]
+    }
+
+    /// Returns the samples. Those in memory of the batch can be read, but not kept: they would keep all of it.
+    pub fn into_samples(self) -> Vec<Tensor<T>> {
+        let tensor = match self.rows {
+            AllRows::Single(tensors) => return tensors,
+            AllRows::InBatch(tensor) => tensor,
+        };
+        let len = self.row.iter().product::<usize>() * size_of::<T>();
+        let part = |position| Arc::new(Buffer::part(&tensor.buffer, position * len, len));
+        (0..tensor.len()).map(|position| Tensor::over(part(position), self.row.clone())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use loader_ipc::{SlotMemory, arena::Arena, heap::HeapPool, lent, memory};
+
+    use super::*;
+    use crate::{
+        AnyTensor,
+        collate::{AnyStack, Sample, Stack},
+    };
+
+    fn heap() -> Arena {
+        Arena::on_heap(&HeapPool::default())
+    }
+
+    /// Loads samples of the numbers 0, 1, 2 and so on, as a dataset does.
+    fn load(arena: &mut Arena, samples: usize, is_collated: bool) -> Vec<Tensor<i64>> {
+        arena.offer(|| {
+            let mut rows = BatchRows::new(samples, &[2], is_collated).unwrap();
+            (0..samples).for_each(|position| rows.row_mut(position).fill(position as i64));
+            rows.into_samples()
+        })
+    }
+
+    fn stack<S: Stack>(arena: &mut Arena, mut stack: S, samples: Vec<S::Sample>) -> S::Batch {
+        arena.within(|| {
+            samples.into_iter().for_each(|sample| stack.push(sample).unwrap());
+            stack.finish().unwrap()
+        })
+    }
+
+    #[test]
+    fn samples_in_memory_of_the_batch_are_not_copied() {
+        let mut arena = heap();
+        let samples = load(&mut arena, 3, true);
+        let written = samples[0].as_slice().as_ptr();
+        let mut batch = stack(&mut arena, Tensor::stack(3), samples);
+        assert_eq!(batch.as_slice().as_ptr(), written);
+        assert_eq!(batch, Tensor::from_slice(&[0, 0, 1, 1, 2, 2], [3, 2]).unwrap());
+        batch.as_mut_slice().expect("nobody else has the memory")[0] = 7;
+        assert_eq!(batch.as_slice().as_ptr(), written);
+
+        let samples = load(&mut arena, 3, true);
+        let written = samples[0].as_slice().as_ptr().cast();
+        let samples = samples.into_iter().map(AnyTensor::from).collect();
+        let batch = stack(&mut arena, AnyStack::new(3), samples);
+        assert_eq!((batch.as_bytes().as_ptr(), batch.shape()), (written, [3, 2].as_slice()));
+        assert_eq!(batch.as_slice::<i64>(), Some([0, 0, 1, 1, 2, 2].as_slice()));
+    }
+
+    #[test]
+    fn samples_are_written_into_the_slot_of_the_batch() {
+        let len = NonZeroUsize::new(4096).unwrap();
+        let slot = SlotMemory::map(memory::reserve(len).unwrap(), len).unwrap();
+        let mut arena = Arena::in_slot(slot.lend(()).unwrap());
+        let samples = load(&mut arena, 3, true);
+        let written = samples[0].as_slice().as_ptr();
+        let batch = stack(&mut arena, Tensor::stack(3), samples);
+        assert!(batch.is_shared_memory());
+        let encoded = arena.encode(&batch).unwrap();
+        drop((arena, batch));
+        let received: Tensor<i64> = lent::decode(slot.lend(()).unwrap(), encoded).unwrap();
+        assert_eq!(received.as_slice(), [0, 0, 1, 1, 2, 2]);
+        assert_eq!(received.as_slice().as_ptr(), written, "this process has the slot mapped once");
+
+        drop(received);
+        let mut arena = Arena::in_slot(slot.lend(()).unwrap());
+        let samples = load(&mut arena, 1000, true);
+        assert!(samples[999].buffer().whole().is_none(), "the slot has no room");
+        assert_eq!(stack(&mut arena, Tensor::stack(1000), samples).row(999), [999; 2]);
+    }
+
+    #[test]
+    fn samples_that_are_not_in_the_order_of_the_batch_are_copied() {
+        let orders: [(usize, &[usize]); 6] =
+            [(3, &[2, 1, 0]), (3, &[0, 2, 1]), (3, &[1, 2]), (4, &[0, 1, 2]), (3, &[0, 0, 1]), (3, &[0, 1])];
+        for (capacity, order) in orders {
+            let expected: Vec<i64> = order.iter().flat_map(|&number| [number as i64; 2]).collect();
+            let mut arena = heap();
+            let loaded = load(&mut arena, 3, true);
+            let samples: Vec<_> = order.iter().map(|&number| loaded[number].clone()).collect();
+            let any = samples.iter().cloned().map(AnyTensor::from).collect();
+            let batch = stack(&mut arena, AnyStack::new(capacity), any);
+            assert_eq!(batch.as_slice::<i64>(), Some(&*expected), "{order:?}");
+            let batch = stack(&mut arena, Tensor::stack(capacity), samples);
+            assert_eq!(
+                (batch.as_slice(), batch.shape()),
+                (&*expected, [order.len(), 2].as_slice()),
+                "{order:?}"
+            );
+            assert!(
+                loaded.iter().zip(0..).all(|(sample, number)| sample.as_slice() == [number; 2]),
+                "{order:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn samples_that_something_may_keep_have_memory_of_their_own() {
+        let mut arena = heap();
+        let of_batch =
+            |samples: Vec<Tensor<i64>>| samples.iter().all(|sample| sample.buffer().whole().is_some());
+        assert!(of_batch(load(&mut arena, 3, true)) && !of_batch(load(&mut arena, 3, false)));
+        let not_offered = BatchRows::<i64>::new(3, &[2], true).unwrap().into_samples();
+        assert!(!of_batch(not_offered));
     }
 }

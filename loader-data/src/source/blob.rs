@@ -191,6 +191,43 @@ impl Blob {
         }
     }
 
+    /// Passes the number and the bytes of each range to `take`, in order. The bytes of a local file are read into
+    /// `buffer`, which grows to the length of the longest range.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read), and the errors of `take`.
+    #[cfg(feature = "tokens")]
+    pub(crate) fn read_each(
+        &self,
+        ranges: &[Range<u64>],
+        buffer: &mut Vec<u8>,
+        mut take: impl FnMut(usize, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        match &self.inner {
+            Inner::Local { file, modified } => {
+                ranges.iter().try_for_each(|range| self.check(range))?;
+                let taken = ranges.iter().enumerate().try_for_each(|(number, range)| {
+                    let len = (range.end - range.start) as usize;
+                    if buffer.len() < len {
+                        buffer.resize(len, 0);
+                    }
+                    let bytes = &mut buffer[..len];
+                    let read = Phase::Read.measure(|| file.read_exact_at(bytes, range.start));
+                    read.map_err(|error| self.read_error(range.start, error))?;
+                    take(number, bytes)
+                });
+                // Once for all of them, and before an error of bytes that may be those of another file.
+                self.check_unchanged(file, *modified)?;
+                taken
+            }
+            #[cfg(feature = "cloud")]
+            Inner::Remote(_) => {
+                let read = self.read_ranges(ranges)?;
+                read.iter().enumerate().try_for_each(|(number, bytes)| take(number, bytes))
+            }
+        }
+    }
+
     fn check(&self, range: &Range<u64>) -> Result<()> {
         if range.start > range.end || range.end > self.len() {
             return Err(self.error(range.start, DataProblem::Truncated));

@@ -184,8 +184,8 @@ impl<T: Token> Dataset for Tokens<T> {
         Ok(self.windows.read(index)?)
     }
 
-    fn get_many(&self, indices: &[usize], _cx: &mut SampleContext) -> anyhow::Result<Vec<Tensor<T>>> {
-        Ok(self.windows.read_many(indices)?)
+    fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<Tensor<T>>> {
+        Ok(self.windows.read_many(indices, cx.is_collated::<Self>())?)
     }
 
     fn setup(&mut self, _cx: &mut SampleContext) -> anyhow::Result<()> {

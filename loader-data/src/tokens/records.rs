@@ -92,8 +92,9 @@ impl Dataset for TokenRecords {
         Ok(records.pop().expect("`get_many` returns a record for each index"))
     }
 
-    fn get_many(&self, indices: &[usize], _cx: &mut SampleContext) -> anyhow::Result<Vec<Record>> {
-        with_token!(self.dtype, T => self.records::<T>(indices))
+    fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<Record>> {
+        let is_collated = cx.is_collated::<Self>();
+        with_token!(self.dtype, T => self.records::<T>(indices, is_collated))
     }
 
     /// Returns the fingerprint of the windows or documents.
@@ -107,14 +108,14 @@ impl Dataset for TokenRecords {
 }
 
 impl TokenRecords {
-    fn records<T: Token>(&self, indices: &[usize]) -> anyhow::Result<Vec<Record>> {
+    fn records<T: Token>(&self, indices: &[usize], is_collated: bool) -> anyhow::Result<Vec<Record>> {
         match &self.kind {
             Kind::Windows(windows) => {
-                let windows = windows.read_many::<T>(indices)?.into_iter();
+                let windows = windows.read_many::<T>(indices, is_collated)?.into_iter();
                 Ok(windows.map(|tokens| record([("tokens", tokens.into())])).collect())
             }
             Kind::Segmented(windows, end) => {
-                let windows = windows.read_many(indices)?.into_iter();
+                let windows = windows.read_many(indices, is_collated)?.into_iter();
                 windows.map(|tokens| Ok(of_segments(segmented(tokens, T::from_wide(*end))?))).collect()
             }
             Kind::Documents(documents, pad) => {

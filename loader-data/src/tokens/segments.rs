@@ -103,6 +103,7 @@ impl<T: Token> Dataset for SegmentedTokens<T> {
     }
 
     fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<TokenWindow<T>>> {
+        cx.pass_collated::<Self, Tokens<T>>();
         let windows = self.tokens.get_many(indices, cx)?.into_iter();
         windows.map(|window| segmented(window, T::from_wide(self.end))).collect()
     }

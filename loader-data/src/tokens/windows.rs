@@ -1,8 +1,8 @@
 //! Windows of tokens in files.
 
-use std::{cell::RefCell, io, sync::Arc};
+use std::{cell::RefCell, io};
 
-use loader_core::{DType, Tensor};
+use loader_core::{BatchRows, DType, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -169,12 +169,14 @@ impl Windows {
     /// Reads window `index`.
     pub(super) fn read<T: Token>(&self, index: usize) -> Result<Tensor<T>> {
         let place = self.locate(index)?;
-        let blob = self.open(&place)?;
+        let blob = self.files.open(place.file)?;
+        self.check_first(&blob, &place)?;
         read(&blob, place.offset, self.dtype, self.window, Accepted::new::<T>(self.vocabulary))
     }
 
-    /// Reads the windows `indices`. Windows of one file are read together.
-    pub(super) fn read_many<T: Token>(&self, indices: &[usize]) -> Result<Vec<Tensor<T>>> {
+    /// Reads the windows `indices`. Windows of one file are read together, and into memory of the batch if the dataset
+    /// is collated.
+    pub(super) fn read_many<T: Token>(&self, indices: &[usize], is_collated: bool) -> Result<Vec<Tensor<T>>> {
         let len = self.window * self.dtype.size();
         if len > MAX_READ {
             return indices.iter().map(|&index| self.read(index)).collect();
@@ -182,34 +184,30 @@ impl Windows {
         let places = indices.iter().map(|&index| self.locate(index)).collect::<Result<Vec<_>>>()?;
         let mut ordered: Vec<usize> = (0..places.len()).collect();
         ordered.sort_by_key(|&position| places[position].file);
-        let mut windows: Vec<Option<Tensor<T>>> = indices.iter().map(|_| None).collect();
+        let mut windows = BatchRows::<T>::new(indices.len(), &[self.window], is_collated)
+            .map_err(|error| DataError::new("the windows", DataProblem::Memory(error.to_string())))?;
+        let accepted = Accepted::new::<T>(self.vocabulary);
         for of_file in ordered.chunk_by(|&one, &other| places[one].file == places[other].file) {
+            let blob = self.files.open(places[of_file[0]].file)?;
             let mut ranges = Vec::with_capacity(of_file.len());
             for &position in of_file {
                 let offset = places[position].offset;
-                self.open(&places[position])?;
+                self.check_first(&blob, &places[position])?;
                 ranges.push(offset..offset + len as u64);
             }
-            let blob = self.files.open(places[of_file[0]].file)?;
-            for (&position, bytes) in of_file.iter().zip(blob.read_ranges(&ranges)?) {
-                let offset = places[position].offset;
-                let mut window = zeros(self.window, &blob, offset)?;
-                let tokens = window.as_mut_slice().expect("a new tensor has no clone");
-                let accepted = Accepted::new::<T>(self.vocabulary);
-                convert_at(&blob, offset, self.dtype, &bytes, tokens, accepted)?;
-                windows[position] = Some(window);
-            }
+            BYTES.with_borrow_mut(|buffer| {
+                blob.read_each(&ranges, buffer, |number, bytes| {
+                    let tokens = windows.row_mut(of_file[number]);
+                    convert_at(&blob, ranges[number].start, self.dtype, bytes, tokens, accepted)
+                })
+            })?;
         }
-        Ok(windows.into_iter().map(|window| window.expect("each position is in one file")).collect())
+        Ok(windows.into_samples())
     }
 
-    /// Opens the file of a window. Reading its first window checks how the file begins.
-    fn open(&self, place: &Place) -> Result<Arc<Blob>> {
-        let blob = self.files.open(place.file)?;
-        if self.has_unknown_header && place.is_first {
-            check_start(&blob)?;
-        }
-        Ok(blob)
+    /// Checks how a file begins if `place` is its first window.
+    fn check_first(&self, blob: &Blob, place: &Place) -> Result<()> {
+        if self.has_unknown_header && place.is_first { check_start(blob) } else { Ok(()) }
     }
 
     /// Finds window `index`.
