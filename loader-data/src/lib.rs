@@ -160,7 +160,12 @@ pub use dataset_config::{DatasetConfig, DatasetError, KindName, KindOnly, OpenDa
 pub use decoded::{DecodedRecords, FieldDecoder};
 #[cfg(feature = "records")]
 pub use error::{DataError, DataProblem, Position};
-#[cfg(feature = "formats")]
+#[cfg(all(
+    feature = "csv",
+    feature = "json-lines",
+    feature = "parquet",
+    any(feature = "audio", feature = "image-folder")
+))]
 #[doc(hidden)]
 pub use file_table::TABLE_NAMES;
 #[cfg(all(feature = "audio", feature = "csv", feature = "json-lines", feature = "parquet"))]
