@@ -1,7 +1,7 @@
 //! The files of a dataset: listed once in main, opened lazily in the workers.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashSet, VecDeque},
     fs, io,
     os::unix::fs::{FileTypeExt, MetadataExt},
     path::Path,
@@ -290,6 +290,10 @@ fn list_paths(path: &Path, extensions: &[&str], files: &mut Vec<DataFile>) -> Re
             }
             list_path(&path, extensions, files)?;
         }
+        // The files of a folder that matches may match too.
+        let mut seen = HashSet::new();
+        let found = files.split_off(before).into_iter();
+        files.extend(found.filter(|file| seen.insert(file.location.clone())));
         if files.len() == before {
             return Err(invalid(DataProblem::NotFound));
         }
@@ -455,6 +459,9 @@ mod tests {
         assert_eq!(names("a.*").unwrap(), ["a.txt"], "an index is no data file");
         assert_eq!(names("*n.txt").unwrap_err().problem.to_string(), DataProblem::NotFound.to_string());
         assert_eq!(names(".h*").unwrap(), [".hidden.txt"]);
+        assert_eq!(names("**/*.txt").unwrap(), ["a-10.txt", "a.txt", "b.txt", "c.txt"]);
+        let all = ["a-10.txt", "a.txt", "b.txt", "other.csv", "c.txt"];
+        assert_eq!(names("**/*").unwrap(), all, "the folder `sub` and its file match");
         assert_eq!(names("{b,a}.txt").unwrap(), ["b.txt", "a.txt"]);
         assert_eq!(names("other.csv").unwrap(), ["other.csv"], "a file is listed whatever its extension is");
         assert!(matches!(names("*.json").unwrap_err().problem, DataProblem::NotFound));
