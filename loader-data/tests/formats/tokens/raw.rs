@@ -1,10 +1,10 @@
 //! Files without header.
 
-use loader_core::{DType, DataLoader, Dataset, SampleContext};
+use loader_core::{DType, DataLoader, Dataset, OnBadSample, SampleContext};
 use loader_data::{DataError, DataProblem, Position, Tokens};
 
 use super::{all, fixture, windows, written};
-use crate::everywhere::{refuses_what_is_no_file, same_everywhere};
+use crate::everywhere::{refuses_what_is_no_file, same_everywhere, watched};
 
 #[test]
 fn files_that_numpy_wrote_read_back_equal() {
@@ -189,6 +189,28 @@ fn a_file_that_shrinks_is_an_error() {
     let cx = &mut SampleContext::new(0);
     tokens.get(0, cx).unwrap();
     std::fs::File::options().write(true).open(&path).unwrap().set_len(20).unwrap();
-    let error = tokens.get(1, cx).unwrap_err().downcast::<DataError>().unwrap();
-    assert!(matches!(error.problem, DataProblem::Changed { .. }), "{error}");
+    for error in [tokens.get(1, cx).unwrap_err(), tokens.get_many(&[0, 1], cx).unwrap_err()] {
+        let error = error.downcast::<DataError>().unwrap();
+        assert!(matches!(error.problem, DataProblem::Changed { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_batch_with_a_bad_window_has_the_others() {
+    let _watched = watched();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.bin");
+    let mut written: Vec<u16> = (0..64).collect();
+    written[21] = 60_000;
+    std::fs::write(&path, written.iter().copied().flat_map(u16::to_le_bytes).collect::<Vec<_>>()).unwrap();
+    let good = written.chunks(4).filter(|window| !window.contains(&60_000));
+    let expected: Vec<i64> = good.flatten().map(|&token| i64::from(token)).collect();
+    for workers in [0, 1] {
+        let tokens = Tokens::<i64>::open(&path, DType::U16, 4).unwrap().stride(4).unwrap().vocabulary(1000);
+        let loader = DataLoader::builder(tokens).batch_size(8).on_bad_sample(OnBadSample::Skip);
+        let loader = loader.num_workers(workers).build().unwrap();
+        let read: Vec<_> =
+            loader.iter().unwrap().flat_map(|batch| batch.unwrap().as_slice().to_vec()).collect();
+        assert_eq!(read, expected, "{workers} workers");
+    }
 }
