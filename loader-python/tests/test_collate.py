@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import types
 
 import numpy as np
@@ -258,6 +259,7 @@ REFUSED = {
     "an array of texts": [np.array(["a"]), np.array(["b"])],
     "sparse tensors": [torch.eye(2).to_sparse()] * 2,
     "a missing key": [{"a": 1, "b": 2}, {"a": 1}],
+    "a tensor and a number": [torch.ones(1), 1],
 }
 
 
@@ -294,16 +296,22 @@ def collates_padded(worker):
     torch.utils.data._utils.collate.default_collate_fn_map[torch.Tensor] = padded
 
 
+def collates_padded_by_its_name(worker):
+    collate = torch.utils.data._utils.collate
+    wrapped = functools.wraps(collate.collate_tensor_fn)(padded)
+    assert wrapped.__module__ == collate.__name__
+    collate.default_collate_fn_map[torch.Tensor] = wrapped
+
+
 def default_of_lists(samples):
     return loader.default_collate([{"x": sample} for sample in samples])["x"]
 
 
+@pytest.mark.parametrize("init", [collates_padded, collates_padded_by_its_name])
 @pytest.mark.parametrize("collate_fn", [None, torch.utils.data.default_collate, default_of_lists])
-def test_a_function_that_the_user_puts_in_the_place_of_pytorch_s_is_called_in_workers(collate_fn):
+def test_a_function_that_the_user_puts_in_the_place_of_pytorch_s_is_called_in_workers(collate_fn, init):
     items = [torch.ones(1), torch.ones(3)] * 2
-    loader = DataLoader(
-        Items(items), batch_size=2, num_workers=1, collate_fn=collate_fn, worker_init_fn=collates_padded
-    )
+    loader = DataLoader(Items(items), batch_size=2, num_workers=1, collate_fn=collate_fn, worker_init_fn=init)
     for batch in loader:
         same(batch, torch.tensor([[1.0, 0, 0], [1, 1, 1]]))
 

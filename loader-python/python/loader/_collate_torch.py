@@ -2,6 +2,7 @@
 in a batch."""
 
 import pickle
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,10 @@ import torch
 from torch.utils.data._utils import collate as _torch_collate
 
 from . import _collate, _native
+
+#: The functions of PyTorch's collation.
+_PYTORCHS_FUNCTIONS = [value for value in vars(_torch_collate).values() if isinstance(value, types.FunctionType)]
+
 
 def default_collate(batch: list[Any]) -> Any:
     """Collates as ``torch.utils.data.default_collate``."""
@@ -41,9 +46,8 @@ def _collate_into_slot(batch: list[Any]) -> Any:
 def _has_pytorchs_functions() -> bool:
     """Returns whether the user has neither added a function to PyTorch's collation nor replaced one."""
     functions = _torch_collate.default_collate_fn_map.values()
-    return all(
-        function is _stack or getattr(function, "__module__", None) == _torch_collate.__name__ for function in functions
-    )
+    # By identity: a function of the user may have the module and the name of PyTorch's, by `functools.wraps`.
+    return all(function is _stack or any(function is each for each in _PYTORCHS_FUNCTIONS) for function in functions)
 
 
 def _is_built_in(sample: Any) -> bool:
@@ -76,7 +80,7 @@ def _stack_into_slot(batch: list[torch.Tensor], *, collate_fn_map: Any = None) -
     first = batch[0]
     size = len(batch) * first.numel() * first.element_size()
     # `torch.stack` gives tensors of different dtypes a common dtype, but converts them to the dtype of `out`.
-    if size == 0 or not is_plain(first) or any(value.dtype != first.dtype for value in batch):
+    if size == 0 or not is_plain(first) or any(getattr(value, "dtype", None) != first.dtype for value in batch):
         return _stack(batch, collate_fn_map=collate_fn_map)
     memory = _native.allocate(size)
     # NumPy's array, unlike `torch.frombuffer`, keeps the buffer exported, so that `Memory` knows of the tensor.
