@@ -66,8 +66,8 @@ pub(crate) fn of_no_end(py: Python<'_>, error: PyErr) -> PyErr {
         return error;
     }
     let raised = PyRuntimeError::new_err(
-        "the dataset or `collate_fn` has raised StopIteration in place of a batch, and the epoch is not over: \
-         raise another exception",
+        "the dataset, `collate_fn` or the sampler has raised StopIteration in place of a batch, and the epoch is not \
+         over: raise another exception",
     );
     raised.set_cause(py, Some(error));
     raised

@@ -161,10 +161,12 @@ impl BatchIterator {
         let (mut kept, is_batch, is_end) = (None, matches!(next, Some(Ok(_))), next.is_none());
         let object = match next {
             Some(Ok(batch)) => batch.into_object(self.convert.bind(py), &mut kept),
-            Some(Err(Error::SamplerPanicked { message, .. })) if message == HAS_RAISED => {
-                // The program has got the exception of an interrupt before.
-                Err(self.raised.take(py).unwrap_or_else(|| PyRuntimeError::new_err(SAMPLER_INTERRUPTED)))
-            }
+            Some(Err(error)) if is_of_sampler(&error) => Err(self.raised.take(py).unwrap_or_else(|| {
+                // The program has got the exception of an interrupt before. Each later call raises this one too,
+                // because StopIteration would say that the epoch is over.
+                self.undo(Some(Some(Err(error))));
+                PyRuntimeError::new_err(SAMPLER_INTERRUPTED)
+            })),
             Some(Err(error)) => Err(errors::to_python(py, &error, self.dataset_number.is_some(), noted)),
             None => {
                 self.warn(py)?;
@@ -385,6 +387,11 @@ impl BatchIterator {
         }
         py.detach(|| lock(&self.iter).as_mut().map(call))
     }
+}
+
+/// True for the error that the engine returns where the sampler has raised an exception.
+fn is_of_sampler(error: &Error) -> bool {
+    matches!(error, Error::SamplerPanicked { message, .. } if message == HAS_RAISED)
 }
 
 /// Returns a state as JSON.

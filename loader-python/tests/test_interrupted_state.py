@@ -217,6 +217,9 @@ def test_an_interrupted_sampler_is_no_end_of_the_epoch(num_workers):
     # The batches that the sampler has given before come next, also the one that Ctrl-C has kept from the program.
     before += numbers_until_the_exception(batches, RuntimeError)
     assert before == list(range(12))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="the sampler was interrupted"):
+            next(batches)
     sampler.raises = None
     loader.load_state_dict(loader.state_dict())
     assert numbers(loader) == list(range(12, 20))
