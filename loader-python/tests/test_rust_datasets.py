@@ -429,6 +429,42 @@ class Reversed(loader.JsonLinesStream):
         return iter([*loader.RustLoader(plain, batch_size=None, **share)][::-1])
 
 
+class Slotted(Relabelled):
+    """Has an attribute in a slot."""
+
+    __slots__ = ("first",)
+
+    def __init__(self, root, offset):
+        super().__init__(root, offset)
+        self.first = self.samples[0]
+
+
+class Reopens(Relabelled):
+    """Chooses the attributes of its pickle."""
+
+    def __init__(self, root, offset):
+        super().__init__(root, offset)
+        self.handle = sys.stdout
+
+    def __getstate__(self):
+        return {name: value for name, value in self.__dict__.items() if name != "handle"}
+
+    def __setstate__(self, state):
+        self.__dict__ = state
+        self.handle = "opened again"
+
+
+class Counted(loader.JsonLinesStream):
+    """Knows its number of samples."""
+
+    def __len__(self):
+        return 6
+
+
+class OfTorch(loader.JsonLinesStream, torch.utils.data.IterableDataset):
+    """Inherits the methods of PyTorch's datasets too."""
+
+
 @pytest.fixture
 def rows(tmp_path) -> Path:
     path = tmp_path / "rows.jsonl"
@@ -443,12 +479,39 @@ def test_the_methods_that_a_subclass_overrides_load_the_samples(photos, rows, nu
     assert torch.cat([labels for _, labels in of_epoch(dataset, num_workers)]).tolist() == expected
     subset = torch.utils.data.Subset(dataset, [12, 0])
     assert [labels.tolist() for _, labels in of_epoch(subset, num_workers)] == [[expected[12], expected[0]]]
-    assert pickle.loads(pickle.dumps(dataset)).offset == 100
 
-    found = [batch["n"].tolist() for batch in of_epoch(Reversed(rows), num_workers, batch_size=6)]
-    assert found == ([[5, 4, 3, 2, 1, 0]] if num_workers == 0 else found)
-    assert sorted(sum(found, [])) == [0, 1, 2, 3, 4, 5]
-    assert all(batch == sorted(batch, reverse=True) for batch in found)
+    more = rows.with_name("more.jsonl")
+    more.write_text('{"n": 6}\n{"n": 7}\n')
+    found = [batch["n"].tolist() for batch in of_epoch(Reversed([rows, more]), num_workers, batch_size=8)]
+    # Each of two workers has a file.
+    assert found == ([[7, 6, 5, 4, 3, 2, 1, 0]] if num_workers == 0 else [[5, 4, 3, 2, 1, 0], [7, 6]])
+
+
+@pytest.mark.parametrize("kind", [Counted, OfTorch])
+def test_a_stream_whose_iter_is_not_overridden_is_shared_among_rust_workers(rows, kind):
+    numbers = [int(row["n"]) for row in DataLoader(kind(rows), batch_size=None, num_workers=2)]
+    assert sorted(numbers) == [0, 1, 2, 3, 4, 5]
+    assert len(loader.Mix([(kind(rows), 1.0)]).config["parts"]) == 1
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda dataset: pickle.loads(pickle.dumps(dataset))])
+def test_a_copy_of_a_subclass_has_its_attributes(photos, copied):
+    for kind in (Relabelled, Slotted, Reopens):
+        dataset = kind(photos, 100)
+        again = copied(dataset)
+        assert type(again) is kind and again.offset == 100
+        same(again[12], dataset[12])
+        assert of_epoch(again, 0)[0][1].tolist() == of_epoch(dataset, 0)[0][1].tolist()
+    assert copied(Slotted(photos, 100)).first == Slotted(photos, 100).samples[0]
+    assert copied(Reopens(photos, 100)).handle == "opened again"
+
+
+@pytest.mark.parametrize("kind", [loader.ImageFolder, Relabelled, Slotted])
+def test_a_pickle_leaves_out_what_the_description_gives(photos, kind):
+    dataset = kind(photos) if kind is loader.ImageFolder else kind(photos, 100)
+    before = pickle.dumps(dataset)
+    assert dataset.samples and dataset.targets and dataset.classes and dataset.class_to_idx
+    assert pickle.dumps(dataset) == before
 
 
 def test_overrides_are_refused_where_no_python_code_loads(photos, rows, tmp_path):
@@ -462,42 +525,72 @@ def test_overrides_are_refused_where_no_python_code_loads(photos, rows, tmp_path
     ):
         with pytest.raises(TypeError, match="overrides __(getitem|iter)__, which is Python code"):
             make()
+    for make in (lambda: loader.RustLoader([1]), lambda: loader.Mix([([1], 1.0)]), lambda: loader.Packed([1], 4)):
+        with pytest.raises(TypeError, match=r"^\[1\] is no Rust dataset.*give a dataset of `loader.datasets`"):
+            make()
 
 
 def test_attributes_that_would_have_no_effect_cannot_be_set(photos):
     class Named(loader.ImageFolder):
         pass
 
-    dataset, named = loader.ImageFolder(photos), Named(photos)
-    for name in ("transform", "samples", "targets", "output", "loader"):
-        with pytest.raises(AttributeError, match=f"'{name}' of ImageFolder cannot be set.*make another dataset"):
-            setattr(dataset, name, [])
-    for name in ("transform", "samples"):
-        with pytest.raises(AttributeError, match=f"'{name}' of Named cannot be set"):
-            setattr(named, name, [])
-    named.tokenizer = "own"
-    assert copy.copy(named).tokenizer == "own" and len(copy.copy(dataset).samples) == 13
+    of_images = ("samples", "targets", "imgs", "classes", "class_to_idx", "config")
+    of_torchvision = ("transform", "target_transform")
+    for dataset, refused, allowed in (
+        (loader.ImageFolder(photos), of_images + of_torchvision + ("loader", "root", "output"), ("name", "_own")),
+        (Named(photos), of_images + of_torchvision, ("loader", "root", "tokenizer")),
+        (Relabelled(photos, 100), of_images, of_torchvision + ("root", "tokenizer")),
+    ):
+        kind = type(dataset).__name__
+        for name in refused:
+            with pytest.raises(AttributeError, match=f"'{name}' of {kind} cannot be set.*make another dataset"):
+                setattr(dataset, name, [])
+        for name in allowed:
+            setattr(dataset, name, "set")
+            assert getattr(copy.copy(dataset), name) == "set"
+        assert len(dataset.samples) == len(copy.copy(dataset).samples) == 13
+
+
+@pytest.mark.parametrize("name", ["find_classes", "make_dataset"])
+def test_methods_by_which_torchvision_lists_images_are_refused(name):
+    with pytest.raises(TypeError, match=f"Lists has the method {name}.*torch.utils.data.Subset"):
+        type("Lists", (loader.ImageFolder,), {name: lambda *arguments: None})
 
 
 @pytest.mark.parametrize("of", [DataLoader, torch.utils.data.DataLoader])
 def test_a_stream_in_one_of_several_workers_says_how_to_share_it(rows, of):
     class Inside(torch.utils.data.IterableDataset):
-        def __init__(self, is_shared):
-            self.stream, self.is_shared = loader.JsonLinesStream(rows), is_shared
+        def __init__(self, reads):
+            self.stream, self.reads = loader.Mix([(loader.JsonLines(rows), 1.0)], shuffle=True), reads
 
         def __iter__(self):
-            if not self.is_shared:
+            if self.reads == "the stream":
                 return iter(self.stream)
-            info = torch.utils.data.get_worker_info()
-            share = {"rank": info.id, "world_size": info.num_workers, "seed": info.seed - info.id}
-            return iter(loader.RustLoader(self.stream, batch_size=None, **share))
+            if self.reads != "the same loader" or not hasattr(self, "loader"):
+                info = torch.utils.data.get_worker_info()
+                share = {"rank": info.id, "world_size": info.num_workers} if self.reads != "all" else {}
+                seed = info.seed - info.id
+                self.loader = loader.RustLoader(self.stream, batch_size=None, seed=seed, **share)
+            return iter(self.loader)
 
-    def numbers(dataset, num_workers):
-        return [row["n"] for row in of(dataset, batch_size=None, num_workers=num_workers)]
+    def epochs(reads, num_workers):
+        batches = of(Inside(reads), batch_size=None, num_workers=num_workers, persistent_workers=True)
+        return [[int(row["n"]) for row in batches] for _ in range(2)]
 
-    with pytest.raises(RuntimeError, match="each of the 2 workers would read all samples.*loader.RustLoader"):
-        numbers(Inside(False), 2)
-    assert sorted(numbers(Inside(True), 2)) == numbers(Inside(False), 1) == [0, 1, 2, 3, 4, 5]
+    torch.manual_seed(5)
+    with pytest.raises(RuntimeError, match="each of the 2 workers would read all.*choose.*None, seed=info.seed - info"):
+        epochs("the stream", 2)
+    everything = [0, 1, 2, 3, 4, 5]
+    for epoch in epochs("the stream", 1):
+        assert sorted(epoch) == everything
+    first, second = epochs("the same loader", 2)
+    assert sorted(first) == sorted(second) == everything and first != second
+    # A new loader in each epoch gives the first epoch again, because persistent workers keep their seed.
+    first, second = epochs("a new loader", 2)
+    assert sorted(first) == everything and first == second
+    first, _ = epochs("all", 2)
+    assert sorted(first) == sorted(everything * 2)
+    assert first[::2] == first[1::2]
 
 
 def test_a_rust_loader_imports_no_pytorch(photos):
@@ -562,10 +655,12 @@ def test_unknown_options_kinds_and_files_are_refused(tmp_path):
         loader.Csv(tmp_path / "rows.csv")
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("of", [loader.JsonLines, loader.JsonLinesStream])
-def test_set_epoch_keeps_the_state_of_its_epoch(rows, of):
+def test_set_epoch_keeps_the_state_of_its_epoch(rows, of, num_workers):
     def make():
-        return loader.RustLoader(of(rows, output="numpy"), batch_size=2, shuffle=of is loader.JsonLines, seed=5)
+        options = {"shuffle": of is loader.JsonLines, "seed": 5, "num_workers": num_workers}
+        return loader.RustLoader(of(rows, output="numpy"), batch_size=2, **options)
 
     def numbers(batches):
         return [batch["n"].tolist() for batch in batches]
@@ -585,7 +680,8 @@ def test_set_epoch_keeps_the_state_of_its_epoch(rows, of):
     resumed.load_state_dict(first.state_dict())
     assert epochs_from(2) == [whole[2][1:], whole[3]]
     # After the last batch, nothing is left of the epoch.
-    next(batches), next(batches)
+    for _ in whole[2][1:]:
+        next(batches)
     state = first.state_dict()
     resumed.load_state_dict(state)
     assert epochs_from(state["epoch"]) == ([[], whole[3]] if of is loader.JsonLinesStream else [whole[3]])
@@ -596,6 +692,12 @@ def test_set_epoch_keeps_the_state_of_its_epoch(rows, of):
     again.load_state_dict(resumed.state_dict())
     assert numbers(again) == numbers(resumed) == whole[1]
     assert again.state_dict()["epoch"] == 2
+    # A state without an epoch is kept for the next iteration, which refuses it.
+    again.load_state_dict({"of": "another loader"})
+    again.set_epoch(1)
+    assert again.state_dict() == {"of": "another loader"}
+    with pytest.raises(ValueError):
+        iter(again)
 
 
 def test_a_rust_loader_ends_the_workers_of_an_iterator_that_is_left(tmp_path):

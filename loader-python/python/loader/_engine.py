@@ -111,7 +111,7 @@ def _rust_setup(
         sampler=type(loader._index_sampler).__qualname__,
         observers=loader._observers[1],
     )
-    return EngineSetup(engine, dataset.convert, order)
+    return EngineSetup(engine, dataset._convert, order)
 
 
 def _check_rust_arguments(loader: Any) -> None:

@@ -7,6 +7,7 @@ Alternative considered: Python classes with a method for each option. The descri
 already, is checked in one place, and is what the ``loader`` command reads.
 """
 
+import functools
 import json
 import operator
 import os
@@ -39,27 +40,34 @@ class _DescribedDataset:
             objects with ``__dlpack__``, which other frameworks take, such as ``jax.dlpack.from_dlpack``.
     """
 
+    # Outside `__dict__`, which a subclass may pickle, and replace with the pickled one.
+    __slots__ = ("_convert", "_native_dataset", "_output")
+
+    #: Converts a tensor to the output.
+    _convert: Callable[[_native.Array], Any]
+    _native_dataset: _native.RustDataset
+    _output: Output | None
+
     def __init__(self, keys: Mapping[str, Any], output: Output | None = None) -> None:
         self._open(_native.RustDataset(json.dumps(dict(keys), default=json_value)), output)
 
-    #: Converts a tensor to the output.
-    convert: Callable[[_native.Array], Any]
-
     def _open(self, native: _native.RustDataset, output: Output | None) -> None:
-        self._native_dataset = native
-        self._output = output
-        self.__dict__["convert"] = converter(output)
+        self._native_dataset, self._output, self._convert = native, output, converter(output)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Refuses the attributes by which programs change datasets of torchvision: workers would not know of them."""
-        if not name.startswith("_") and not overridden(self):
-            own = next(filter(_is_own, type(self).__mro__))
-            if own is type(self) or hasattr(own, name) or name in ("transform", "target_transform"):
-                raise AttributeError(
-                    f"{name!r} of {type(self).__name__} cannot be set, because workers load the samples from the"
-                    " description of the dataset: make another dataset with the options that you want; to choose"
-                    " samples, use torch.utils.data.Subset or a sampler"
-                )
+        """Refuses the attributes by which programs change datasets of torchvision: they would have no effect."""
+        own = _own_class(type(self))
+        if own is type(self):
+            without_effect = ("transform", "target_transform", "loader", "root", "output")
+        else:
+            # The methods of a subclass may apply transforms of its own.
+            without_effect = () if overridden(self) else ("transform", "target_transform")
+        if name in without_effect or (not name.startswith("_") and hasattr(own, name)):
+            raise AttributeError(
+                f"{name!r} of {type(self).__name__} cannot be set, because the samples are loaded from the description"
+                " of the dataset: make another dataset with the options that you want; to choose samples, use"
+                " torch.utils.data.Subset or a sampler; for an attribute of a subclass, choose another name"
+            )
         super().__setattr__(name, value)
 
     @property
@@ -67,12 +75,21 @@ class _DescribedDataset:
         """The description: the section ``[dataset]`` of a config file as a dict."""
         return json.loads(self._native_dataset.keys())
 
+    def __getstate__(self) -> Any:
+        """Returns the attributes that the program has set, not those that this package makes of the description."""
+        state: Any = object.__getstate__(self)
+        own = _own_class(type(self))
+        attributes, slots = state if isinstance(state, tuple) else (state, None)
+        set_by_program = {
+            name: value
+            for name, value in (attributes or {}).items()
+            if not isinstance(getattr(own, name, None), functools.cached_property)
+        }
+        slots = {name: value for name, value in (slots or {}).items() if name not in _DescribedDataset.__slots__}
+        return (set_by_program, slots) if slots else set_by_program
+
     def __reduce__(self) -> tuple[Any, ...]:
-        made_by_open = ("_native_dataset", "_output", "convert")
-        attributes = {name: value for name, value in self.__dict__.items() if name not in made_by_open}
-        # The attributes of the package's own classes are only computed from the description.
-        state = None if _is_own(type(self)) else attributes
-        return _unpickled, (type(self), self._native_dataset.keys(), self._output), state
+        return _unpickled, (type(self), self._native_dataset.keys(), self._output), self.__getstate__()
 
     def __repr__(self) -> str:
         shown = json.loads(self._native_dataset.shown_keys())
@@ -93,7 +110,7 @@ class RustDataset(_DescribedDataset):
         return samples
 
     def __getitem__(self, index: int) -> Any:
-        return self._native_dataset.get(position(index, len(self)), _seed(), self.convert)
+        return self._native_dataset.get(position(index, len(self)), _seed(), self._convert)
 
 
 class RustStream(_DescribedDataset):
@@ -123,9 +140,10 @@ class RustStream(_DescribedDataset):
             raise RuntimeError(
                 f"each of the {info.num_workers} workers would read all samples of {self!r}: give a stream of the"
                 " package's own class to `loader.DataLoader`, which shares its samples among the workers; or iterate"
-                " over `loader.RustLoader(stream, batch_size=None, rank=info.id, world_size=info.num_workers,"
-                " seed=info.seed - info.id)`, where `info` is `get_worker_info()`; or, if the stream of each worker has"
-                " other files, over `loader.RustLoader(stream, batch_size=None)`"
+                " in the worker over `loader.RustLoader(stream, batch_size=None, rank=info.id,"
+                " world_size=info.num_workers, seed=info.seed - info.id)`, where `info` is `get_worker_info()`; or, if"
+                " the program chooses the samples or the files of each worker itself, or each worker needs all samples,"
+                " over `loader.RustLoader(stream, batch_size=None, seed=info.seed - info.id)`"
             )
         stream = of_native(self._native_dataset, self._output)
         return iter(RustLoader(stream, batch_size=None, seed=_seed()))
@@ -163,19 +181,25 @@ def base_of(dataset: Any) -> tuple[RustDataset | RustStream, list[Any]] | None:
 
 def overridden(dataset: _DescribedDataset) -> list[str]:
     """Returns the names of the methods that load samples and that the class of the dataset overrides."""
-    base = RustStream if isinstance(dataset, RustStream) else RustDataset
-    methods = ("__getitem__", "__getitems__", "__iter__", "__len__")
-    return [name for name in methods if getattr(type(dataset), name, None) is not getattr(base, name, None)]
+    if isinstance(dataset, RustStream):
+        return ["__iter__"] if type(dataset).__iter__ is not RustStream.__iter__ else []
+    methods = ("__getitem__", "__getitems__", "__len__")
+    return [name for name in methods if getattr(type(dataset), name, None) is not getattr(RustDataset, name, None)]
 
 
 def config_of(dataset: RustDataset | RustStream) -> dict[str, Any]:
-    """Returns the description of a dataset, for another dataset. Raises as :func:`refuse_overrides`."""
-    refuse_overrides(dataset)
+    """Returns the description of a dataset, for another dataset. Raises as :func:`refuse_python_code`."""
+    refuse_python_code(dataset)
     return dataset.config
 
 
-def refuse_overrides(dataset: RustDataset | RustStream) -> None:
-    """Raises ``TypeError`` if the class of the dataset overrides how samples are loaded."""
+def refuse_python_code(dataset: RustDataset | RustStream) -> None:
+    """Raises ``TypeError`` if the object is no Rust dataset, or if its class overrides how samples are loaded."""
+    if not isinstance(dataset, _DescribedDataset):
+        raise TypeError(
+            f"{dataset!r} is no Rust dataset, and here samples are loaded without Python code: give a dataset of"
+            " `loader.datasets`; `loader.DataLoader` loads datasets of Python objects"
+        )
     if names := overridden(dataset):
         raise TypeError(
             f"{type(dataset).__name__} overrides {' and '.join(names)}, which is Python code, and here samples are"
@@ -214,6 +238,11 @@ def json_value(value: Any) -> Any:
 def _is_own(kind: type) -> bool:
     """Returns whether the class is the package's own."""
     return kind.__module__.partition(".")[0] == __package__
+
+
+def _own_class(kind: type) -> type:
+    """Returns the class of this package of which the class is, or is a subclass."""
+    return next(filter(_is_own, kind.__mro__))
 
 
 def position(key: Any, samples: int) -> int:

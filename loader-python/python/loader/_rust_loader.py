@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from . import _exit, _native
 from ._output import Output
-from ._rust import RustDataset, RustStream, json_value, of_native, refuse_overrides
+from ._rust import RustDataset, RustStream, json_value, of_native, refuse_python_code
 from ._worker_program import rust_worker_arguments
 
 
@@ -33,7 +33,7 @@ class RustLoader:
     """
 
     def __init__(self, dataset: RustDataset | RustStream, batch_size: int | None = 1, **options: Any) -> None:
-        refuse_overrides(dataset)
+        refuse_python_code(dataset)
         self.dataset = dataset
         self._epoch = 0
         self._state: str | None = None
@@ -48,7 +48,7 @@ class RustLoader:
         self._resume = self._engine.resume
 
     def __iter__(self) -> _native.BatchIterator:
-        convert = self.dataset.convert
+        convert = self.dataset._convert
         if self._state is not None:
             batches = self._resume(self._state, convert)
             self._state = None
@@ -75,11 +75,14 @@ class RustLoader:
         """Sets the number of the epoch that the next iteration loads. If the loader has loaded a state of this epoch,
         the next iteration loads the rest of the epoch. A state of another epoch is dropped."""
         self._epoch, self._resume = epoch, self._engine.resume_epoch
-        if self._state is None or json.loads(self._state)["epoch"] != epoch:
+        # A state without an epoch is kept, and the next iteration says what is wrong with it.
+        if self._state is None or json.loads(self._state).get("epoch", epoch) != epoch:
             self._state = self._engine.state_at(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state: the position after the last batch that the last iterator has returned."""
+        """Returns the state: the position after the last batch that the last iterator has returned. Between
+        :meth:`load_state_dict` and the next iteration, it is the loaded state; after :meth:`set_epoch`, the start of
+        that epoch or the loaded state."""
         batches = self._batches()
         state = self._state or (batches.state() if batches is not None else None) or self._engine.last_state()
         if state is None:

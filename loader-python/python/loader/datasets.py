@@ -74,6 +74,16 @@ class ImageFolder(RustDataset):
                 keys[name] = value
         super().__init__(keys, output)
 
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        for name in ("find_classes", "make_dataset"):
+            if hasattr(cls, name):
+                raise TypeError(
+                    f"{cls.__name__} has the method {name}, which torchvision's ImageFolder calls and"
+                    " loader.ImageFolder does not: choose samples with torch.utils.data.Subset, change labels in"
+                    " `__getitem__`, or give the images and their labels in a table to loader.ImageTable"
+                )
+
     @functools.cached_property
     def classes(self) -> list[str]:
         """The names of the classes, in order."""
