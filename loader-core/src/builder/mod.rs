@@ -452,7 +452,7 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// Sets [`digest`](Self::digest) to true for samples that a function collates or converts; call it after
     /// [`collate`](Self::collate) or [`unbatched`](Self::unbatched). `hash` runs where the samples are
     /// loaded, before collation. It must pass to [`ContentHash`] all values by which two samples may differ,
-    /// and it must not capture anything.
+    /// and it must neither capture anything nor keep a sample.
     ///
     /// # Examples
     /// ```

@@ -156,7 +156,8 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         }
         let many = match self.options.on_bad_sample {
             OnBadSample::Error => arena.offer(|| self.get_many(indices, &mut cx)),
-            _ => arena.offer(|| self.get_many_good(indices, &mut cx, sink)),
+            // After a bad sample, the samples are loaded one by one, and their batch needs the whole slot.
+            _ => self.get_many_good(indices, &mut cx, sink),
         };
         let many = many.map_err(|error| failed(&error))?;
         let mut many = many.map(Vec::into_iter);

@@ -118,6 +118,11 @@ pub(super) fn convert<T: Token>(
     macro_rules! from {
         ($stored:ty) => {{
             let (stored, _) = bytes.as_chunks::<{ size_of::<$stored>() }>();
+            assert_eq!(
+                stored.len(),
+                tokens.len(),
+                "the other tokens would keep what their memory held before"
+            );
             for (token, bytes) in tokens.iter_mut().zip(stored) {
                 *token = T::from_wide(i64::from(<$stored>::from_le_bytes(*bytes)));
             }

@@ -49,6 +49,9 @@ pub(super) fn of_request(error: &Error, last: &Last, waited: Duration) -> DataPr
 /// Says why a request has no answer at its deadline, `after` its beginning.
 pub(super) fn of_deadline(last: &Last, after: Duration) -> DataProblem {
     match last {
+        Last::Status { status: status @ (401 | 403), server } => {
+            DataProblem::PermissionDenied { server: server.clone(), status: *status }
+        }
         Last::Status { status: status @ 300.., .. } => DataProblem::Server { status: *status },
         Last::NoConnection(cause) => no_connection(cause),
         _ => DataProblem::Timeout { after },
