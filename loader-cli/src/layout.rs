@@ -8,15 +8,11 @@ use std::{
 };
 
 use loader_data::{
-    ArrowOptions, AudioTableOptions, CardData, DataProblem, IMAGE_EXTENSIONS, ImageTableOptions,
-    RecordConfig, TABLE_NAMES,
+    ArrowOptions, AudioTableOptions, CardData, DataProblem, DatasetConfig, IMAGE_EXTENSIONS,
+    ImageFolderOptions, ImageTableOptions, RecordConfig, SPLIT_NAMES, TABLE_NAMES,
 };
 
 use crate::stop::Stop;
-
-/// Names of splits that `datasets` finds in the names of files and folders.
-const SPLITS: [&str; 10] =
-    ["train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval", "evaluation"];
 
 /// Returns settings for the files that `target` names: a path, a pattern, or a folder with data files in it,
 /// in its folder `data`, or in a folder of a split; or the files that the header of its README.md names. Returns
@@ -24,7 +20,7 @@ const SPLITS: [&str; 10] =
 ///
 /// # Errors
 /// Returns an error if a folder has files of several kinds or splits.
-pub(crate) fn of_target(target: &Path) -> Result<Option<RecordConfig>, Stop> {
+pub(crate) fn of_target(target: &Path) -> Result<Option<DatasetConfig>, Stop> {
     if !target.is_dir() {
         let config = RecordConfig::of_extension(target, target);
         if config.is_none() && target.to_str().is_some_and(|target| target.contains("://")) {
@@ -33,18 +29,78 @@ pub(crate) fn of_target(target: &Path) -> Result<Option<RecordConfig>, Stop> {
                 format!("the extension of `{shown}` is of no known format; give a config (a .toml file)");
             return Err(Stop::InvalidArguments(message));
         }
-        return Ok(config);
+        return Ok(config.map(records));
     }
-    match CardData::read(target) {
-        Ok(Some(CardData::Files(config))) => Ok(Some(*config)),
-        Ok(Some(CardData::Folder(folder))) => of_names(&folder),
-        Ok(None) => of_names(target),
+    let (folder, found) = match CardData::read(target) {
+        Ok(Some(CardData::Files { folder, files })) => match (of_files(target, &files)?, folder) {
+            (None, None) => {
+                let what = "images that its README.md names, which are not all images of a folder";
+                return Err(several(target, what, &target.join("train")));
+            }
+            (found, folder) => (folder.unwrap_or_default(), found),
+        },
+        Ok(Some(CardData::Folder(folder))) => {
+            let found = of_names(&folder)?;
+            (folder, found)
+        }
+        Ok(None) => return Ok(of_names(target)?.map(records)),
         Err(error) if matches!(error.problem, DataProblem::InvalidOption { .. }) => {
             let message = format!("{error} (an option of the section [dataset] of a config, a .toml file)");
-            Err(Stop::InvalidArguments(message))
+            return Err(Stop::InvalidArguments(message));
         }
-        Err(error) => Err(error.into()),
+        // It may be the header of another program.
+        Err(error) if matches!(error.problem, DataProblem::Malformed { .. }) => {
+            return match of_names(target) {
+                Ok(Some(found)) => Ok(Some(records(found))),
+                Ok(None) if has(target, is_image) => Ok(None),
+                _ => Err(error.into()),
+            };
+        }
+        Err(error) => return Err(error.into()),
+    };
+    // If the folder has no data files, it may have images.
+    let images = || DatasetConfig::ImageFolder(ImageFolderOptions::new(folder));
+    Ok(Some(found.map_or_else(images, records)))
+}
+
+fn records(config: RecordConfig) -> DatasetConfig {
+    DatasetConfig::Records(Box::new(config))
+}
+
+/// Returns settings for `files`, which the header of the README.md in `folder` names. Returns `None` if they are
+/// images without a table.
+fn of_files(folder: &Path, files: &[PathBuf]) -> Result<Option<RecordConfig>, Stop> {
+    let of_file = |path: &PathBuf| {
+        let name = path.file_name()?.to_str()?.to_owned();
+        Some((name, path.clone(), RecordConfig::of_extension(path, path)?))
+    };
+    let (beside, mut found): (Vec<_>, Vec<_>) =
+        files.iter().filter_map(of_file).partition(|(name, _, config)| may_be_beside_data(name, config));
+    if found.is_empty() {
+        if files.iter().any(|path| is_image(path)) {
+            return Ok(None);
+        }
+        found = beside;
     }
+    let Some((_, path, first)) = found.first() else {
+        let message = format!(
+            "the header of README.md names no files of a known format in `{}`; give a config (a .toml file)",
+            folder.display()
+        );
+        return Err(Stop::InvalidArguments(message));
+    };
+    if found.iter().any(|(_, _, other)| other.kind() != first.kind()) {
+        return Err(several(folder, "data files of several formats", &folder.join("*.jsonl")));
+    }
+    if found.iter().all(|(name, ..)| TABLE_NAMES.contains(&name.as_str())) {
+        return match (&found[..], path.parent()) {
+            ([_], Some(parent)) => Ok(Some(of_table(parent))),
+            _ => Err(several(folder, "several tables of files", path)),
+        };
+    }
+    let mut config = first.clone();
+    config.set_files(found.into_iter().map(|(_, path, _)| path).collect());
+    Ok(Some(config))
 }
 
 /// Returns settings for the data files of the folder `target`, whose names tell their format and splits.
@@ -54,7 +110,7 @@ fn of_names(target: &Path) -> Result<Option<RecordConfig>, Stop> {
         return Ok(found.map(|(_, config)| config));
     }
     let data = target.join("data");
-    let splits = [target, &data].into_iter().flat_map(|folder| SPLITS.map(|split| folder.join(split)));
+    let splits = [target, &data].into_iter().flat_map(|folder| SPLIT_NAMES.map(|split| folder.join(split)));
     for folder in [data.clone()].into_iter().chain(splits) {
         let Some(config) = of_folder(&folder)? else { continue };
         if let Some((other, _)) = found.replace((folder.clone(), config)) {
@@ -94,10 +150,7 @@ fn of_folder(folder: &Path) -> Result<Option<RecordConfig>, Stop> {
     }
     let Some((_, config)) = found.first() else { return Ok(None) };
     if found.iter().all(|(name, _)| TABLE_NAMES.contains(&name.as_str())) {
-        return Ok(Some(match has(folder, is_audio) && !has(folder, is_image) {
-            true => RecordConfig::AudioTable(AudioTableOptions::new(folder)),
-            false => RecordConfig::ImageTable(ImageTableOptions::new(folder)),
-        }));
+        return Ok(Some(of_table(folder)));
     }
     if found.iter().any(|(_, other)| other.kind() != config.kind()) {
         return Err(several(folder, "data files of several formats", &folder.join("*.jsonl")));
@@ -114,6 +167,14 @@ fn of_folder(folder: &Path) -> Result<Option<RecordConfig>, Stop> {
             Err(several(folder, &format!("files of the splits {}", names.join(", ")), pattern))
         }
         _ => Ok(Some(config.clone())),
+    }
+}
+
+/// Returns settings for the table in `folder` that names images or audio files.
+fn of_table(folder: &Path) -> RecordConfig {
+    match has(folder, is_audio) && !has(folder, is_image) {
+        true => RecordConfig::AudioTable(AudioTableOptions::new(folder)),
+        false => RecordConfig::ImageTable(ImageTableOptions::new(folder)),
     }
 }
 
@@ -173,18 +234,9 @@ fn several(folder: &Path, what: &str, pattern: &Path) -> Stop {
     Stop::InvalidArguments(format!("`{folder}` has {what}; give a pattern such as `{pattern}`"))
 }
 
-/// Returns the split in the name of a data file, and a pattern for the files of this split: `test` in
-/// `test-00000-of-00002.parquet`, and `train` in `train_1.csv`.
+/// Returns the split in the name of a data file, and a pattern for the files of this split, such as `train*.csv`.
 fn split_of(name: &str) -> Option<(&str, String)> {
-    let (stem, _) = name.split_once('.')?;
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let numbered = || {
-        let (stem, count) = stem.rsplit_once("-of-")?;
-        let (split, number) = stem.rsplit_once('-')?;
-        (is_number(count) && is_number(number)).then_some(split)
-    };
-    let first = stem.split(['-', '_', ' ']).next().filter(|word| SPLITS.contains(word));
-    let split = numbered().or(first)?;
+    let split = loader_data::split_of(name)?;
     let is_format =
         |end: &&str| RecordConfig::of_extension(format!("x{end}").as_ref(), Path::new("")).is_some();
     let end = name.rmatch_indices('.').map(|(at, _)| &name[at..]).find(is_format)?;

@@ -79,8 +79,8 @@ pub(crate) fn read(target: &Path, arguments: &LoaderArguments<false>) -> Result<
 fn read_target(target: &Path) -> Result<(DatasetConfig, Option<Config<KindOnly>>), Stop> {
     let is_config = target.extension().is_some_and(|extension| extension == "toml");
     #[cfg(feature = "formats")]
-    if !is_config && let Some(records) = layout::of_target(target)? {
-        return Ok((DatasetConfig::Records(Box::new(records)), None));
+    if !is_config && let Some(dataset) = layout::of_target(target)? {
+        return Ok((dataset, None));
     }
     if target.is_dir() || (!is_config && !target.exists()) {
         // If the folder is missing, opening the dataset returns the error.

@@ -73,11 +73,12 @@ impl SourceOptions {
         Self { path: paths.into_iter().collect(), config: None, split: None, ..self.clone() }
     }
 
-    /// Returns the options with the files of the configuration and the split in place of the folders that have them.
+    /// Returns the options with the files of the configuration and the split in place of the folders that have them. A
+    /// wildcard stands for the files whose names end with one of `extensions`.
     ///
     /// # Errors
     /// Returns an error if a path is no folder with a README.md whose header names these files.
-    pub(crate) fn resolved(&self) -> Result<Cow<'_, Self>> {
+    pub(crate) fn resolved(&self, extensions: &[&str]) -> Result<Cow<'_, Self>> {
         if self.config.is_none() && self.split.is_none() {
             return Ok(Cow::Borrowed(self));
         }
@@ -88,12 +89,13 @@ impl SourceOptions {
                 crate::dataset_card::Wanted { config: self.config.as_deref(), split: self.split.as_deref() };
             let mut path = Vec::new();
             for folder in &self.path {
-                path.extend(wanted.files(&Location::new(folder), &store)?);
+                path.extend(wanted.files(&Location::new(folder), extensions, &store)?);
             }
             Ok(Cow::Owned(self.renamed(path)))
         }
         #[cfg(not(feature = "dataset-card"))]
         {
+            let _ = extensions;
             let reason = "the options `config` and `split` need the feature `dataset-card` of loader-data";
             Err(self.error(DataProblem::Unsupported(reason.to_owned())))
         }
@@ -113,7 +115,7 @@ impl SourceOptions {
                 "only a `RecordConfig` decodes fields; in a program, use `DecodedRecords`".to_owned();
             return Err(self.error(DataProblem::InvalidOption { option, reason }));
         }
-        let path = &self.resolved()?.path;
+        let path = &self.resolved(extensions)?.path;
         match &self.store {
             Some(store) => Files::list_with(path, extensions, store),
             None => Files::list(path, extensions),

@@ -87,11 +87,51 @@ fn the_header_of_a_readme_names_the_files() {
     fs::write(&config, text).unwrap();
     assert_eq!(inspected(config.to_str().unwrap())["samples"], train["samples"]);
 
+    // Splits that were not downloaded do not count.
+    write("data_files: [{split: train, path: data/train-*}, {split: test, path: more/*}]");
+    assert_eq!(inspected(target)["files"], 1);
+    write("data_files: data/**");
+    assert_eq!(inspected(target)["files"], 2, "the header makes both files one split");
+    // Files of several formats.
+    fs::write(hub.path().join("data/notes.csv"), "a\n1\n").unwrap();
+    assert!(refused(target).contains("data files of several formats"));
+    fs::remove_file(hub.path().join("data/notes.csv")).unwrap();
+    // The header of another program.
+    fs::write(hub.path().join("README.md"), "---\nconfigs: a.yaml\n---\n").unwrap();
+    assert!(run(&["inspect", target]).stderr.contains("YAML in its header"));
+    fs::rename(hub.path().join("data/test-0.parquet"), hub.path().join("data/train-1.parquet")).unwrap();
+    assert_eq!(inspected(target)["files"], 2);
+    fs::rename(hub.path().join("data/train-1.parquet"), hub.path().join("data/test-0.parquet")).unwrap();
+
     // The names in the folder that the header names tell the splits.
     write("data_dir: data");
     assert!(refused(target).contains("has files of the splits test, train"));
     write("data_files: data/missing-*");
     assert!(refused(target).contains("data/missing-*`: no such file"));
+}
+
+#[test]
+fn the_header_may_name_a_table_of_images_or_a_folder_of_them() {
+    let names = ["metadata.csv", "part/1.jpg", "part/0.png", "007", "8"];
+    let files = names.map(|name| (format!("images/csv/{name}"), name));
+    let hub = folder(&files.each_ref().map(|(fixture, name)| (fixture.as_str(), *name)));
+    let target = hub.path().to_str().unwrap();
+    let write = |data: &str| {
+        let readme = format!("---\nconfigs:\n- config_name: default\n  data_files: \"{data}\"\n---\n");
+        fs::write(hub.path().join("README.md"), readme).unwrap();
+    };
+    for data in ["*", "**", "metadata.csv"] {
+        write(data);
+        let report = run(&["inspect", target, "--json"]);
+        let report: Value = serde_json::from_str(&report.assert_status(0).stdout).unwrap();
+        assert_eq!(report["kind"], "image-table", "{data}");
+    }
+    fs::create_dir_all(hub.path().join("images/class")).unwrap();
+    fs::copy(hub.path().join("part/0.png"), hub.path().join("images/class/0.png")).unwrap();
+    write("images/**");
+    let report = run(&["inspect", target, "--json"]);
+    let report: Value = serde_json::from_str(&report.assert_status(0).stdout).unwrap();
+    assert_eq!((&report["kind"], &report["samples"]), (&json!("image-folder"), &json!(1)));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, de::DeserializeOwned};
 
+use super::EXTENSIONS;
 use crate::{
     error::{DataError, DataProblem, Result},
     options::SourceOptions,
@@ -43,7 +44,7 @@ struct Splits {
 /// cannot be parsed, or name files outside of the folder.
 pub(super) fn data_files(source: &SourceOptions) -> Result<SourceOptions> {
     let store = source.store.clone().unwrap_or_else(StoreOptions::current);
-    let source = &source.resolved()?;
+    let source = &source.resolved(&EXTENSIONS)?;
     let mut path = Vec::new();
     for pattern in &source.path {
         let folder = Location::new(pattern);

@@ -65,7 +65,7 @@ impl Rows {
 
 /// Finds the table that the options name: the only path, or the only table in the folder there.
 pub(super) fn find(source: &SourceOptions) -> Result<Files> {
-    let mut found = source.resolved()?.into_owned();
+    let mut found = source.resolved(&TABLE_NAMES)?.into_owned();
     for path in &mut found.path {
         let mut location = Location::new(&*path);
         // An absolute path stays valid if the program changes its directory before workers start.

@@ -71,7 +71,7 @@ pub(super) fn open(source: &SourceOptions) -> Result<Indexed> {
 
 /// Lists the indexes in `source`.
 pub(super) fn list(source: &SourceOptions) -> Result<Files> {
-    let source = source.resolved()?;
+    let source = source.resolved(&[EXTENSION])?;
     source.renamed(source.path.iter().map(|path| index_path(path))).files(&[EXTENSION])
 }
 

@@ -7,7 +7,7 @@ use loader_data::{CsvOptions, DataError, DataProblem, ParquetOptions, RecordConf
 
 const PARQUET: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtures/parquet");
 
-/// Three configurations. The names of the files tell nothing about their splits, except one that is wrong.
+/// Configurations. The names of the files tell nothing about their splits, except one that is wrong.
 const README: &str = "---
 license: mit
 configs:
@@ -23,7 +23,11 @@ configs:
     data_dir: de
     data_files: \"*.csv\"
   - config_name: all
-    data_files: [en/one.csv, de/**]
+    data_files: [en/one.csv, de/**, de/1.csv]
+  - config_name: every
+    data_files: \"**\"
+  - config_name: names
+    data_dir: en
   - config_name: outside
     data_files:
       - {split: train, path: ../secret.csv}
@@ -35,6 +39,7 @@ configs:
 fn hub(readme: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("README.md"), readme).unwrap();
+    fs::write(folder.path().join("LICENSE"), "free\n").unwrap();
     for name in ["en/one.csv", "en/two-b.csv", "en/two-a.csv", "en/train.csv", "de/1.csv", "de/sub/2.csv"] {
         let path = folder.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -63,6 +68,12 @@ fn a_configuration_and_a_split_are_the_files_of_the_header() {
         (options().config("de"), &["de/1.csv"]),
         (options().config("de").split("train"), &["de/1.csv"]),
         (options().config("all"), &["en/one.csv", "de/1.csv", "de/sub/2.csv"]),
+        (
+            options().config("every"),
+            &["de/1.csv", "de/sub/2.csv", "en/one.csv", "en/train.csv", "en/two-a.csv", "en/two-b.csv"],
+        ),
+        (options().config("names").split("train"), &["en/train.csv"]),
+        (options().config("names"), &["en/train.csv"]),
     ] {
         assert_eq!(names(&options).unwrap(), expected, "{options:?}");
     }
@@ -100,7 +111,11 @@ fn an_error_lists_what_the_header_has() {
     let hub = hub(README);
     let options = || CsvOptions::new(hub.path());
     for (options, option, expected) in [
-        (options().config("fr"), "config", "there is no configuration `fr`; there are: en, de, all, outside"),
+        (
+            options().config("fr"),
+            "config",
+            "there is no configuration `fr`; there are: en, de, all, every, names, outside",
+        ),
         (options().split("dev"), "split", "there is no split `dev` of `en`; there are: train, test"),
         (options().config("en"), "split", "set it to one of the splits of `en`: train, test"),
         (
@@ -123,6 +138,8 @@ fn an_error_lists_what_the_header_has() {
     assert!(missing.to_string().contains("the folder has no README.md with `configs`"), "{missing}");
     let file = names(&CsvOptions::new(hub.path().join("en/one.csv")).split("train")).unwrap_err();
     assert!(file.to_string().contains("needs a folder with a README.md"), "{file}");
+    let url = names(&CsvOptions::new("s3://bucket/hub").split("train")).unwrap_err();
+    assert!(url.to_string().contains("the URL of a folder ends with `/`"), "{url}");
 }
 
 #[test]
@@ -140,13 +157,27 @@ fn a_header_without_a_default_or_with_damage_is_refused() {
             "`data_files` is neither a pattern",
         ),
         ("- data_files: en/one.csv\n".to_owned(), "missing field `config_name`"),
-        ("- config_name: a\n  data_dir: en\n".to_owned(), "the header names no files of `a`"),
+        ("- config_name: a\n  data_files: []\n".to_owned(), "has a list without patterns"),
+        (
+            "- config_name: a\n  data_files: [{split: train, path: []}]\n".to_owned(),
+            "has a list without patterns",
+        ),
+        (format!("{one}{one}"), "there are two configurations `a`"),
         (format!("{one}  : : [\n"), "is not valid YAML in its header"),
     ] {
         let hub = hub(&format!("---\nconfigs:\n{configs}---\n"));
         let error = names(&CsvOptions::new(hub.path()).split("train")).unwrap_err().to_string();
         assert!(error.contains(expected), "{configs} {error}");
     }
+    // The names of the files tell two splits.
+    let two = hub("---\nconfigs:\n- config_name: a\n  data_dir: en\n---\n");
+    fs::copy(two.path().join("de/1.csv"), two.path().join("en/test.csv")).unwrap();
+    let options = || CsvOptions::new(two.path()).config("a");
+    let error = names(&options()).unwrap_err().to_string();
+    assert!(error.contains("several splits; set it to one of: test, train"), "{error}");
+    assert_eq!(names(&options().split("test")).unwrap(), ["de/1.csv"]);
+    let error = names(&options().split("dev")).unwrap_err().to_string();
+    assert!(error.contains("tell no split `dev`, but: test, train"), "{error}");
     // A header of something else has no configurations, and is not parsed.
     let hub = hub("---\ntitle: : [\n---\n");
     let error = names(&CsvOptions::new(hub.path()).split("train")).unwrap_err().to_string();

@@ -1,0 +1,260 @@
+//! Finds the files that a pattern in the header stands for.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use glob::{MatchOptions, Pattern};
+
+use crate::{
+    error::{DataError, DataProblem, Result},
+    source::{Files, Location, StoreOptions, is_glob},
+};
+
+/// Files about a dataset, which no wildcard matches.
+const NO_DATA: [&str; 6] = [
+    "README.md",
+    "config.json",
+    "dataset_info.json",
+    "dataset_infos.json",
+    "dataset_dict.json",
+    "dummy_data.zip",
+];
+
+/// Where the files of a pattern are.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// The folder of the part of the pattern that has wildcards.
+    pub(super) folder: Location,
+    /// A path relative to the folder. It may have wildcards.
+    pattern: String,
+}
+
+impl Place {
+    /// Finds the place of `pattern`, which begins at `data_dir` in `folder`.
+    ///
+    /// # Errors
+    /// Returns an error if the pattern may stand for files outside of the folder.
+    pub(super) fn new(folder: &Location, data_dir: &str, pattern: &str) -> Result<Self, DataProblem> {
+        let mut parts = parts(data_dir)?;
+        parts.extend(self::parts(pattern)?);
+        if parts.is_empty() {
+            return Err(DataProblem::Pattern(format!("`{pattern}` in the header names no file")));
+        }
+        let fixed = parts.iter().position(|part| is_glob(part)).unwrap_or(parts.len().saturating_sub(1));
+        let mut name = parts[..fixed].join("/");
+        if matches!(folder, Location::Url(_)) && !name.is_empty() {
+            name.push('/');
+        }
+        let folder = if name.is_empty() { folder.clone() } else { folder.join(&name) };
+        Ok(Self { folder, pattern: parts[fixed..].join("/") })
+    }
+
+    /// Lists the files, ordered by path. Of those that wildcards match, takes only those whose names end with one of
+    /// `extensions`.
+    ///
+    /// # Errors
+    /// Returns an error if there are none, or if a file or folder cannot be read.
+    pub(super) fn files(&self, extensions: &[&str], store: &StoreOptions) -> Result<Vec<PathBuf>> {
+        let whole = || self.folder.join(&self.pattern);
+        if !is_glob(&self.pattern) {
+            return Ok(vec![file(whole())?.as_path().to_owned()]);
+        }
+        let pattern = Pattern::new(&self.pattern)
+            .map_err(|error| DataError::new(whole(), DataProblem::Pattern(error.to_string())))?;
+        let rules = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
+        let is_data = |path: &str| {
+            let name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
+            !NO_DATA.contains(&name(path).as_str()) || name(path) == name(&self.pattern)
+        };
+        let is_wanted = |path: &PathBuf| {
+            let path = self.relative(path);
+            pattern.matches_with(&path, rules) && is_data(&path)
+        };
+        let files: Vec<_> = self.listed(extensions, store)?.into_iter().filter(is_wanted).collect();
+        if files.is_empty() {
+            let problem = match extensions {
+                [""] => DataProblem::NotFound,
+                _ => DataProblem::NoFiles { extensions: extensions.join(" or ") },
+            };
+            return Err(DataError::new(whole(), problem));
+        }
+        // A path that exists is no pattern, but the key of an object is one.
+        let is_pattern = |file: &&PathBuf| {
+            let Location::Url(url) = Location::new(file) else { return false };
+            is_glob(&url) || url.contains('{')
+        };
+        match files.iter().find(is_pattern) {
+            Some(file) => {
+                let reason = "the name of an object has wildcards or braces; rename it".to_owned();
+                Err(DataError::new(Location::new(file), DataProblem::Pattern(reason)))
+            }
+            None => Ok(files),
+        }
+    }
+
+    /// Returns the folder if the pattern stands for all files in it.
+    #[cfg(feature = "formats")]
+    pub(super) fn whole_folder(&self) -> Option<PathBuf> {
+        matches!(&self.pattern[..], "**" | "**/*").then(|| self.folder.as_path().to_owned())
+    }
+
+    /// Returns the path of `file` relative to the folder.
+    pub(super) fn relative(&self, file: &Path) -> String {
+        file.strip_prefix(self.folder.as_path()).unwrap_or(file).to_string_lossy().into_owned()
+    }
+
+    /// Lists all files in the folder and in its sub-folders.
+    fn listed(&self, extensions: &[&str], store: &StoreOptions) -> Result<Vec<PathBuf>> {
+        // A path that does not exist could be a pattern for other folders.
+        if let Location::Path(_) = &self.folder
+            && !self.folder.is_folder()
+        {
+            return Ok(Vec::new());
+        }
+        let files = match Files::list_with([self.folder.as_path()], extensions, store) {
+            Ok(files) => files,
+            Err(DataError { problem: DataProblem::NoFiles { .. }, .. }) => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        Ok((0..files.len()).map(|file| files.get(file).location.as_path().to_owned()).collect())
+    }
+}
+
+/// Returns `location`, a pattern without wildcards.
+///
+/// # Errors
+/// Returns an error if it is the path of no file: a path that does not exist could be a pattern for other files.
+fn file(location: Location) -> Result<Location> {
+    if let Location::Path(path) = &location {
+        let problem = match fs::metadata(path) {
+            Ok(found) if found.is_dir() => DataProblem::NotAFile { found: "a folder" },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => DataProblem::NotFound,
+            _ => return Ok(location),
+        };
+        return Err(DataError::new(location, problem));
+    }
+    Ok(location)
+}
+
+/// Returns the names that `pattern` consists of.
+///
+/// # Errors
+/// Returns an error if the pattern may stand for files outside of the folder that it begins at.
+fn parts(pattern: &str) -> Result<Vec<&str>, DataProblem> {
+    let leads_out =
+        pattern.starts_with('/') || pattern.contains("://") || pattern.split('/').any(|part| part == "..");
+    // Braces have no meaning in a pattern of Hugging Face.
+    if leads_out || pattern.contains('{') {
+        let what = if leads_out { "leads out of the folder" } else { "has braces" };
+        return Err(DataProblem::Pattern(format!(
+            "`{pattern}` in the header {what}; name files in the folder"
+        )));
+    }
+    Ok(pattern.split('/').filter(|part| !matches!(*part, "" | ".")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the files of `pattern` in a folder whose own name has wildcards and braces.
+    fn found(data_dir: &str, pattern: &str) -> Result<Vec<String>> {
+        let outer = tempfile::tempdir().unwrap();
+        let folder = outer.path().join("hub{1,2}[3]");
+        for name in [
+            "hub{1,2}[3]/a.csv",
+            "hub{1,2}[3]/README.md",
+            "hub{1,2}[3]/dataset_infos.json",
+            "hub{1,2}[3]/.hidden/b.csv",
+            "hub{1,2}[3]/data/train.csv",
+            "hub{1,2}[3]/data/train_extra/c.csv",
+            "hub{1,2}[3]/data/train_extra/LICENSE",
+            "secret/a.csv",
+            "hub1/a.csv",
+            "hub13/a.csv",
+        ] {
+            let path = outer.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        }
+        let place = Place::new(&Location::from(folder.clone()), data_dir, pattern)
+            .map_err(|problem| DataError::new("the header", problem))?;
+        let files = place.files(&[".csv", ".json"], &StoreOptions::default())?;
+        Ok(files
+            .iter()
+            .map(|file| file.strip_prefix(&folder).unwrap().to_str().unwrap().to_owned())
+            .collect())
+    }
+
+    #[test]
+    fn wildcards_match_each_file_once() {
+        let (a, train, c) = ("a.csv", "data/train.csv", "data/train_extra/c.csv");
+        for (data_dir, pattern, expected) in [
+            ("", "**", &[a, train, c][..]),
+            ("", "*", &[a]),
+            ("", "**/*", &[a, train, c]),
+            ("", "*/**", &[train, c]),
+            ("", "data/**/*", &[train, c]),
+            ("", "data/*", &[train]),
+            ("", "data/train*", &[train]),
+            ("", "**/train*", &[train]),
+            ("", "**/train*/*", &[c]),
+            ("./data/", ".//*", &[train]),
+            ("data", "train.csv", &[train]),
+            ("", "README.md", &["README.md"]),
+            ("", "*/../a.csv", &[]),
+            ("", "[!b].csv", &[a]),
+        ] {
+            assert_eq!(found(data_dir, pattern).unwrap_or_default(), expected, "{data_dir} {pattern}");
+        }
+        let missing = |pattern| found("", pattern).unwrap_err().problem;
+        assert!(matches!(missing("b.csv"), DataProblem::NotFound));
+        assert!(matches!(missing("LICENS*"), DataProblem::NoFiles { .. }));
+        assert!(matches!(missing("none/*"), DataProblem::NoFiles { .. }));
+        assert!(matches!(missing("data"), DataProblem::NotAFile { found: "a folder" }));
+        assert!(matches!(missing("**a"), DataProblem::Pattern(_)));
+    }
+
+    #[test]
+    fn a_pattern_stays_in_its_folder() {
+        assert_eq!(parts("./data//train-*").unwrap(), ["data", "train-*"]);
+        assert_eq!(parts("..data/a..b/...").unwrap(), ["..data", "a..b", "..."]);
+        for outside in ["../a", "a/../../b", "/etc/a", "..", "https://host/a", "{.,a}./b"] {
+            assert!(matches!(parts(outside), Err(DataProblem::Pattern(_))), "{outside}");
+        }
+        // `glob` lets the first dot match `..`.
+        for outside in
+            [".?/secret/a.csv", ".*/secret/*", ".[.]/secret/*.csv", ".?/.?/etc/passwd", "*/.?/a.csv"]
+        {
+            let error = found("", outside).unwrap_err();
+            assert!(matches!(error.problem, DataProblem::NoFiles { .. }), "{outside} {error}");
+        }
+    }
+
+    #[test]
+    fn patterns_begin_at_the_folder_of_the_readme() {
+        for (folder, data_dir, pattern, expected) in [
+            ("hub", "", "data/train-*", ("hub/data", "train-*")),
+            ("hub", "en", "./a.csv", ("hub/en", "a.csv")),
+            ("hub", "", "**", ("hub", "**")),
+            ("s3://bucket/hub/", "en", "train/**", ("s3://bucket/hub/en/train/", "**")),
+            ("s3://bucket/hub/", "", "*/a", ("s3://bucket/hub/", "*/a")),
+        ] {
+            let place = Place::new(&Location::new(folder), data_dir, pattern).unwrap();
+            assert_eq!((place.folder.as_path().to_str().unwrap(), &place.pattern[..]), expected);
+        }
+    }
+    #[cfg(feature = "cloud")]
+    #[test]
+    fn an_http_server_has_no_wildcards() {
+        let folder = Location::new("https://host.invalid/hub/");
+        let place = Place::new(&folder, "", "data/train-*").unwrap();
+        let error = place.files(&[".csv"], &StoreOptions::default()).unwrap_err();
+        assert!(error.to_string().contains("wildcards on an HTTP server"), "{error}");
+        let place = Place::new(&folder, "", "data/train-0.csv").unwrap();
+        let files = place.files(&[".csv"], &StoreOptions::default()).unwrap();
+        assert_eq!(files, [Path::new("https://host.invalid/hub/data/train-0.csv")]);
+    }
+}
