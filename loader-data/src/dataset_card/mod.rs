@@ -9,7 +9,6 @@ use std::{collections::HashSet, path::PathBuf};
 
 use find::Place;
 use header::{Configuration, DataFiles, README};
-#[cfg(feature = "formats")]
 pub use splits::{SPLIT_NAMES, split_of};
 
 use crate::{
