@@ -8,7 +8,7 @@ use std::{
 };
 
 use loader_data::{
-    ArrowOptions, AudioTableOptions, CardData, DataProblem, DatasetConfig, IMAGE_EXTENSIONS,
+    ArrowOptions, AudioTableOptions, CardFiles, DataProblem, DatasetConfig, IMAGE_EXTENSIONS,
     ImageFolderOptions, ImageTableOptions, RecordConfig, SPLIT_NAMES, TABLE_NAMES,
 };
 
@@ -19,7 +19,7 @@ use crate::stop::Stop;
 /// `None` if their extension is that of no format.
 ///
 /// # Errors
-/// Returns an error if a folder has files of several kinds or splits.
+/// Returns an error if a folder has files of several kinds or splits, or if the header cannot be used.
 pub(crate) fn of_target(target: &Path) -> Result<Option<DatasetConfig>, Stop> {
     if !target.is_dir() {
         let config = RecordConfig::of_extension(target, target);
@@ -31,36 +31,37 @@ pub(crate) fn of_target(target: &Path) -> Result<Option<DatasetConfig>, Stop> {
         }
         return Ok(config.map(records));
     }
-    let (folder, found) = match CardData::read(target) {
-        Ok(Some(CardData::Files { folder, files })) => match (of_files(target, &files)?, folder) {
+    let (folder, found) = match CardFiles::read(target) {
+        Ok(None) => (None, of_names(target)?),
+        Ok(Some(CardFiles { folder, files })) => match (of_files(target, &files)?, folder) {
             (None, None) => {
-                let what = "images that its README.md names, which are not all images of a folder";
-                return Err(several(target, what, &target.join("train")));
+                return Err(Stop::InvalidArguments(format!(
+                    "the README.md of `{}` names only some of the images in a folder, which the command cannot read; give \
+                     a folder of images, or a config (a .toml file)",
+                    target.display()
+                )));
             }
-            (found, folder) => (folder.unwrap_or_default(), found),
+            (found, folder) => (folder, found),
         },
-        Ok(Some(CardData::Folder(folder))) => {
-            let found = of_names(&folder)?;
-            (folder, found)
-        }
-        Ok(None) => return Ok(of_names(target)?.map(records)),
         Err(error) if matches!(error.problem, DataProblem::InvalidOption { .. }) => {
             let message = format!("{error} (an option of the section [dataset] of a config, a .toml file)");
             return Err(Stop::InvalidArguments(message));
         }
-        // It may be the header of another program.
-        Err(error) if matches!(error.problem, DataProblem::Malformed { .. }) => {
-            return match of_names(target) {
-                Ok(Some(found)) => Ok(Some(records(found))),
-                Ok(None) if has(target, is_image) => Ok(None),
-                _ => Err(error.into()),
-            };
-        }
         Err(error) => return Err(error.into()),
     };
     // If the folder has no data files, it may have images.
-    let images = || DatasetConfig::ImageFolder(ImageFolderOptions::new(folder));
-    Ok(Some(found.map_or_else(images, records)))
+    let has_folders = |split: &PathBuf| entries(split).any(|path| path.is_dir());
+    if found.is_none()
+        && let Some(split) = splits_in(folder.as_deref().unwrap_or(target)).find(has_folders)
+    {
+        return Err(Stop::InvalidArguments(format!(
+            "`{}` has folders of splits, which are no classes; give one of them, such as `{}`",
+            target.display(),
+            split.display()
+        )));
+    }
+    let images = |folder| DatasetConfig::ImageFolder(ImageFolderOptions::new(folder));
+    Ok(found.map(records).or_else(|| folder.map(images)))
 }
 
 fn records(config: RecordConfig) -> DatasetConfig {
@@ -70,37 +71,32 @@ fn records(config: RecordConfig) -> DatasetConfig {
 /// Returns settings for `files`, which the header of the README.md in `folder` names. Returns `None` if they are
 /// images without a table.
 fn of_files(folder: &Path, files: &[PathBuf]) -> Result<Option<RecordConfig>, Stop> {
-    let of_file = |path: &PathBuf| {
-        let name = path.file_name()?.to_str()?.to_owned();
-        Some((name, path.clone(), RecordConfig::of_extension(path, path)?))
-    };
-    let (beside, mut found): (Vec<_>, Vec<_>) =
-        files.iter().filter_map(of_file).partition(|(name, _, config)| may_be_beside_data(name, config));
-    if found.is_empty() {
-        if files.iter().any(|path| is_image(path)) {
-            return Ok(None);
-        }
-        found = beside;
+    let is_table = |path: &&PathBuf| TABLE_NAMES.iter().any(|name| path.ends_with(name));
+    let mut tables = files.iter().filter(is_table);
+    match (tables.next().map(|table| (table, table.parent())), tables.next()) {
+        (None, _) => {}
+        (Some((_, Some(parent))), None) => return Ok(Some(of_table(parent))),
+        (Some((table, _)), _) => return Err(several(folder, "several tables of files", table)),
     }
-    let Some((_, path, first)) = found.first() else {
-        let message = format!(
-            "the header of README.md names no files of a known format in `{}`; give a config (a .toml file)",
-            folder.display()
-        );
-        return Err(Stop::InvalidArguments(message));
-    };
-    if found.iter().any(|(_, _, other)| other.kind() != first.kind()) {
-        return Err(several(folder, "data files of several formats", &folder.join("*.jsonl")));
+    if files.iter().all(|path| is_image(path)) {
+        return Ok(None);
     }
-    if found.iter().all(|(name, ..)| TABLE_NAMES.contains(&name.as_str())) {
-        return match (&found[..], path.parent()) {
-            ([_], Some(parent)) => Ok(Some(of_table(parent))),
-            _ => Err(several(folder, "several tables of files", path)),
+    let mut chosen: Option<RecordConfig> = None;
+    for path in files {
+        let Some(config) = RecordConfig::of_extension(path, path) else {
+            return Err(Stop::InvalidArguments(format!(
+                "the header of README.md names `{}`, which is of no known format; give a config (a .toml file)",
+                path.display()
+            )));
         };
+        if chosen.get_or_insert(config.clone()).kind() != config.kind() {
+            return Err(several(folder, "data files of several formats", &folder.join("*.jsonl")));
+        }
     }
-    let mut config = first.clone();
-    config.set_files(found.into_iter().map(|(_, path, _)| path).collect());
-    Ok(Some(config))
+    if let Some(config) = &mut chosen {
+        config.set_files(files.to_vec());
+    }
+    Ok(chosen)
 }
 
 /// Returns settings for the data files of the folder `target`, whose names tell their format and splits.
@@ -166,8 +162,17 @@ fn of_folder(folder: &Path) -> Result<Option<RecordConfig>, Stop> {
             let pattern = splits.get("train").unwrap_or(pattern);
             Err(several(folder, &format!("files of the splits {}", names.join(", ")), pattern))
         }
-        _ => Ok(Some(config.clone())),
+        // The data files in sub-folders are read too.
+        _ => match splits_in(folder).next() {
+            Some(split) => Err(several(folder, "data files, and folders of splits", &split)),
+            None => Ok(Some(config.clone())),
+        },
     }
+}
+
+/// Returns the sub-folders of `folder` that have the name of a split.
+fn splits_in(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    SPLIT_NAMES.into_iter().map(|split| folder.join(split)).filter(|folder| folder.is_dir())
 }
 
 /// Returns settings for the table in `folder` that names images or audio files.

@@ -292,9 +292,9 @@ pub enum Error {
         /// Number of ranks of the loader.
         world_size: usize,
     },
-    /// A worker died and is not replaced, because `on_worker_death` is `Fail` or the worker has died more than
-    /// `max_worker_deaths` times in a row outside of batches. It had work, or is a persistent worker, which the next
-    /// epoch needs. The iterator ends with this error.
+    /// A worker died that still had work, or a persistent worker that the next epoch needs, and the loader may not
+    /// replace it: `on_worker_death` is `Fail`, or the worker has died more than `max_worker_deaths` times in a row
+    /// outside of batches. The iterator ends with this error.
     #[error("{}", exited(.exit, .doing, .batches, *.deaths))]
     WorkerExited {
         /// Number of the worker.

@@ -340,8 +340,8 @@ impl<B: Batch> DataLoader<B> {
         Ok(iter.with_fill(self.fill).with_resumed_from(resumed_from).observed(&self.observers))
     }
 
-    /// Returns the merged state from which the run was resumed before epoch `number`, if it was. An epoch that begins anew
-    /// takes nothing from a merged state of it, or of a later one.
+    /// Returns the merged state from which the run was resumed before epoch `number`, if it was. An epoch that begins
+    /// anew takes nothing from a merged state of it, or of a later one.
     fn resumed_before(&self, number: u64) -> Option<ResumedFrom> {
         self.next_epoch().resumed_from.filter(|from| from.epoch < number)
     }

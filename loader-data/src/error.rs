@@ -107,7 +107,7 @@ pub enum DataProblem {
          permit, or set `skip_signature` for a public bucket"
     )]
     PermissionDenied {
-        /// Host and port of the server. S3 has the bucket in it, or the file's URL has.
+        /// Host and port of the server. For S3, the host may contain the name of the bucket.
         server: String,
         /// The HTTP status: 401 or 403.
         status: u16,
@@ -213,9 +213,9 @@ pub enum DataProblem {
         /// The folder, as in a message.
         folder: String,
     },
-    /// The names of two class folders are the same text, because they differ only in bytes that are not Unicode.
+    /// The names of two class folders are the same text, because they differ only in bytes that are not UTF-8.
     #[error(
-        "the names of two class folders are `{class}` without their bytes that are not Unicode; rename one of them"
+        "two class folders have the name `{class}` once bytes that are not UTF-8 are replaced; rename one of them"
     )]
     SameClass {
         /// The name, with U+FFFD in place of these bytes.

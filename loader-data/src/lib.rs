@@ -153,7 +153,7 @@ pub use config::{
 pub use csv_files::{ColumnType, Csv, CsvOptions, CsvStream};
 #[cfg(feature = "formats")]
 #[doc(hidden)]
-pub use dataset_card::CardData;
+pub use dataset_card::CardFiles;
 #[cfg(feature = "dataset-card")]
 #[doc(hidden)]
 pub use dataset_card::{SPLIT_NAMES, split_of};

@@ -85,8 +85,10 @@ impl SourceOptions {
         #[cfg(feature = "dataset-card")]
         {
             let store = self.store.clone().unwrap_or_else(StoreOptions::current);
-            let wanted =
-                crate::dataset_card::Wanted { config: self.config.as_deref(), split: self.split.as_deref() };
+            let wanted = crate::dataset_card::Selection {
+                config: self.config.as_deref(),
+                split: self.split.as_deref(),
+            };
             let mut path = Vec::new();
             for folder in &self.path {
                 path.extend(wanted.files(&Location::new(folder), extensions, &store)?);
@@ -298,15 +300,16 @@ macro_rules! format_options {
                 self
             }
 
-            /// Sets the configuration that is read, of those in the header of the folder's README.md. The default is
-            /// the one that the header has as the default.
+            /// Reads the configuration `name` in the header of the folder's README.md. If only `split` is set, the
+            /// default configuration is read. If neither is set, README.md is not read.
             #[must_use]
             pub fn config(mut self, name: impl Into<String>) -> Self {
                 self.source.config = Some(name.into());
                 self
             }
 
-            /// Sets the split that is read, of those in the header of the folder's README.md.
+            /// Reads the split `name` of the configuration. If only `config` is set, the configuration must have one
+            /// split.
             #[must_use]
             pub fn split(mut self, name: impl Into<String>) -> Self {
                 self.source.split = Some(name.into());

@@ -93,7 +93,7 @@ const REFUSED: [(&str, &str); 4] = [
 
 /// Mutations of a seed that is refused would test little but the refusal.
 #[test]
-fn samples_are_read_of_every_seed() {
+fn every_seed_has_samples_unless_listed_as_refused() {
     let mut refused = Vec::new();
     for (name, target, fixtures) in TARGETS {
         let inputs = inputs(name, fixtures).into_iter().filter(|input| target(&input.content) == 0);

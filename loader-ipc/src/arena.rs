@@ -8,9 +8,9 @@
 //! [`buffer`](crate::buffer) import each other: a buffer is allocated in the active arena, and an arena holds
 //! buffers.
 //!
-//! While a dataset loads the samples of a batch, the arena is only offered: [`Buffer::of_batch`] alone allocates in it,
-//! for samples that are written where the batch has them. Alternative considered: an arena that is active then too.
-//! Rejected because each tensor that the dataset makes and drops would take a part of the slot.
+//! While a dataset loads the samples of a batch, only [`Buffer::of_batch`] allocates in the arena, for samples that are
+//! written directly into the memory of the batch. Alternative considered: an arena that is active then too. Rejected
+//! because each tensor that the dataset makes and drops would take a part of the slot.
 
 use std::{cell::RefCell, collections::BTreeMap, mem, sync::Arc, thread::LocalKey};
 
@@ -87,8 +87,8 @@ type Shared = LocalKey<RefCell<Option<Box<Backing>>>>;
 thread_local! {
     /// The active arena.
     static CURRENT: RefCell<Option<Box<Backing>>> = const { RefCell::new(None) };
-    /// The offered arena.
-    static OFFERED: RefCell<Option<Box<Backing>>> = const { RefCell::new(None) };
+    /// The arena of the batch whose samples a dataset loads.
+    static LOADING: RefCell<Option<Box<Backing>>> = const { RefCell::new(None) };
 }
 
 impl Arena {
@@ -107,16 +107,16 @@ impl Arena {
     /// Runs `collate`, during which this thread allocates buffers in this arena, or on the heap if they do
     /// not fit.
     pub fn within<R>(&mut self, collate: impl FnOnce() -> R) -> R {
-        self.lend_to(&CURRENT, collate)
+        self.with_backing_in(&CURRENT, collate)
     }
 
     /// Runs `load`, during which [`Buffer::of_batch`] allocates in this arena.
-    pub fn offer<R>(&mut self, load: impl FnOnce() -> R) -> R {
-        self.lend_to(&OFFERED, load)
+    pub fn within_load<R>(&mut self, load: impl FnOnce() -> R) -> R {
+        self.with_backing_in(&LOADING, load)
     }
 
     #[inline]
-    fn lend_to<R>(&mut self, shared: &'static Shared, call: impl FnOnce() -> R) -> R {
+    fn with_backing_in<R>(&mut self, shared: &'static Shared, call: impl FnOnce() -> R) -> R {
         /// Moves the backing back into the arena, also when `call` panics.
         struct Restore<'a>(&'a mut Option<Box<Backing>>, &'static Shared);
         impl Drop for Restore<'_> {
@@ -191,10 +191,10 @@ pub(crate) fn allocate(len: usize) -> Option<Allocation> {
     allocate_in(&CURRENT, len)
 }
 
-/// Allocates `len` bytes in the arena that is offered on this thread. Returns `None` if no arena is offered, or if
-/// there is no room.
-pub(crate) fn allocate_offered(len: usize) -> Option<Allocation> {
-    allocate_in(&OFFERED, len)
+/// Allocates `len` bytes in the arena of the batch whose samples this thread loads. Returns `None` if it loads none, or
+/// if there is no room.
+pub(crate) fn allocate_while_loading(len: usize) -> Option<Allocation> {
+    allocate_in(&LOADING, len)
 }
 
 #[inline]

@@ -55,10 +55,10 @@ impl Buffer {
         }
     }
 
-    /// As [`for_overwrite`](Self::for_overwrite), in the arena that is offered on this thread. Returns `None` if there
-    /// is none, or if it has no room.
+    /// As [`for_overwrite`](Self::for_overwrite), in the arena of the batch whose samples this thread loads. Returns
+    /// `None` if it loads none, or if the arena has no room.
     pub fn of_batch(len: usize) -> Option<Self> {
-        arena::allocate_offered(len).map(|allocation| Self::from_allocation(allocation, len))
+        arena::allocate_while_loading(len).map(|allocation| Self::from_allocation(allocation, len))
     }
 
     /// Returns a buffer of the `len` bytes of `whole` from `start` on, without copying them.
@@ -215,12 +215,12 @@ mod tests {
     }
 
     #[test]
-    fn an_offered_arena_has_only_the_buffers_of_the_batch() {
+    fn while_samples_are_loaded_only_buffers_of_the_batch_are_in_the_arena() {
         let pool = HeapPool::default();
         let mut arena = arena::Arena::on_heap(&pool);
         assert!(Buffer::of_batch(100).is_none());
         let (of_batch, other) =
-            arena.offer(|| (Buffer::of_batch(100).unwrap(), Buffer::zeroed(100).unwrap()));
+            arena.within_load(|| (Buffer::of_batch(100).unwrap(), Buffer::zeroed(100).unwrap()));
         assert!(Buffer::of_batch(100).is_none() && arena.within(|| Buffer::of_batch(100)).is_none());
         assert_eq!(of_batch.as_bytes().len(), 100);
         drop(other);

@@ -59,9 +59,9 @@ pub(crate) fn is_of_signal_handler(py: Python<'_>, error: &PyErr) -> bool {
     is_of_handler().unwrap_or(true)
 }
 
-/// Turns a `StopIteration` of user code into a `RuntimeError` whose cause it is: it would end the loop of the
+/// Wraps a `StopIteration` of user code in a `RuntimeError`, because a `StopIteration` would end the loop of the
 /// program as if the epoch were over. Returns any other exception as it is.
-pub(crate) fn of_no_end(py: Python<'_>, error: PyErr) -> PyErr {
+pub(crate) fn without_stop_iteration(py: Python<'_>, error: PyErr) -> PyErr {
     if !error.is_instance_of::<PyStopIteration>(py) {
         return error;
     }

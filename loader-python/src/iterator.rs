@@ -177,7 +177,7 @@ impl BatchIterator {
             if errors::is_interrupt(py, &error) || (is_batch && errors::is_of_signal_handler(py, &error)) {
                 self.undo(kept.map(|batch| Some(Ok(batch))));
             }
-            if is_end { error } else { errors::of_no_end(py, error) }
+            if is_end { error } else { errors::without_stop_iteration(py, error) }
         })
     }
 

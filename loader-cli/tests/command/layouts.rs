@@ -77,7 +77,7 @@ fn the_header_of_a_readme_names_the_files() {
     write("data_files: [{split: train, path: data/train-*}, {split: test, path: data/test-*}]");
     let error = refused(target);
     assert!(
-        error.contains("option `split`: set it to one of the splits of `default`: train, test"),
+        error.contains("option `split`: set `split` to one of the splits of `default`: train, test"),
         "{error}"
     );
     assert!(error.contains("of a config, a .toml file"), "{error}");
@@ -87,23 +87,16 @@ fn the_header_of_a_readme_names_the_files() {
     fs::write(&config, text).unwrap();
     assert_eq!(inspected(config.to_str().unwrap())["samples"], train["samples"]);
 
-    // Splits that were not downloaded do not count.
-    write("data_files: [{split: train, path: data/train-*}, {split: test, path: more/*}]");
-    assert_eq!(inspected(target)["files"], 1);
     write("data_files: data/**");
     assert_eq!(inspected(target)["files"], 2, "the header makes both files one split");
     // Files of several formats.
     fs::write(hub.path().join("data/notes.csv"), "a\n1\n").unwrap();
     assert!(refused(target).contains("data files of several formats"));
     fs::remove_file(hub.path().join("data/notes.csv")).unwrap();
-    // The header of another program.
-    fs::write(hub.path().join("README.md"), "---\nconfigs: a.yaml\n---\n").unwrap();
-    assert!(run(&["inspect", target]).stderr.contains("YAML in its header"));
-    fs::rename(hub.path().join("data/test-0.parquet"), hub.path().join("data/train-1.parquet")).unwrap();
-    assert_eq!(inspected(target)["files"], 2);
-    fs::rename(hub.path().join("data/train-1.parquet"), hub.path().join("data/test-0.parquet")).unwrap();
-
-    // The names in the folder that the header names tell the splits.
+    // Options that the command does not read.
+    write("data_files: data/train-*\n  sep: ;");
+    assert!(refused(target).contains("sets `sep`"));
+    // Without `data_files`, the names in the folder `data` give the splits.
     write("data_dir: data");
     assert!(refused(target).contains("has files of the splits test, train"));
     write("data_files: data/missing-*");
@@ -145,6 +138,19 @@ fn each_split_may_have_a_folder() {
     let error = refused(target);
     assert!(error.contains(&format!("such as `{target}/train` or `{target}/test`")), "{error}");
     assert_eq!(inspected(&format!("{target}/test"))["samples"], train["samples"]);
+    // The files of a folder are those of its sub-folders too.
+    fs::rename(hub.path().join("train/0.parquet"), hub.path().join("train-0.parquet")).unwrap();
+    assert!(refused(target).contains("has data files, and folders of splits"));
+}
+
+#[test]
+fn splits_of_images_are_no_classes() {
+    let hub =
+        folder(&[("images/csv/part/0.png", "train/cat/0.png"), ("images/csv/part/0.png", "test/cat/0.png")]);
+    let target = hub.path().to_str().unwrap();
+    assert!(refused(target).contains(&format!("such as `{target}/train`")));
+    let report = run(&["inspect", &format!("{target}/train"), "--json"]).assert_status(0).stdout.clone();
+    assert!(report.contains("\"cat\""), "{report}");
 }
 
 #[test]

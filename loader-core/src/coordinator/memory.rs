@@ -188,8 +188,8 @@ impl Coordinator {
     }
 
     /// True if a worker can load a batch twice. A shard of an iterable dataset cannot go back. With
-    /// `move_tasks = false`, samples may depend on what their worker has loaded before, as a generator of the worker
-    /// does, so that loading a batch again would change this batch and all later ones of the worker.
+    /// `move_tasks = false`, samples may depend on the worker's earlier samples, for example through its random number
+    /// generator. A second load would then change this batch and all later ones of the worker.
     fn can_load_again(&self) -> bool {
         !self.supply.has_shards() && self.options.move_tasks
     }

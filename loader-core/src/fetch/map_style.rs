@@ -155,7 +155,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
             return Err(NoBatch::Cancelled);
         }
         let many = match self.options.on_bad_sample {
-            OnBadSample::Error => arena.offer(|| self.get_many(indices, &mut cx)),
+            OnBadSample::Error => arena.within_load(|| self.get_many(indices, &mut cx)),
             // After a bad sample, the samples are loaded one by one, and their batch needs the whole slot.
             _ => self.get_many_good(indices, &mut cx, sink),
         };

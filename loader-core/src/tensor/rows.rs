@@ -104,12 +104,12 @@ impl<T: Element> Rows<T> {
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct BatchRows<T: Element> {
-    rows: AllRows<T>,
+    rows: RowStorage<T>,
     row: Vec<usize>,
 }
 
 #[derive(Debug)]
-enum AllRows<T: Element> {
+enum RowStorage<T: Element> {
     /// In memory of the batch, of shape `[samples, ..row]`.
     InBatch(Tensor<T>),
     /// One tensor for each sample.
@@ -118,7 +118,7 @@ enum AllRows<T: Element> {
 
 impl<T: Element> BatchRows<T> {
     /// Makes memory for `samples` samples of the shape `row`, whose previous content is arbitrary. It is memory of the
-    /// batch if the loader offers it and the dataset [is collated](crate::SampleContext::is_collated).
+    /// batch if there is room in it, and the dataset [is collated](crate::SampleContext::is_collated).
     ///
     /// # Errors
     /// Returns [`TensorError::TooLarge`] if the memory cannot be allocated.
@@ -126,10 +126,10 @@ impl<T: Element> BatchRows<T> {
         let shape = [&[samples], row].concat();
         let in_batch = bytes_of(T::DTYPE, &shape).filter(|_| is_collated).and_then(Buffer::of_batch);
         let rows = match in_batch {
-            Some(buffer) => AllRows::InBatch(Tensor::over(Arc::new(buffer), shape)),
-            None => {
-                AllRows::Single((0..samples).map(|_| Tensor::for_overwrite(row)).collect::<Result<_, _>>()?)
-            }
+            Some(buffer) => RowStorage::InBatch(Tensor::over(Arc::new(buffer), shape)),
+            None => RowStorage::Single(
+                (0..samples).map(|_| Tensor::for_overwrite(row)).collect::<Result<_, _>>()?,
+            ),
         };
         Ok(Self { rows, row: row.to_vec() })
     }
@@ -140,19 +140,20 @@ impl<T: Element> BatchRows<T> {
     /// Panics if there are not as many samples.
     pub fn row_mut(&mut self, position: usize) -> &mut [T] {
         let (tensor, position) = match &mut self.rows {
-            AllRows::InBatch(tensor) => (tensor, position),
-            AllRows::Single(tensors) => (&mut tensors[position], 0),
+            RowStorage::InBatch(tensor) => (tensor, position),
+            RowStorage::Single(tensors) => (&mut tensors[position], 0),
         };
         let len = self.row.iter().product::<usize>();
         let elements = tensor.as_mut_slice().expect("the tensor has no clone yet");
         &mut elements[position * len..(position + 1) * len]
     }
 
-    /// Returns the samples. Those in memory of the batch can be read, but not kept: they would keep all of it.
+    /// Returns the samples. Those in memory of the batch can be read, but not kept: a sample that is kept keeps the
+    /// memory of the whole batch.
     pub fn into_samples(self) -> Vec<Tensor<T>> {
         let tensor = match self.rows {
-            AllRows::Single(tensors) => return tensors,
-            AllRows::InBatch(tensor) => tensor,
+            RowStorage::Single(tensors) => return tensors,
+            RowStorage::InBatch(tensor) => tensor,
         };
         let len = self.row.iter().product::<usize>() * size_of::<T>();
         let part = |position| Arc::new(Buffer::part(&tensor.buffer, position * len, len));
@@ -178,7 +179,7 @@ mod tests {
 
     /// Loads samples of the numbers 0, 1, 2 and so on, as a dataset does.
     fn load(arena: &mut Arena, samples: usize, is_collated: bool) -> Vec<Tensor<i64>> {
-        arena.offer(|| {
+        arena.within_load(|| {
             let mut rows = BatchRows::new(samples, &[2], is_collated).unwrap();
             (0..samples).for_each(|position| rows.row_mut(position).fill(position as i64));
             rows.into_samples()
@@ -264,7 +265,7 @@ mod tests {
         let of_batch =
             |samples: Vec<Tensor<i64>>| samples.iter().all(|sample| sample.buffer().whole().is_some());
         assert!(of_batch(load(&mut arena, 3, true)) && !of_batch(load(&mut arena, 3, false)));
-        let not_offered = BatchRows::<i64>::new(3, &[2], true).unwrap().into_samples();
-        assert!(!of_batch(not_offered));
+        let outside = BatchRows::<i64>::new(3, &[2], true).unwrap().into_samples();
+        assert!(!of_batch(outside));
     }
 }

@@ -128,15 +128,15 @@ impl ArraysOptions {
         self.max_unpacked_bytes.unwrap_or(MAX_UNPACKED_BYTES)
     }
 
-    /// Sets the configuration that is read, of those in the header of the folder's README.md. The default is the one
-    /// that the header has as the default.
+    /// Reads the configuration `name` in the header of the folder's README.md. If only `split` is set, the default
+    /// configuration is read. If neither is set, README.md is not read.
     #[must_use]
     pub fn config(mut self, name: impl Into<String>) -> Self {
         self.source.config = Some(name.into());
         self
     }
 
-    /// Sets the split that is read, of those in the header of the folder's README.md.
+    /// Reads the split `name` of the configuration. If only `config` is set, the configuration must have one split.
     #[must_use]
     pub fn split(mut self, name: impl Into<String>) -> Self {
         self.source.split = Some(name.into());

@@ -13,13 +13,16 @@ use crate::{
 };
 
 /// Files about a dataset, which no wildcard matches.
-const NO_DATA: [&str; 6] = [
+const NO_DATA: [&str; 9] = [
     "README.md",
     "config.json",
     "dataset_info.json",
     "dataset_infos.json",
     "dataset_dict.json",
     "dummy_data.zip",
+    "LICENSE",
+    "LICENSE.md",
+    "LICENSE.txt",
 ];
 
 /// Where the files of a pattern are.
@@ -51,11 +54,11 @@ impl Place {
         Ok(Self { folder, pattern: parts[fixed..].join("/") })
     }
 
-    /// Lists the files, ordered by path. Of those that wildcards match, takes only those whose names end with one of
-    /// `extensions`.
+    /// Lists the files, ordered by path.
     ///
     /// # Errors
-    /// Returns an error if there are none, or if a file or folder cannot be read.
+    /// Returns an error if there are none, if the name of one that wildcards match ends with none of `extensions`, or
+    /// if a file or folder cannot be read.
     pub(super) fn files(&self, extensions: &[&str], store: &StoreOptions) -> Result<Vec<PathBuf>> {
         let whole = || self.folder.join(&self.pattern);
         if !is_glob(&self.pattern) {
@@ -72,13 +75,22 @@ impl Place {
             let path = self.relative(path);
             pattern.matches_with(&path, rules) && is_data(&path)
         };
-        let files: Vec<_> = self.listed(extensions, store)?.into_iter().filter(is_wanted).collect();
+        let files: Vec<_> = self.listed(store)?.into_iter().filter(is_wanted).collect();
         if files.is_empty() {
-            let problem = match extensions {
-                [""] => DataProblem::NotFound,
-                _ => DataProblem::NoFiles { extensions: extensions.join(" or ") },
-            };
-            return Err(DataError::new(whole(), problem));
+            return Err(DataError::new(whole(), DataProblem::NotFound));
+        }
+        // Otherwise a part of a split could be missing without an error.
+        let is_other = |file: &&PathBuf| {
+            let name = file.to_string_lossy();
+            !extensions.iter().any(|extension| name.ends_with(extension))
+        };
+        if let Some(other) = files.iter().find(is_other) {
+            let reason = format!(
+                "it matches `{}`, which does not end with {}; give the files as the path instead",
+                self.relative(other),
+                extensions.join(" or ")
+            );
+            return Err(DataError::new(whole(), DataProblem::Pattern(reason)));
         }
         // A path that exists is no pattern, but the key of an object is one.
         let is_pattern = |file: &&PathBuf| {
@@ -106,14 +118,14 @@ impl Place {
     }
 
     /// Lists all files in the folder and in its sub-folders.
-    fn listed(&self, extensions: &[&str], store: &StoreOptions) -> Result<Vec<PathBuf>> {
+    fn listed(&self, store: &StoreOptions) -> Result<Vec<PathBuf>> {
         // A path that does not exist could be a pattern for other folders.
         if let Location::Path(_) = &self.folder
             && !self.folder.is_folder()
         {
             return Ok(Vec::new());
         }
-        let files = match Files::list_with([self.folder.as_path()], extensions, store) {
+        let files = match Files::list_with([self.folder.as_path()], &[""], store) {
             Ok(files) => files,
             Err(DataError { problem: DataProblem::NoFiles { .. }, .. }) => return Ok(Vec::new()),
             Err(error) => return Err(error),
@@ -147,10 +159,11 @@ fn parts(pattern: &str) -> Result<Vec<&str>, DataProblem> {
         pattern.starts_with('/') || pattern.contains("://") || pattern.split('/').any(|part| part == "..");
     // Braces have no meaning in a pattern of Hugging Face.
     if leads_out || pattern.contains('{') {
-        let what = if leads_out { "leads out of the folder" } else { "has braces" };
-        return Err(DataProblem::Pattern(format!(
-            "`{pattern}` in the header {what}; name files in the folder"
-        )));
+        let what = match leads_out {
+            true => "leads out of the folder; name files in the folder",
+            false => "has braces, which have no meaning there; list the patterns one by one",
+        };
+        return Err(DataProblem::Pattern(format!("`{pattern}` in the header {what}")));
     }
     Ok(pattern.split('/').filter(|part| !matches!(*part, "" | ".")).collect())
 }
@@ -211,8 +224,8 @@ mod tests {
         }
         let missing = |pattern| found("", pattern).unwrap_err().problem;
         assert!(matches!(missing("b.csv"), DataProblem::NotFound));
-        assert!(matches!(missing("LICENS*"), DataProblem::NoFiles { .. }));
-        assert!(matches!(missing("none/*"), DataProblem::NoFiles { .. }));
+        assert!(matches!(missing("LICENS*"), DataProblem::NotFound));
+        assert!(matches!(missing("none/*"), DataProblem::NotFound));
         assert!(matches!(missing("data"), DataProblem::NotAFile { found: "a folder" }));
         assert!(matches!(missing("**a"), DataProblem::Pattern(_)));
     }
@@ -229,7 +242,7 @@ mod tests {
             [".?/secret/a.csv", ".*/secret/*", ".[.]/secret/*.csv", ".?/.?/etc/passwd", "*/.?/a.csv"]
         {
             let error = found("", outside).unwrap_err();
-            assert!(matches!(error.problem, DataProblem::NoFiles { .. }), "{outside} {error}");
+            assert!(matches!(error.problem, DataProblem::NotFound), "{outside} {error}");
         }
     }
 
@@ -246,6 +259,7 @@ mod tests {
             assert_eq!((place.folder.as_path().to_str().unwrap(), &place.pattern[..]), expected);
         }
     }
+
     #[cfg(feature = "cloud")]
     #[test]
     fn an_http_server_has_no_wildcards() {

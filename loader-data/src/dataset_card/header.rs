@@ -1,6 +1,10 @@
 //! The header of a README.md: YAML between two lines `---`.
 
-use std::{cell::Cell, collections::HashSet, fmt, slice, str};
+use std::{
+    cell::Cell,
+    collections::{BTreeMap, HashSet},
+    fmt, slice, str,
+};
 
 use serde::{
     Deserialize, Deserializer,
@@ -36,6 +40,17 @@ pub(super) struct Configuration {
     /// The folder that the patterns begin at.
     pub(super) data_dir: Option<String>,
     pub(super) data_files: Option<DataFiles>,
+    #[serde(flatten)]
+    others: BTreeMap<String, IgnoredAny>,
+}
+
+impl Configuration {
+    /// Returns the names of the options that `datasets` takes for the format of the files.
+    #[cfg(feature = "formats")]
+    pub(super) fn options(&self) -> impl Iterator<Item = &str> {
+        let about = ["description", "version", "drop_labels", "drop_metadata"];
+        self.others.keys().map(String::as_str).filter(move |key| !about.contains(key))
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -90,7 +105,9 @@ pub(super) fn read(readme: &Location, store: &StoreOptions) -> Result<Vec<Config
     let header = match header(&text) {
         Ok(header) => header,
         Err(NoEnd) if blob.len() > MAX_BYTES => {
-            return Err(malformed(format!("the header has no end in the first {MAX_BYTES} bytes")));
+            return Err(malformed(format!(
+                "no line `---` ends the header in the first {MAX_BYTES} bytes; add it"
+            )));
         }
         Err(NoEnd) => return Ok(Vec::new()),
     };
@@ -112,11 +129,13 @@ fn parse(header: &[u8]) -> Result<Vec<Configuration>, String> {
     let mut names = HashSet::new();
     for Configuration { config_name, data_files, .. } in &configs {
         if !names.insert(config_name) {
-            return Err(format!("there are two configurations `{config_name}`"));
+            return Err(format!("two configurations have the name `{config_name}`; rename one of them"));
         }
         let splits = data_files.as_ref().map(DataFiles::splits);
         if splits.is_some_and(|splits| splits.is_empty() || splits.iter().any(|split| split.1.is_empty())) {
-            return Err(format!("`data_files` of `{config_name}` has a list without patterns"));
+            return Err(format!(
+                "`data_files` of `{config_name}` has an empty list; add a pattern, or remove the list"
+            ));
         }
     }
     Ok(configs)
@@ -165,7 +184,9 @@ struct Count<'a>(&'a Cell<usize>);
 impl Count<'_> {
     fn one<E: Error>(self) -> Result<(), E> {
         let left = self.0.get().checked_sub(1);
-        self.0.set(left.ok_or_else(|| E::custom(format!("it has more than {MAX_VALUES} values")))?);
+        self.0.set(left.ok_or_else(|| {
+            E::custom(format!("with its aliases, it has more than {MAX_VALUES} values; use fewer aliases"))
+        })?);
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ mod splits;
 use std::{collections::HashSet, path::PathBuf};
 
 use find::Place;
-use header::{Configuration, DataFiles, README};
+use header::{Configuration, README};
 pub use splits::{SPLIT_NAMES, split_of};
 
 use crate::{
@@ -19,24 +19,23 @@ use crate::{
 /// Name of the configuration that is the default without `default: true`.
 const DEFAULT: &str = "default";
 
-/// The split of files whose split neither the header nor their names tell.
+/// The split of files to which the header gives none.
 const TRAIN: &str = "train";
 
-/// What of a dataset is wanted; by default its default configuration, and the only split of it.
+/// The configuration and the split to read: by default the default configuration, and its only split.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct Selection<'a> {
     pub(crate) config: Option<&'a str>,
     pub(crate) split: Option<&'a str>,
 }
 
-impl Wanted<'_> {
-    /// Returns the files of the dataset in `folder`, each once. Of those that a wildcard matches, takes only those
-    /// whose names end with one of `extensions`.
+impl Selection<'_> {
+    /// Returns the files of the dataset in `folder`, each once.
     ///
     /// # Errors
     /// Returns an error if the folder has no README.md whose header has configurations, if it has no such
-    /// configuration or split, if a pattern stands for no file, or if the header is damaged or names files outside of
-    /// the folder.
+    /// configuration or split, if a pattern stands for no file, if a wildcard matches a file whose name ends with none
+    /// of `extensions`, or if the header is damaged or names files outside of the folder.
     pub(crate) fn files(
         self,
         folder: &Location,
@@ -58,60 +57,50 @@ impl Wanted<'_> {
             )));
         };
         let config = card.configuration(self.config)?;
-        let patterns = match &config.data_files {
-            None => return card.split_by_names(config, self.split, extensions),
-            Some(data_files) => card.split(config, data_files, self.split)?,
-        };
+        let patterns = card.patterns(config, self.split)?;
         card.find(config, &patterns, extensions)
     }
 }
 
-/// What the header of a folder's README.md says about its default configuration.
+/// The files that the header of a folder's README.md names: those of its default configuration and its only split.
 #[cfg(feature = "formats")]
 #[derive(Debug)]
 #[doc(hidden)]
-pub enum CardData {
-    /// It names these files; they are all files of `folder`, if there is one.
-    Files { folder: Option<PathBuf>, files: Vec<PathBuf> },
-    /// It names this folder. The names of the files in it tell their format and splits.
-    Folder(PathBuf),
+pub struct CardFiles {
+    /// The folder of which they are all files, if there is one.
+    pub folder: Option<PathBuf>,
+    pub files: Vec<PathBuf>,
 }
 
 #[cfg(feature = "formats")]
-impl CardData {
-    /// Reads the header of the README.md in `folder`. Returns `None` if there is none. Splits whose files do not exist
-    /// do not count.
+impl CardFiles {
+    /// Reads the header of the README.md in `folder`. Returns `None` if it names no files.
     ///
     /// # Errors
     /// Returns [`DataProblem::InvalidOption`] if there are several configurations without a default, or several
-    /// splits, and [`DataProblem::Malformed`] if the header cannot be read. Also returns an error if it names files
-    /// that do not exist.
+    /// splits, or if the configuration has options of the format, and [`DataProblem::Malformed`] if the header cannot
+    /// be read. Also returns an error if it names files that do not exist.
     #[doc(hidden)]
     pub fn read(folder: impl AsRef<std::path::Path>) -> Result<Option<Self>, DataError> {
-        let store = StoreOptions::current();
-        let Some(card) = Card::read(&Location::new(folder), &store)? else { return Ok(None) };
+        let Some(card) = Card::read(&Location::new(folder), &StoreOptions::current())? else {
+            return Ok(None);
+        };
         let config = card.configuration(None)?;
-        let Some(data_files) = &config.data_files else {
-            let place = card.place(config, "**")?;
-            return Ok(Some(Self::Folder(place.folder.as_path().to_owned())));
-        };
-        let has_files = |patterns: &&Vec<String>| {
-            patterns.iter().any(|pattern| card.find(config, std::slice::from_ref(pattern), &[""]).is_ok())
-        };
-        let splits = data_files.splits();
-        let mut found = splits.iter().map(|(_, patterns)| patterns).filter(has_files);
-        let patterns = match (found.next(), found.next()) {
-            (Some(patterns), None) => patterns.clone(),
-            // The error of the files that do not exist.
-            (None, _) => splits.first().map(|(_, patterns)| patterns.clone()).unwrap_or_default(),
-            _ => card.split(config, data_files, None)?,
-        };
+        if config.data_files.is_none() {
+            return Ok(None);
+        }
+        let patterns = card.patterns(config, None)?;
+        if let Some(option) = config.options().next() {
+            let reason =
+                format!("the configuration `{}` sets `{option}`; set it for the format", config.config_name);
+            return Err(card.invalid("config", reason));
+        }
         let files = card.find(config, &patterns, &[""])?;
         let folder = match &patterns[..] {
             [pattern] => card.place(config, pattern)?.whole_folder(),
             _ => None,
         };
-        Ok(Some(Self::Files { folder, files }))
+        Ok(Some(Self { folder, files }))
     }
 }
 
@@ -146,64 +135,29 @@ impl Card {
         let mut defaults = self.configs.iter().filter(is_default);
         match (defaults.next(), defaults.next()) {
             (Some(config), None) => Ok(config),
-            _ => Err(invalid(format!("set it to one of the configurations: {}", names()))),
+            _ => Err(invalid(format!("set `config` to one of the configurations: {}", names()))),
         }
     }
 
     /// Returns the patterns of the files of `split`, or of the only split.
-    fn split(
-        &self,
-        config: &Configuration,
-        data_files: &DataFiles,
-        split: Option<&str>,
-    ) -> Result<Vec<String>> {
+    fn patterns(&self, config: &Configuration, split: Option<&str>) -> Result<Vec<String>> {
+        let name = &config.config_name;
+        let Some(data_files) = &config.data_files else {
+            let reason =
+                format!("the configuration `{name}` has no `data_files`; give the files as the path instead");
+            return Err(self.invalid("config", reason));
+        };
         let splits = data_files.splits();
-        let (name, names) = (&config.config_name, || joined(splits.iter().map(|(name, _)| *name)));
+        let names = || joined(splits.iter().map(|(name, _)| *name));
         let mut found = splits.iter().filter(|(name, _)| split.is_none_or(|split| split == *name));
         let reason = match (found.next(), found.next(), split) {
             (Some((_, patterns)), None, _) => return Ok(patterns.clone()),
             (Some(_), Some(_), Some(split)) => {
-                format!("the header has the split `{split}` of `{name}` twice")
+                format!("the configuration `{name}` has the split `{split}` twice; merge the two entries")
             }
-            (Some(_), Some(_), None) => format!("set it to one of the splits of `{name}`: {}", names()),
-            (None, _, None) => return Ok(Vec::new()),
+            (_, _, None) => format!("set `split` to one of the splits of `{name}`: {}", names()),
             (None, _, Some(split)) => {
                 format!("there is no split `{split}` of `{name}`; there are: {}", names())
-            }
-        };
-        Err(self.invalid("split", reason))
-    }
-
-    /// Returns the files of a configuration whose files the header does not name. Their names tell their splits.
-    fn split_by_names(
-        &self,
-        config: &Configuration,
-        split: Option<&str>,
-        extensions: &[&str],
-    ) -> Result<Vec<PathBuf>> {
-        let place = self.place(config, "**")?;
-        let files = place.files(extensions, &self.store)?;
-        let split_of = |file: &PathBuf| splits::split_of_path(&place.relative(file));
-        let mut names: Vec<_> = files.iter().filter_map(split_of).collect();
-        names.sort();
-        names.dedup();
-        let of = |name: &str| -> Vec<_> {
-            files.iter().filter(|file| split_of(file).as_deref() == Some(name)).cloned().collect()
-        };
-        let (config, told) = (&config.config_name, || joined(names.iter().map(String::as_str)));
-        let reason = match (&names[..], split) {
-            ([], None | Some(TRAIN)) => return Ok(files),
-            ([], Some(split)) => format!("the names of the files of `{config}` tell no split `{split}`"),
-            ([one], None) => return Ok(of(one)),
-            (_, None) => {
-                format!(
-                    "the names of the files of `{config}` tell several splits; set it to one of: {}",
-                    told()
-                )
-            }
-            (_, Some(split)) if names.iter().any(|name| name == split) => return Ok(of(split)),
-            (_, Some(split)) => {
-                format!("the names of the files of `{config}` tell no split `{split}`, but: {}", told())
             }
         };
         Err(self.invalid("split", reason))

@@ -20,32 +20,22 @@ pub fn split_of(name: &str) -> Option<&str> {
     numbered().or(first)
 }
 
-/// Returns the split that a path tells: the name of its file, or of a folder.
-pub(super) fn split_of_path(path: &str) -> Option<String> {
-    let (folders, name) = path.rsplit_once('/').unwrap_or(("", path));
-    let of_folder = || folders.split('/').find(|folder| SPLIT_NAMES.contains(folder));
-    split_of(name).or_else(of_folder).map(str::to_owned)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn names_of_files_and_folders_have_splits() {
+    fn names_of_files_have_splits() {
         for (path, expected) in [
             ("train-00000-of-00002.parquet", Some("train")),
             ("fold-1-00000-of-00002.parquet", Some("fold-1")),
             ("test.jsonl.gz", Some("test")),
             ("val_v1.0.csv", Some("val")),
-            ("a/test/0.csv", Some("test")),
-            ("train/test.csv", Some("test")),
             ("trainer.csv", None),
             ("part-00000.csv", None),
             ("train", None),
-            ("trains/a.csv", None),
         ] {
-            assert_eq!(split_of_path(path).as_deref(), expected, "{path}");
+            assert_eq!(split_of(path), expected, "{path}");
         }
     }
 }

@@ -151,8 +151,8 @@ fn read_pages(source: &Source, metadata: ParquetMetaData, mask: &ProjectionMask)
 
 /// Returns the schema of the file, with one type for each kind of text, bytes and list, and without dictionaries.
 ///
-/// The library reads timestamps of the type INT96 in nanoseconds by default, and years before 1677 and after 2262, which
-/// 64 bits cannot hold then, become others. They are read in microseconds, as Spark writes them.
+/// The library reads timestamps of the type INT96 in nanoseconds by default, and years before 1677 and after 2262,
+/// which 64 bits cannot hold then, become others. They are read in microseconds, as Spark writes them.
 ///
 /// # Errors
 /// Returns an error if the schema is invalid.

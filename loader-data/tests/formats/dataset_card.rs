@@ -72,8 +72,6 @@ fn a_configuration_and_a_split_are_the_files_of_the_header() {
             options().config("every"),
             &["de/1.csv", "de/sub/2.csv", "en/one.csv", "en/train.csv", "en/two-a.csv", "en/two-b.csv"],
         ),
-        (options().config("names").split("train"), &["en/train.csv"]),
-        (options().config("names"), &["en/train.csv"]),
     ] {
         assert_eq!(names(&options).unwrap(), expected, "{options:?}");
     }
@@ -117,7 +115,7 @@ fn an_error_lists_what_the_header_has() {
             "there is no configuration `fr`; there are: en, de, all, every, names, outside",
         ),
         (options().split("dev"), "split", "there is no split `dev` of `en`; there are: train, test"),
-        (options().config("en"), "split", "set it to one of the splits of `en`: train, test"),
+        (options().config("en"), "split", "set `split` to one of the splits of `en`: train, test"),
         (
             options().config("all").split("test"),
             "split",
@@ -147,37 +145,33 @@ fn a_header_without_a_default_or_with_damage_is_refused() {
     let one = "- config_name: a\n  data_files: en/one.csv\n";
     let other = "- config_name: b\n  data_files: de/1.csv\n";
     for (configs, expected) in [
-        (format!("{one}{other}"), "set it to one of the configurations: a, b"),
+        (format!("{one}{other}"), "set `config` to one of the configurations: a, b"),
         (
             format!("{one}  default: true\n{other}  default: true\n"),
-            "set it to one of the configurations: a, b",
+            "set `config` to one of the configurations: a, b",
         ),
         (
             "- config_name: a\n  data_files: {train: en/one.csv}\n".to_owned(),
             "`data_files` is neither a pattern",
         ),
         ("- data_files: en/one.csv\n".to_owned(), "missing field `config_name`"),
-        ("- config_name: a\n  data_files: []\n".to_owned(), "has a list without patterns"),
-        (
-            "- config_name: a\n  data_files: [{split: train, path: []}]\n".to_owned(),
-            "has a list without patterns",
-        ),
-        (format!("{one}{one}"), "there are two configurations `a`"),
+        ("- config_name: a\n  data_files: []\n".to_owned(), "has an empty list"),
+        ("- config_name: a\n  data_files: [{split: train, path: []}]\n".to_owned(), "has an empty list"),
+        (format!("{one}{one}"), "two configurations have the name `a`"),
         (format!("{one}  : : [\n"), "is not valid YAML in its header"),
     ] {
         let hub = hub(&format!("---\nconfigs:\n{configs}---\n"));
         let error = names(&CsvOptions::new(hub.path()).split("train")).unwrap_err().to_string();
         assert!(error.contains(expected), "{configs} {error}");
     }
-    // The names of the files tell two splits.
-    let two = hub("---\nconfigs:\n- config_name: a\n  data_dir: en\n---\n");
-    fs::copy(two.path().join("de/1.csv"), two.path().join("en/test.csv")).unwrap();
-    let options = || CsvOptions::new(two.path()).config("a");
-    let error = names(&options()).unwrap_err().to_string();
-    assert!(error.contains("several splits; set it to one of: test, train"), "{error}");
-    assert_eq!(names(&options().split("test")).unwrap(), ["de/1.csv"]);
-    let error = names(&options().split("dev")).unwrap_err().to_string();
-    assert!(error.contains("tell no split `dev`, but: test, train"), "{error}");
+    let no_files = hub("---\nconfigs:\n- config_name: a\n  data_dir: en\n---\n");
+    let error = names(&CsvOptions::new(no_files.path()).config("a")).unwrap_err().to_string();
+    assert!(error.contains("the configuration `a` has no `data_files`"), "{error}");
+    // A part of the split would be missing.
+    let other = hub("---\nconfigs:\n- config_name: a\n  data_files: en/*\n---\n");
+    fs::write(other.path().join("en/three.CSV"), "name\nthree\n").unwrap();
+    let error = names(&CsvOptions::new(other.path()).config("a")).unwrap_err().to_string();
+    assert!(error.contains("it matches `three.CSV`, which does not end with .csv"), "{error}");
     // A header of something else has no configurations, and is not parsed.
     let hub = hub("---\ntitle: : [\n---\n");
     let error = names(&CsvOptions::new(hub.path()).split("train")).unwrap_err().to_string();

@@ -13,7 +13,7 @@ from torch.utils.data._utils import collate as _torch_collate
 from . import _collate, _native
 
 #: The functions of PyTorch's collation.
-_PYTORCHS_FUNCTIONS = [value for value in vars(_torch_collate).values() if isinstance(value, types.FunctionType)]
+_TORCH_FUNCTIONS = [value for value in vars(_torch_collate).values() if isinstance(value, types.FunctionType)]
 
 
 def default_collate(batch: list[Any]) -> Any:
@@ -47,7 +47,7 @@ def _has_pytorchs_functions() -> bool:
     """Returns whether the user has neither added a function to PyTorch's collation nor replaced one."""
     functions = _torch_collate.default_collate_fn_map.values()
     # By identity: a function of the user may have the module and the name of PyTorch's, by `functools.wraps`.
-    return all(function is _stack or any(function is each for each in _PYTORCHS_FUNCTIONS) for function in functions)
+    return all(function is _stack or any(function is each for each in _TORCH_FUNCTIONS) for function in functions)
 
 
 def _is_built_in(sample: Any) -> bool:

@@ -13,9 +13,10 @@ IndexPlace = Literal["cache", "beside", "none"] | Mapping[Literal["folder"], Pat
 class SourceOptions(TypedDict, total=False):
     """Options of all formats of records."""
 
-    #: The configuration, of those in the header of the folder's README.md. Its default configuration by default.
+    #: The configuration in the header of the folder's README.md. If only ``split`` is set, the default configuration
+    #: is read. If neither is set, README.md is not read.
     config: str
-    #: The split, of those in the header of the folder's README.md.
+    #: The split of the configuration. If only ``config`` is set, the configuration must have one split.
     split: str
     #: How columns of encoded images are decoded, by name: ``{"image": {"transform": "train", "size": 224}}``.
     images: Mapping[str, Mapping[str, Any]]

@@ -72,7 +72,7 @@ class Fetcher:
         if type(samples) is list and len(samples) == len(keys):
             return samples
         if seed is not None:
-            raise _no_list("seed_samples=True", samples, "set seed_samples=False")
+            raise _not_a_list_error("seed_samples=True", samples, "set seed_samples=False")
         # PyTorch calls `collate_fn` with any other object as it is. The engine needs one sample for each key.
         return [_WholeBatch(samples), *keys[1:]]
 
@@ -140,7 +140,7 @@ class Fetcher:
         if samples and type(samples[0]) is _WholeBatch:
             if any(type(sample) is _WholeBatch for sample in samples[1:]):
                 # The engine has called `__getitems__` with one key at a time, to find a bad sample.
-                raise _no_list("on_bad_sample", samples[0].samples, "leave on_bad_sample out")
+                raise _not_a_list_error("on_bad_sample", samples[0].samples, "leave on_bad_sample out")
             batch = self._collate_fn(samples[0].samples)
         else:
             batch = self._collate_fn(samples if self._auto_collation else samples[0])
@@ -165,7 +165,7 @@ class _WholeBatch:
         self.samples = samples
 
 
-def _no_list(option: str, returned: Any, remedy: str) -> TypeError:
+def _not_a_list_error(option: str, returned: Any, remedy: str) -> TypeError:
     return TypeError(
         f"with {option}, __getitems__ must return a list with one sample for each key, and it has returned"
         f" {type(returned).__qualname__}: return such a list, or {remedy}"

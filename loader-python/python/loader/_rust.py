@@ -61,7 +61,7 @@ class _DescribedDataset:
             without_effect = ("transform", "target_transform", "loader", "root", "output")
         else:
             # The methods of a subclass may apply transforms of its own.
-            without_effect = () if overridden(self) else ("transform", "target_transform")
+            without_effect = () if overridden_methods(self) else ("transform", "target_transform")
         if name in without_effect or (not name.startswith("_") and hasattr(own, name)):
             raise AttributeError(
                 f"{name!r} of {type(self).__name__} cannot be set, because the samples are loaded from the description"
@@ -76,7 +76,7 @@ class _DescribedDataset:
         return json.loads(self._native_dataset.keys())
 
     def __getstate__(self) -> Any:
-        """Returns the attributes that the program has set, not those that this package makes of the description."""
+        """Returns the attributes that the program has set, not those that this package computes from the description."""
         state: Any = object.__getstate__(self)
         own = _own_class(type(self))
         attributes, slots = state if isinstance(state, tuple) else (state, None)
@@ -175,11 +175,11 @@ def base_of(dataset: Any) -> tuple[RustDataset | RustStream, list[Any]] | None:
     while sys.modules.get("torch") is not None and type(dataset) is sys.modules["torch"].utils.data.Subset:
         subsets.append(dataset.indices)
         dataset = dataset.dataset
-    is_rust = isinstance(dataset, _DescribedDataset) and not overridden(dataset)
+    is_rust = isinstance(dataset, _DescribedDataset) and not overridden_methods(dataset)
     return (dataset, subsets[::-1]) if is_rust else None
 
 
-def overridden(dataset: _DescribedDataset) -> list[str]:
+def overridden_methods(dataset: _DescribedDataset) -> list[str]:
     """Returns the names of the methods that load samples and that the class of the dataset overrides."""
     if isinstance(dataset, RustStream):
         return ["__iter__"] if type(dataset).__iter__ is not RustStream.__iter__ else []
@@ -200,7 +200,7 @@ def refuse_python_code(dataset: RustDataset | RustStream) -> None:
             f"{dataset!r} is no Rust dataset, and here samples are loaded without Python code: give a dataset of"
             " `loader.datasets`; `loader.DataLoader` loads datasets of Python objects"
         )
-    if names := overridden(dataset):
+    if names := overridden_methods(dataset):
         raise TypeError(
             f"{type(dataset).__name__} overrides {' and '.join(names)}, which is Python code, and here samples are"
             " loaded without Python code: give the dataset to `loader.DataLoader`, or leave the override out with"
@@ -241,7 +241,7 @@ def _is_own(kind: type) -> bool:
 
 
 def _own_class(kind: type) -> type:
-    """Returns the class of this package of which the class is, or is a subclass."""
+    """Returns the nearest class of this package among the class and its base classes."""
     return next(filter(_is_own, kind.__mro__))
 
 

@@ -43,8 +43,8 @@ fn each_type_reads_as_pyarrow_wrote_it() {
     assert!(read.eq(expected));
 }
 
-/// Writes a column `at` of INT96 and a column `list` of lists of INT96: a day of the Julian calendar, and the nanoseconds
-/// in this day.
+/// Writes a column `at` of INT96 and a column `list` of lists of INT96: a day of the Julian calendar, and the
+/// nanoseconds in this day.
 fn int96_file(path: &Path, times: &[(u32, u64)]) {
     let schema = "message m { required int96 at; optional group list (LIST) { repeated group list { optional int96 element; } } \
                   required int64 nanos (TIMESTAMP(NANOS, true)); }";
