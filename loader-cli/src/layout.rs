@@ -9,10 +9,14 @@ use std::{
 
 use loader_data::{
     ArrowOptions, AudioTableOptions, CardFiles, DataProblem, DatasetConfig, IMAGE_EXTENSIONS,
-    ImageFolderOptions, ImageTableOptions, RecordConfig, SPLIT_NAMES, TABLE_NAMES,
+    ImageFolderOptions, ImageTableOptions, RecordConfig, TABLE_NAMES,
 };
 
 use crate::stop::Stop;
+
+/// Names of splits that `datasets` finds in the names of files and folders.
+const SPLITS: [&str; 10] =
+    ["train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval", "evaluation"];
 
 /// Returns settings for the files that `target` names: a path, a pattern, or a folder with data files in it,
 /// in its folder `data`, or in a folder of a split; or the files that the header of its README.md names. Returns
@@ -106,7 +110,7 @@ fn of_names(target: &Path) -> Result<Option<RecordConfig>, Stop> {
         return Ok(found.map(|(_, config)| config));
     }
     let data = target.join("data");
-    let splits = [target, &data].into_iter().flat_map(|folder| SPLIT_NAMES.map(|split| folder.join(split)));
+    let splits = [target, &data].into_iter().flat_map(|folder| SPLITS.map(|split| folder.join(split)));
     for folder in [data.clone()].into_iter().chain(splits) {
         let Some(config) = of_folder(&folder)? else { continue };
         if let Some((other, _)) = found.replace((folder.clone(), config)) {
@@ -172,7 +176,7 @@ fn of_folder(folder: &Path) -> Result<Option<RecordConfig>, Stop> {
 
 /// Returns the sub-folders of `folder` that have the name of a split.
 fn splits_in(folder: &Path) -> impl Iterator<Item = PathBuf> {
-    SPLIT_NAMES.into_iter().map(|split| folder.join(split)).filter(|folder| folder.is_dir())
+    SPLITS.into_iter().map(|split| folder.join(split)).filter(|folder| folder.is_dir())
 }
 
 /// Returns settings for the table in `folder` that names images or audio files.
@@ -239,9 +243,18 @@ fn several(folder: &Path, what: &str, pattern: &Path) -> Stop {
     Stop::InvalidArguments(format!("`{folder}` has {what}; give a pattern such as `{pattern}`"))
 }
 
-/// Returns the split in the name of a data file, and a pattern for the files of this split, such as `train*.csv`.
+/// Returns the split in the name of a data file, and a pattern for the files of this split: `test` in
+/// `test-00000-of-00002.parquet`, and `train` in `train_1.csv`.
 fn split_of(name: &str) -> Option<(&str, String)> {
-    let split = loader_data::split_of(name)?;
+    let (stem, _) = name.split_once('.')?;
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let numbered = || {
+        let (stem, count) = stem.rsplit_once("-of-")?;
+        let (split, number) = stem.rsplit_once('-')?;
+        (is_number(count) && is_number(number)).then_some(split)
+    };
+    let first = stem.split(['-', '_', ' ']).next().filter(|word| SPLITS.contains(word));
+    let split = numbered().or(first)?;
     let is_format =
         |end: &&str| RecordConfig::of_extension(format!("x{end}").as_ref(), Path::new("")).is_some();
     let end = name.rmatch_indices('.').map(|(at, _)| &name[at..]).find(is_format)?;

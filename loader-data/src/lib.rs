@@ -154,9 +154,6 @@ pub use csv_files::{ColumnType, Csv, CsvOptions, CsvStream};
 #[cfg(feature = "formats")]
 #[doc(hidden)]
 pub use dataset_card::CardFiles;
-#[cfg(feature = "dataset-card")]
-#[doc(hidden)]
-pub use dataset_card::{SPLIT_NAMES, split_of};
 #[cfg(feature = "image-folder")]
 pub use dataset_config::{DatasetConfig, DatasetError, KindName, KindOnly, OpenDataset};
 #[cfg(all(feature = "records", any(feature = "audio", feature = "image-folder")))]

@@ -113,7 +113,7 @@ impl Place {
     }
 
     /// Returns the path of `file` relative to the folder.
-    pub(super) fn relative(&self, file: &Path) -> String {
+    fn relative(&self, file: &Path) -> String {
         file.strip_prefix(self.folder.as_path()).unwrap_or(file).to_string_lossy().into_owned()
     }
 

@@ -3,13 +3,11 @@
 
 mod find;
 mod header;
-mod splits;
 
 use std::{collections::HashSet, path::PathBuf};
 
 use find::Place;
 use header::{Configuration, README};
-pub use splits::{SPLIT_NAMES, split_of};
 
 use crate::{
     error::{DataError, DataProblem, Result},
