@@ -175,8 +175,9 @@ impl SampleContext {
     }
 
     /// Runs `call` with the sample's generator of layer `layer`, which starts at its beginning whatever the
-    /// dataset has drawn.
-    pub(crate) fn in_layer<R>(&mut self, layer: u8, call: impl FnOnce(&mut Self) -> R) -> R {
+    /// dataset has drawn. For `loader-data`.
+    #[doc(hidden)]
+    pub fn in_layer<R>(&mut self, layer: u8, call: impl FnOnce(&mut Self) -> R) -> R {
         let outer = (self.layer, self.rng.take());
         self.layer = self.base_layer.wrapping_add(layer);
         let result = call(self);

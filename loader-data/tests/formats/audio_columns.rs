@@ -18,6 +18,9 @@ fn open(kind: &str, path: &str, keys: &str) -> Result<Records, DataError> {
     serde_json::from_str::<RecordConfig>(&config).unwrap().open()
 }
 
+/// A WAV file of 2 frames at 16,000 Hz, as base64.
+const TWO_FRAMES: &str = "UklGRigAAABXQVZFZm10IBAAAAABAAEAgD4AAAB9AAACABAAZGF0YQQAAAAAQADA";
+
 /// Decodes a fixture.
 fn decode(transform: &AudioTransform, name: &str) -> Tensor<f32> {
     let file = fs::read(Path::new(FIXTURES).join(name)).unwrap();
@@ -129,7 +132,7 @@ fn a_column_gives_the_same_batches_everywhere() {
 fn a_record_may_have_images_and_audio() {
     let folder = tempfile::tempdir().unwrap();
     let (wav, png) = (
-        "UklGRigAAABXQVZFZm10IBAAAAABAAEAgD4AAAB9AAACABAAZGF0YQQAAAAAQADA",
+        TWO_FRAMES,
         "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAgAAhACD0IbOIwAAAABJRU5ErkJggg==",
     );
     let path = folder.path().join("rows.jsonl");
@@ -153,6 +156,23 @@ fn a_record_may_have_images_and_audio() {
     ];
     let rows = DecodedRecords::new(JsonLines::open(&path).unwrap(), decoders);
     assert_eq!(rows.get(0, &mut SampleContext::new(7)).unwrap().get("a"), Some(&audio.into()));
+}
+
+#[test]
+fn random_crops_are_the_same_for_one_row_and_for_several() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.jsonl");
+    let row = format!("{{\"a\": \"{TWO_FRAMES}\", \"b\": \"{TWO_FRAMES}\"}}\n");
+    fs::write(&path, row.repeat(32)).unwrap();
+    let crop = || AudioTransform::new(16_000).random_crop(1);
+    let one = DecodedRecords::new(JsonLines::open(&path).unwrap(), [("a", crop())]);
+    let both = DecodedRecords::new(one, [("b", crop())]);
+    let mut cx = SampleContext::new(7);
+    let several = both.get_many(&(0..32).collect::<Vec<_>>(), &mut cx).unwrap();
+    for (index, row) in several.into_iter().enumerate() {
+        cx.set_index(index);
+        assert_eq!(both.get(index, &mut cx).unwrap(), row, "row {index}");
+    }
 }
 
 #[test]

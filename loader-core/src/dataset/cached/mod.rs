@@ -32,6 +32,10 @@
 //!   page and read it from the disk again at any time.
 //! - Alternative considered: this module in `loader-data`. Rejected because the cache needs no file format
 //!   and no dependency that this crate lacks, and every dataset should have the method.
+//! - Each process computes the first sample that it finds in the cache once more, and compares the two. The header cannot
+//!   tell two datasets apart whose files have the same names and sizes, and the default fingerprint tells none apart.
+//!   Alternative considered: the paths and the times of the files in the header. Rejected because the cache must survive
+//!   a copy of the files, and because a dataset that a program implements has neither.
 //! - A computed sample is delivered as decoded from its encoding, whether or not it could be written. All
 //!   epochs therefore have the same samples, also if the encoding loses a field.
 
@@ -74,6 +78,9 @@ pub struct Cached<D> {
     /// Opened by the first sample in each process. `None` if the files cannot be used.
     #[serde(skip)]
     store: Arc<OnceLock<Option<Store>>>,
+    /// In each process, false if the first sample that it found in the cache is not that of the dataset.
+    #[serde(skip)]
+    is_of_dataset: Arc<OnceLock<bool>>,
 }
 
 /// A sample in the cache, or the entry that says that it is absent.
@@ -94,7 +101,14 @@ impl<D: Dataset<Sample: Serialize + DeserializeOwned>> Cached<D> {
         };
         Store::open(&folder, &identity, u64::MAX)?;
         let folder = folder.into_os_string();
-        Ok(Self { dataset, folder, identity, max_bytes: u64::MAX, store: Arc::default() })
+        Ok(Self {
+            dataset,
+            folder,
+            identity,
+            max_bytes: u64::MAX,
+            store: Arc::default(),
+            is_of_dataset: Arc::default(),
+        })
     }
 
     /// Sets the maximum size of the file of samples, in bytes; unlimited by default. Each process may exceed
@@ -121,13 +135,46 @@ impl<D: Dataset<Sample: Serialize + DeserializeOwned>> Cached<D> {
         self.store.get_or_init(open).as_ref()
     }
 
-    fn find(&self, index: usize) -> Result<Found<D::Sample>, CacheError> {
+    /// Finds sample `index` in the cache. `load` loads the sample `index` of the dataset.
+    fn find(
+        &self,
+        index: usize,
+        cx: &mut SampleContext,
+        load: impl Fn(&mut SampleContext) -> anyhow::Result<D::Sample>,
+    ) -> anyhow::Result<Found<D::Sample>> {
         let Some(store) = self.store() else { return Ok(Found::Absent(Entry::default())) };
         let (entry, bytes) = store.read(index);
-        match bytes {
-            Some(bytes) => self.decode(index, &bytes).map(Found::Sample),
-            None => Ok(Found::Absent(entry)),
+        let Some(bytes) = bytes else { return Ok(Found::Absent(entry)) };
+        let sample = self.decode(index, &bytes)?;
+        if !self.is_of_dataset(index, &bytes, cx, load)? {
+            return Err(CacheError::OtherSample { folder: self.folder.clone().into(), index }.into());
         }
+        Ok(Found::Sample(sample))
+    }
+
+    /// Returns false if the first sample that this process found in the cache is not that of the dataset. That of the
+    /// first call is `cached`, the encoding of sample `index`.
+    fn is_of_dataset(
+        &self,
+        index: usize,
+        cached: &[u8],
+        cx: &mut SampleContext,
+        load: impl Fn(&mut SampleContext) -> anyhow::Result<D::Sample>,
+    ) -> anyhow::Result<bool> {
+        if let Some(&is_of_dataset) = self.is_of_dataset.get() {
+            return Ok(is_of_dataset);
+        }
+        let mut is_same = false;
+        let mut computed = Vec::new();
+        // An encoding that differs between two computations, such as that of a `HashMap`, tells nothing.
+        while !is_same && computed.len() < 2 {
+            // If the dataset fails, because its files have gone or a server does not answer, the cache goes on without.
+            let Ok(sample) = self.compute(index, cx, |cx| Ok(load(cx)))? else { return Ok(true) };
+            let bytes = codec::encode(&sample).map_err(|error| self.unreadable(index, &error))?;
+            is_same = bytes == cached || computed.last().is_some_and(|other| *other != bytes);
+            computed.push(bytes);
+        }
+        Ok(*self.is_of_dataset.get_or_init(|| is_same))
     }
 
     /// Stores a computed sample. Returns it as the next epoch will read it.
@@ -178,7 +225,7 @@ impl<D: Dataset<Sample: Serialize + DeserializeOwned>> Dataset for Cached<D> {
     }
 
     fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<D::Sample> {
-        match self.find(index)? {
+        match self.find(index, cx, |cx| self.dataset.get(index, cx))? {
             Found::Sample(sample) => Ok(sample),
             Found::Absent(seen) => {
                 let sample = self.compute(index, cx, |cx| self.dataset.get(index, cx))?;
@@ -188,7 +235,13 @@ impl<D: Dataset<Sample: Serialize + DeserializeOwned>> Dataset for Cached<D> {
     }
 
     fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<D::Sample>> {
-        let found = indices.iter().map(|&index| self.find(index)).collect::<Result<Vec<_>, _>>()?;
+        let mut find = |&index: &usize| {
+            self.find(index, cx, |cx| {
+                cx.set_index(index);
+                self.dataset.get(index, cx)
+            })
+        };
+        let found = indices.iter().map(&mut find).collect::<Result<Vec<_>, _>>()?;
         let is_absent =
             |(found, &index): (&Found<_>, &usize)| matches!(found, Found::Absent(_)).then_some(index);
         let absent: Vec<usize> = found.iter().zip(indices).filter_map(is_absent).collect();

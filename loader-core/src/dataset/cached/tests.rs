@@ -1,5 +1,13 @@
-use std::{cell::Cell, collections::BTreeSet, fmt::Debug, fs, io::Write, os::unix::fs::FileExt};
+use std::{
+    cell::Cell,
+    collections::{BTreeSet, HashSet},
+    fmt::Debug,
+    fs,
+    io::Write,
+    os::unix::fs::FileExt,
+};
 
+use anyhow::Context;
 use nix::{sys::stat::Mode, unistd::mkfifo};
 use proptest::prelude::*;
 use rand::Rng;
@@ -70,8 +78,13 @@ fn texts(len: usize) -> Texts {
     Texts { len, many: false, draws: Draws::Nothing, name: "texts".to_owned() }
 }
 
-/// Opens the cache as a process that has just started does. Returns the number of samples that are computed,
-/// if all are loaded.
+/// Number of samples that a process has computed only to compare them with the cache.
+fn compared(cached: &Cached<Texts>) -> usize {
+    usize::from(cached.is_of_dataset.get().is_some())
+}
+
+/// Opens the cache as a process that has just started does. Returns the number of samples that are computed
+/// because they are absent, if all are loaded.
 fn computed(folder: &TempDir, len: usize) -> usize {
     let cached = texts(len).cached(folder, "1").unwrap();
     let before = COMPUTED.get();
@@ -79,7 +92,7 @@ fn computed(folder: &TempDir, len: usize) -> usize {
     for index in 0..len {
         assert_eq!(cached.get(index, &mut cx).unwrap(), text(index));
     }
-    COMPUTED.get() - before
+    COMPUTED.get() - before - compared(&cached)
 }
 
 /// The offset of the first entry.
@@ -107,7 +120,9 @@ fn get_many_computes_only_what_is_absent() {
         let folder = tempfile::tempdir().unwrap();
         let cached = Texts { many, ..texts(10) }.cached(&folder, "1").unwrap();
         let mut cx = SampleContext::new(0);
-        cached.get(3, &mut cx).unwrap();
+        for _ in 0..2 {
+            cached.get(3, &mut cx).unwrap();
+        }
         let before = COMPUTED.get();
         assert_eq!(cached.get_many(&[5, 3, 4], &mut cx).unwrap(), [5, 3, 4].map(text));
         assert_eq!(COMPUTED.get() - before, 2);
@@ -218,7 +233,8 @@ proptest! {
             prop_assert_eq!(sample, text(index));
             asked.insert(index);
         }
-        prop_assert_eq!(COMPUTED.get() - before, asked.len());
+        let compared: usize = processes.iter().map(compared).sum();
+        prop_assert_eq!(COMPUTED.get() - before, asked.len() + compared);
     }
 }
 
@@ -252,6 +268,77 @@ fn a_cache_of_something_else_is_refused() {
     assert_eq!(part, CachePart::SampleType);
     assert!(text.contains("is `(u64, alloc::string::String)`, that of the dataset is `u64`"), "{text}");
     assert_eq!(computed(&folder, 8), 0, "a refusal changes nothing");
+}
+
+/// Sample `i` is a text of `i` and `corpus`, which the fingerprint does not have, or an error.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct Corpus(Option<char>);
+
+impl Dataset for Corpus {
+    type Sample = String;
+
+    fn len(&self) -> usize {
+        4
+    }
+
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<String> {
+        self.0.map(|corpus| format!("{corpus}{index}")).context("the files have gone")
+    }
+
+    fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<String>> {
+        indices.iter().map(|&index| self.get(index, cx)).collect()
+    }
+}
+
+#[test]
+fn a_sample_of_another_dataset_with_the_same_fingerprint_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut cx = SampleContext::new(0);
+    let first = Corpus(Some('a')).cached(&folder, "1").unwrap();
+    assert_eq!(first.get_many(&[0, 1, 2], &mut cx).unwrap(), ["a0", "a1", "a2"]);
+    assert_eq!(first.get(1, &mut cx).unwrap(), "a1");
+    let refused = |error: anyhow::Error| match error.downcast_ref() {
+        Some(CacheError::OtherSample { index, .. }) => *index,
+        _ => panic!("{error}"),
+    };
+    let other = Corpus(Some('b')).cached(&folder, "1").unwrap();
+    assert_eq!(other.get(3, &mut cx).unwrap(), "b3", "no process has stored it");
+    for index in [2, 0] {
+        assert_eq!(refused(other.get(index, &mut cx).unwrap_err()), index);
+        assert_eq!(refused(other.get_many(&[index], &mut cx).unwrap_err()), index);
+    }
+    // Without its files, the dataset cannot be compared.
+    let gone = Corpus(None).cached(&folder, "1").unwrap();
+    assert_eq!(gone.get_many(&[2, 1], &mut cx).unwrap(), ["a2", "a1"]);
+}
+
+#[test]
+fn samples_whose_encoding_varies_are_not_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let numbers = || {
+        let set = |sample: (u64, String), _cx: &mut SampleContext| Ok((0..sample.0).collect::<HashSet<_>>());
+        texts(60).map(set).cached(&folder, "1").unwrap()
+    };
+    let computed = numbers().get(50, &mut SampleContext::new(0)).unwrap();
+    let again = numbers();
+    assert_eq!(again.get(50, &mut SampleContext::new(0)).unwrap(), computed);
+    assert_eq!(again.is_of_dataset.get(), Some(&true));
+}
+
+#[test]
+fn comparing_a_sample_changes_no_generator() {
+    let folder = tempfile::tempdir().unwrap();
+    // A dataset around the cache draws before and after it, and asks for another sample than its own.
+    let draws = || {
+        let cached = texts(8).cached(&folder, "1").unwrap();
+        let mut cx = SampleContext::new(0);
+        cx.set_index(5);
+        let first = cx.rng().next_u64();
+        assert_eq!(cached.get(2, &mut cx).unwrap(), text(2));
+        (first, cx.rng().next_u64(), cx.index())
+    };
+    let before = draws();
+    assert_eq!(draws(), before);
 }
 
 #[test]
