@@ -24,10 +24,10 @@ fn the_pictures_of_the_documents() {
     let mut run = Command::new(&loader);
     run.args(job.split(' '));
     let screens = screens_of(run, root);
-    // The run in its second epoch, with the bottleneck below the workers.
+    // The run in its second epoch, after its first batch, with the bottleneck below the workers.
     let is_live = |screen: &&String| {
         let (_, below) = screen.rsplit_once("worker 3: ").unwrap_or_default();
-        screen.contains("epoch 1 of 2 [") && below.lines().count() > 1
+        screen.contains("epoch 1 of 2 [") && screen.contains(" samples/s, ") && below.lines().count() > 1
     };
     let live: Vec<_> = screens.iter().filter(is_live).collect();
     let command = format!("$ loader {job}");
