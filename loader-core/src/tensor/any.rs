@@ -234,7 +234,8 @@ impl AnyStack {
         if started.dtype != dtype {
             return Err(CollateProblem::MixedDTypes { expected: started.dtype, found: dtype });
         }
-        if started.shape != shape {
+        // Not `!=`, which calls `memcmp`: for no dimensions, the one of glibc takes up to 70 ns on processors with AVX-512.
+        if !started.shape.iter().eq(shape) {
             return Err(CollateProblem::Ragged { expected: started.shape.clone(), found: shape.to_vec() });
         }
         Ok(&mut started.rows)

@@ -3,6 +3,7 @@
 mod dataset;
 mod options;
 mod parse;
+mod split;
 mod stream;
 mod types;
 

@@ -3,16 +3,16 @@
 use std::{
     any::TypeId,
     iter,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
 };
 
-use csv::{ByteRecord, StringRecord};
-use csv_core::{ReadRecordResult, ReaderBuilder, Terminator};
+use csv::StringRecord;
 use loader_core::{Phase, Shard};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
     CsvOptions, malformed,
+    split::{Fields, Splitter},
     types::{ColumnType, Inferred, is_number},
 };
 use crate::{
@@ -32,7 +32,7 @@ const MAX_SHOWN: usize = 40;
 /// Parses the records of files that have the same columns.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Parser {
-    rules: CsvRules,
+    splitter: Splitter,
     names: Vec<String>,
     /// For each field of a sample, its column and its type.
     selected: Vec<(usize, Typed)>,
@@ -42,10 +42,6 @@ pub(super) struct Parser {
     fields: FieldOptions,
     /// Text of all options, for the fingerprint.
     pub(super) fingerprint: String,
-    /// The state machine of the crate, which takes longer to build than a record takes to parse. Its clones
-    /// do not work.
-    #[serde(skip)]
-    core: OnceLock<Arc<Mutex<csv_core::Reader>>>,
     #[serde(skip)]
     prepared: OnceLock<Prepared>,
 }
@@ -77,13 +73,12 @@ impl Parser {
         let of_first = |problem| DataError::new(files.get(0).location, problem);
         let without_header = LineRules::csv(CsvRules { has_header: false, ..rules });
         let mut parser = Self {
-            rules,
+            splitter: Splitter::new(rules),
             names: Vec::new(),
             selected: Vec::new(),
             missing: options.missing.clone(),
             fields: options.fields.for_selected(),
             fingerprint: String::new(),
-            core: OnceLock::new(),
             prepared: OnceLock::new(),
         };
         let header = |file| {
@@ -131,7 +126,7 @@ impl Parser {
 
     /// Parses a header.
     fn header(&self, line: &[u8]) -> Result<Vec<String>, DataProblem> {
-        let names: Vec<String> = self.split(line, None)?.iter().map(str::to_owned).collect();
+        let names: Vec<String> = self.splitter.split(line, None)?.iter().map(str::to_owned).collect();
         let twice = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name));
         match twice {
             Some((_, name)) => Err(malformed(format!("two columns have the name `{name}`"))),
@@ -167,7 +162,11 @@ impl Parser {
     /// Returns an error if a file cannot be accessed: with fewer rows, the columns could have other types.
     fn infer(&mut self, stream: &LineStream) -> anyhow::Result<()> {
         let mut inferred = vec![Inferred::new(); self.selected.len()];
-        let rows = stream.samples(Shard::new(0, 1), None, |line| self.split(line, Some(self.names.len())))?;
+        let split = |line: &[u8]| {
+            let fields = self.splitter.split(line, Some(self.names.len()))?;
+            Ok(fields.iter().map(str::to_owned).collect::<Vec<_>>())
+        };
+        let rows = stream.samples(Shard::new(0, 1), None, split)?;
         let is_access_error = |error: &anyhow::Error| {
             error.downcast_ref::<DataError>().is_some_and(|error| error.problem.is_access_error())
         };
@@ -209,37 +208,6 @@ impl Parser {
         })
     }
 
-    /// Splits a record into its fields, of which there must be `count`, if given.
-    fn split(&self, line: &[u8], count: Option<usize>) -> Result<StringRecord, DataProblem> {
-        let line = line.strip_suffix(b"\n").unwrap_or(line);
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        if let Some(mut quotes) = LineRules::csv(self.rules).quotes() {
-            quotes.find_end(line, false);
-            if quotes.is_quoted() {
-                return Err(malformed("a field begins with a quotation mark and has none at its end"));
-            }
-        }
-        let core = self.core.get_or_init(|| Arc::new(Mutex::new(reader(self.rules))));
-        let mut core = core.lock().unwrap_or_else(PoisonError::into_inner);
-        core.reset();
-        let mut bytes = vec![0; line.len()];
-        let mut ends = vec![0; count.unwrap_or(line.len()) + 1];
-        let (_, _, written, mut fields) = core.read_record(line, &mut bytes, &mut ends);
-        let (result, _, _, last) = core.read_record(&[], &mut bytes[written..], &mut ends[fields..]);
-        fields += last;
-        if result != ReadRecordResult::Record || count.is_some_and(|count| count != fields) {
-            let found =
-                if result == ReadRecordResult::Record { fields.to_string() } else { "more".to_owned() };
-            let reason = format!("it has {found} fields where there are {} columns", count.unwrap_or(0));
-            return Err(malformed(reason));
-        }
-        let mut record = ByteRecord::with_capacity(bytes.len(), fields);
-        let starts = iter::once(0).chain(ends.iter().copied());
-        iter::zip(starts, &ends[..fields]).for_each(|(start, &end)| record.push_field(&bytes[start..end]));
-        StringRecord::from_byte_record(record)
-            .map_err(|error| malformed(format!("field {} is not UTF-8", error.utf8_error().field() + 1)))
-    }
-
     /// Parses a record as a sample.
     pub(super) fn parse<R: DeserializeOwned + 'static>(&self, line: &[u8]) -> Result<R, DataProblem> {
         Phase::Decode.measure(|| self.decode(line))
@@ -247,14 +215,12 @@ impl Parser {
 
     fn decode<R: DeserializeOwned + 'static>(&self, line: &[u8]) -> Result<R, DataProblem> {
         let prepared = self.prepared();
-        let fields = self.split(line, Some(self.names.len()))?;
+        let fields = self.splitter.split(line, Some(self.names.len()))?;
         if TypeId::of::<R>() == TypeId::of::<Record>() || self.has_fields() {
             return self.fields.apply(self.record(&fields, prepared)?)?.into_row();
         }
-        let fields: StringRecord = match self.missing.is_empty() {
-            true => fields,
-            false => fields.iter().map(|text| if self.is_missing(text) { "" } else { text }).collect(),
-        };
+        let fields: StringRecord =
+            fields.iter().map(|text| if self.is_missing(text) { "" } else { text }).collect();
         fields.deserialize(Some(&prepared.header)).map_err(|error| DataProblem::Record(error.to_string()))
     }
 
@@ -263,9 +229,9 @@ impl Parser {
         !self.fields.is_default() || self.selected.len() != self.names.len()
     }
 
-    fn record(&self, fields: &StringRecord, prepared: &Prepared) -> Result<Record, DataProblem> {
+    fn record(&self, fields: &Fields<'_>, prepared: &Prepared) -> Result<Record, DataProblem> {
         let value = |((column, typed), name): (&(usize, Typed), &Arc<str>)| {
-            let text = &fields[*column];
+            let text = fields.get(*column);
             if self.is_missing(text) || text.is_empty() && typed.column != ColumnType::Text {
                 return Ok((Arc::clone(name), Value::Null));
             }
@@ -280,15 +246,6 @@ impl Parser {
             .collect::<Result<_, _>>()
             .map(Record::from_fields)
     }
-}
-
-fn reader(rules: CsvRules) -> csv_core::Reader {
-    // The line break at the end of a record was removed; another one is inside quotes.
-    ReaderBuilder::new()
-        .delimiter(rules.delimiter)
-        .quoting(rules.has_quotes)
-        .terminator(Terminator::Any(b'\n'))
-        .build()
 }
 
 /// Returns the problem of a field that does not have the type of its column.

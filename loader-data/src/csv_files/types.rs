@@ -78,11 +78,11 @@ impl ColumnType {
                 trimmed.eq_ignore_ascii_case("false").then(|| false.into())
             }
             Self::Number(dtype) => {
-                let number = match (trimmed.parse::<i64>(), trimmed.parse::<u64>()) {
-                    (Ok(number), _) => Scalar::new(number),
-                    (_, Ok(number)) => Scalar::new(number),
-                    _ => Scalar::new(float(trimmed)?),
+                let integer = || {
+                    let signed = trimmed.parse::<i64>().map(Scalar::new);
+                    signed.or_else(|_| trimmed.parse::<u64>().map(Scalar::new)).ok()
                 };
+                let number = integer().or_else(|| float(trimmed).map(Scalar::new))?;
                 number.convert(dtype).map(Value::from)
             }
         }

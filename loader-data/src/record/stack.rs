@@ -182,7 +182,8 @@ fn is_same<'a>(
     names: impl IntoIterator<Item = &'a Arc<str>, IntoIter: ExactSizeIterator>,
 ) -> bool {
     let names = names.into_iter();
-    names.len() == stacks.len() && stacks.iter().zip(names).all(|((one, _), other)| one == other)
+    names.len() == stacks.len()
+        && stacks.iter().zip(names).all(|((one, _), other)| Arc::ptr_eq(one, other) || one == other)
 }
 
 #[cfg(test)]
