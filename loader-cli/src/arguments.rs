@@ -351,13 +351,12 @@ impl ImageArguments {
                 images.exif_orientation = exif_orientation.or(images.exif_orientation);
                 images.max_file_bytes = max_file_bytes.or(images.max_file_bytes);
             }
-            #[cfg(feature = "formats")]
-            DatasetConfig::Records(config) => {
+            dataset => {
                 if !self.names().is_empty() {
                     let message = format!(
                         "--transform, --size, --pixels, --exif-orientation and --max-file-bytes are for image \
                          folders, and the dataset is of kind `{}`; leave them out",
-                        config.kind()
+                        dataset.kind()
                     );
                     return Err(Stop::InvalidArguments(message));
                 }

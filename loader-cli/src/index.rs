@@ -80,7 +80,6 @@ impl Format {
             Err(Stop::InvalidArguments(message))
         };
         let format = match settings::read(target, &LoaderArguments::default())?.dataset.resolved()? {
-            DatasetConfig::ImageFolder(_) => return no_index("image-folder"),
             DatasetConfig::Records(config) => match *config {
                 RecordConfig::Csv(options) | RecordConfig::CsvStream(options) => Self::Csv(options),
                 RecordConfig::JsonLines(options) | RecordConfig::JsonLinesStream(options) => {
@@ -92,6 +91,7 @@ impl Format {
                 }
                 config => return no_index(config.kind()),
             },
+            dataset => return no_index(dataset.kind()),
         };
         Ok(match &arguments.place {
             Some(place) => format.stored_in(place.clone()),

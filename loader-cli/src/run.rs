@@ -81,6 +81,7 @@ pub(crate) fn run(
             loader_data::Records::Map(records) => run.load(records, loader, "records"),
             loader_data::Records::Stream(records) => run.load_stream(records, loader, "record-stream"),
         },
+        _ => Err(Stop::without_formats(run.settings.dataset.kind())),
     }
 }
 

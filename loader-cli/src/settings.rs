@@ -100,5 +100,9 @@ fn read_target(target: &Path) -> Result<(DatasetConfig, Option<Config<KindOnly>>
         return Err(Stop::InvalidArguments(message));
     }
     let (dataset, config) = DatasetConfig::load(target)?;
+    // Another package of the build may have turned on the other kinds in `loader-data`.
+    if !cfg!(feature = "formats") && !matches!(dataset, DatasetConfig::ImageFolder(_)) {
+        return Err(Stop::without_formats(dataset.kind()));
+    }
     Ok((dataset, Some(config)))
 }

@@ -10,7 +10,7 @@ use std::{
 use loader_core::{Error, MergeError, RankError, config::ConfigError};
 #[cfg(feature = "formats")]
 use loader_data::PackError;
-use loader_data::{DatasetError, ImageFolderError, TransformError};
+use loader_data::{DatasetError, ImageFolderError, ImageFolderOptions, TransformError};
 
 #[derive(Debug)]
 pub(crate) enum Stop {
@@ -88,6 +88,14 @@ impl Stop {
     /// Returns a function that turns the error of writing the file `path` into a `Stop`.
     pub(crate) fn not_written(path: &Path) -> impl FnOnce(io::Error) -> Self {
         |error| Self::FileNotWritten { path: path.to_owned(), error }
+    }
+
+    /// Returns the error of a dataset of the kind `kind`, which this command was built without.
+    pub(crate) fn without_formats(kind: &str) -> Self {
+        Self::InvalidArguments(format!(
+            "this `loader` was built with the kind `{}` only; for `{kind}`, build it with `--features formats`",
+            ImageFolderOptions::KIND
+        ))
     }
 
     /// Returns the exit status of the command.

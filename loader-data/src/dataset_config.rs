@@ -33,6 +33,7 @@ use crate::{DataError, RecordConfig, Records};
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
+#[non_exhaustive] // the feature `formats` adds a variant
 pub enum DatasetConfig {
     /// Folders of images.
     ImageFolder(ImageFolderOptions),
@@ -43,6 +44,7 @@ pub enum DatasetConfig {
 
 /// The name of a kind in a config.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum KindName {
     /// [`ImageFolderOptions::KIND`].
     ImageFolder,
@@ -60,6 +62,7 @@ pub struct KindOnly {
 
 /// An open dataset.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub enum OpenDataset {
     /// An image folder with pixels of type `f32`.
     F32(ImageFolder<f32>),

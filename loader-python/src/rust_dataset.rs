@@ -99,6 +99,7 @@ impl RustDataset {
         let keys = match &self.config {
             DatasetConfig::ImageFolder(options) => serde_json::to_string(options),
             DatasetConfig::Records(config) => serde_json::to_string(config),
+            config => serde_json::to_string(config),
         };
         keys.expect("a config has text keys only")
     }
@@ -124,6 +125,7 @@ impl RustDataset {
                 Records::Map(records) => Some(records.len()),
                 Records::Stream(records) => IterableDataset::len(records),
             },
+            _ => None,
         }
     }
 
@@ -132,7 +134,7 @@ impl RustDataset {
         match &self.opened {
             OpenDataset::F32(images) => Ok(images.classes().to_vec()),
             OpenDataset::U8(images) => Ok(images.classes().to_vec()),
-            OpenDataset::Records(_) => Err(PyTypeError::new_err("only an image folder has classes")),
+            _ => Err(PyTypeError::new_err("only an image folder has classes")),
         }
     }
 
@@ -145,9 +147,7 @@ impl RustDataset {
             OpenDataset::U8(images) => {
                 Ok((0..).map_while(|index| images.path(index).zip(images.label(index))).collect())
             }
-            OpenDataset::Records(_) => {
-                Err(PyTypeError::new_err("only an image folder has a file per sample"))
-            }
+            _ => Err(PyTypeError::new_err("only an image folder has a file per sample")),
         }
     }
 
@@ -208,6 +208,7 @@ impl RustDataset {
                     Records::Map(records) => Dataset::setup(records, &mut cx)?,
                     Records::Stream(_) => anyhow::bail!("a stream has no samples by index; iterate over it"),
                 },
+                _ => anyhow::bail!("this package reads samples of image folders and records only"),
             }
             // Another thread may have been first.
             drop(self.ready.set(copy));
@@ -220,6 +221,7 @@ impl RustDataset {
                 Records::Map(records) => Box::new(records.get(index, &mut cx)?),
                 Records::Stream(_) => unreachable!("it was refused above"),
             },
+            Some(_) => unreachable!("it was refused above"),
             None => unreachable!("it was just set up"),
         })
     }
@@ -232,6 +234,7 @@ impl RustDataset {
                 Records::Map(records) => loader.map_style(records.clone(), options),
                 Records::Stream(records) => loader.stream(records.clone(), options),
             },
+            _ => unreachable!("the package has no other kinds"),
         }
     }
 }

@@ -57,6 +57,7 @@ fn samples(opened: &OpenDataset) -> Option<usize> {
             loader_data::Records::Map(records) => Some(records.len()),
             loader_data::Records::Stream(_) => None,
         },
+        _ => None,
     }
 }
 
@@ -73,9 +74,6 @@ fn files(opened: &OpenDataset, dataset: &DatasetConfig) -> Result<Vec<PathBuf>, 
         (OpenDataset::Records(_), DatasetConfig::Records(config)) => {
             Ok(config.files()?.into_iter().map(|(path, _)| path).collect())
         }
-        #[cfg(feature = "formats")]
-        (OpenDataset::Records(_), DatasetConfig::ImageFolder(_)) => {
-            unreachable!("an image folder has no records")
-        }
+        _ => Err(Stop::without_formats(dataset.kind())),
     }
 }

@@ -56,6 +56,7 @@ impl Source {
                 let reads_as_run = is_config || options.shuffle == Some(true);
                 records::open(if reads_as_run { *config } else { records::in_order(*config) })?
             }
+            dataset => return Err(Stop::without_formats(dataset.kind())),
         };
         Ok((source, options))
     }

@@ -74,7 +74,8 @@ pub(crate) fn tune(
         edit::check(path).map_err(Stop::not_written(path))?;
     }
     let sweep = Sweep { arguments, layers, options, reporter, interrupt };
-    match dataset.resolved()?.open()? {
+    let dataset = dataset.resolved()?;
+    match dataset.open()? {
         OpenDataset::F32(images) => sweep.map_style(images, "image-folder"),
         OpenDataset::U8(images) => sweep.map_style(images, "image-folder-u8"),
         #[cfg(feature = "formats")]
@@ -82,6 +83,7 @@ pub(crate) fn tune(
             loader_data::Records::Map(records) => sweep.map_style(records, "records"),
             loader_data::Records::Stream(records) => sweep.stream(records, "record-stream"),
         },
+        _ => Err(Stop::without_formats(dataset.kind())),
     }
 }
 

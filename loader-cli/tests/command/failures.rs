@@ -68,6 +68,20 @@ fn a_port_in_use_and_a_trace_that_cannot_be_written_end_the_run_before_a_worker_
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
+/// Another package of the build may have turned on the formats of `loader-data`. `.ci/run` runs this test both ways.
+#[cfg(not(feature = "formats"))]
+#[test]
+fn a_command_without_formats_refuses_their_kinds_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("run.toml");
+    fs::write(&config, "[dataset]\nkind = \"csv\"\npath = \"rows.csv\"\n").unwrap();
+    let config = config.to_str().unwrap();
+    for arguments in [&["run"][..], &["inspect"], &["tune"], &["config", "--print"]] {
+        let message = refusal(&[arguments, &[config]].concat());
+        assert!(message.contains("built with the kind `image-folder` only; for `csv`, build"), "{message}");
+    }
+}
+
 #[test]
 fn invalid_options_are_refused() {
     assert!(refusal(&["run", PHOTOS, "--batch-size", "0"]).starts_with("batch_size: "));
