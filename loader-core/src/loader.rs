@@ -29,7 +29,7 @@ use crate::{
     random::base_seed,
     sampler::{BatchSampler, Sharing, Taken},
     shards::Shards,
-    state::{Origin, Position, ResumedFrom, State, must_agree},
+    state::{EpochEnd, Origin, Position, ResumedFrom, State, must_agree},
     stats::{LoaderStats, StatsReader},
     torch::BASE_SEED_DRAWS,
     warning::{Warn, Warning},
@@ -156,7 +156,7 @@ impl<B: Batch> DataLoader<B> {
     /// returns the state within an epoch.
     pub fn state(&self) -> State {
         let NextEpoch { epoch, resumed_from } = *self.next_epoch();
-        State::start(&self.origin, epoch).with_resumed_from(resumed_from)
+        self.state_at_start(epoch, resumed_from)
     }
 
     /// Returns the state at the beginning of epoch `number`, from 0.
@@ -173,7 +173,7 @@ impl<B: Batch> DataLoader<B> {
     /// # anyhow::Ok(())
     /// ```
     pub fn state_at(&self, number: u64) -> State {
-        State::start(&self.origin, number).with_resumed_from(self.resumed_before(number))
+        self.state_at_start(number, self.resumed_before(number))
     }
 
     /// Starts the rest of the epoch from which `state` was taken. The next call of [`iter`](Self::iter)
@@ -286,6 +286,11 @@ impl<B: Batch> DataLoader<B> {
             NextEpoch { epoch: iter.epoch().saturating_add(1), resumed_from: state.resumed_from() };
         iter.continue_from(state);
         iter
+    }
+
+    fn state_at_start(&self, epoch: u64, resumed_from: Option<ResumedFrom>) -> State {
+        let end_before = EpochEnd::without_iterator(self.iteration.steps);
+        State::start(&self.origin, epoch).with_end_before(end_before).with_resumed_from(resumed_from)
     }
 
     fn start(&self, number: u64, position: &Position) -> Result<Iter<B>, Error> {

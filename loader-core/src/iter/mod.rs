@@ -27,7 +27,7 @@ use crate::{
     pinning,
     report::{BadSample, EpochReport, Stopwatch},
     sample_digest::SampleDigest,
-    state::{Origin, Position, ResumedFrom, State},
+    state::{EpochEnd, Origin, Position, ResumedFrom, State},
     stats::{IterStats, SharedStats},
     trace::IterTrace,
     tracing_events,
@@ -73,6 +73,8 @@ pub struct Iter<B> {
     bad_before: u64,
     /// Digest of the epoch before, if the state from which this iterator was resumed has it.
     digest_before: Option<SampleDigest>,
+    /// What is known of how the epoch before ended.
+    end_before: EpochEnd,
     /// The merged state from which the run was resumed, if it was.
     resumed_from: Option<ResumedFrom>,
     /// True once the epoch has had more bad samples than allowed, which ends the iteration.
@@ -175,6 +177,7 @@ impl<B: Batch> Iter<B> {
             was_too_short: false,
             bad_before: 0,
             digest_before: None,
+            end_before: EpochEnd::without_iterator(options.steps),
             resumed_from: None,
             has_too_many_bad_samples: false,
             wait_for_room: None,
@@ -260,9 +263,13 @@ impl<B: Batch> Iter<B> {
         self.resumed_from = state.resumed_from();
         if self.epoch() != state.epoch() {
             self.digest_before = state.digest();
+            if self.options.steps.is_some() {
+                self.end_before = EpochEnd::after_steps(state.steps(), Some(state.position().clone()));
+            }
             return;
         }
         self.digest_before = state.digest_before();
+        self.end_before = state.end_before().clone();
         self.bad_before = state.bad_samples();
         self.steps = state.steps();
         self.stopwatch.continue_digest(state.digest());
@@ -279,15 +286,22 @@ impl<B: Batch> Iter<B> {
     /// panicked: a resumed epoch asks the sampler again. For the
     /// cost of resuming an iterable dataset, see [`SnapshotDataset`](crate::SnapshotDataset).
     pub fn state(&self) -> State {
-        let state = match self.inner.position().filter(|_| !self.has_all_steps()) {
-            Some(position) => {
+        let state = match self.inner.position() {
+            Some(position) if !self.has_all_steps() => {
                 let bad_samples = self.bad_before.saturating_add(self.stopwatch.bad_samples());
+                // No merge needs it after the first batch.
+                let end_before = if self.steps == 0 { self.end_before.clone() } else { EpochEnd::default() };
                 State::new(&self.origin, self.epoch(), bad_samples, self.stopwatch.digest(), position)
                     .with_steps(self.steps)
                     .with_digest_before(self.digest_before)
+                    .with_end_before(end_before)
             }
-            None => State::start(&self.origin, self.epoch().saturating_add(1))
-                .with_digest_before(self.stopwatch.digest()),
+            position => {
+                let end_before = self.options.steps.map(|_| EpochEnd::after_steps(self.steps, position));
+                State::start(&self.origin, self.epoch().saturating_add(1))
+                    .with_digest_before(self.stopwatch.digest())
+                    .with_end_before(end_before.unwrap_or_default())
+            }
         };
         state.with_resumed_from(self.resumed_from)
     }

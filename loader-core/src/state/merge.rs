@@ -13,8 +13,8 @@ use loader_ipc::codec;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
-    BatchesPosition, Batching, Origin, Position, ResumedFrom, SHARDS, ShardsPosition, Share, SharePolicy,
-    State, VERSION, must_agree,
+    BatchesPosition, Batching, EpochEnd, Origin, Position, ResumedFrom, SHARDS, ShardsPosition, Share,
+    SharePolicy, State, VERSION, epoch_end::ShardsAtEnd, must_agree,
 };
 use crate::{
     error::Error,
@@ -121,6 +121,18 @@ pub enum MergeError {
         /// The epoch.
         epoch: u64,
     },
+    /// The option `steps_per_epoch` ended the epoch of a rank, and its state does not say where in the shards, for example
+    /// because it was taken with [`DataLoader::state`](crate::DataLoader::state).
+    #[error(
+        "the state of rank {rank} does not say where in its shards `steps_per_epoch` ended epoch {epoch}, and other ranks \
+         are still in that epoch; give the states that `Iter::state` returned on each rank"
+    )]
+    EndMissing {
+        /// Rank of the state.
+        rank: usize,
+        /// The epoch.
+        epoch: u64,
+    },
     /// The order is not one that ranks share, so no other number of ranks can go on with it.
     #[error(
         "the run had the sampler `{sampler}`, which decides itself what each rank loads, so the loader cannot give what \
@@ -155,7 +167,8 @@ impl State {
     ///
     /// A map-style dataset may be resumed with another batch size. Samplers and batch samplers of your own cannot
     /// be merged. For an iterable dataset, `world_size * shards` must stay the same: the shards are dealt out to
-    /// the ranks again.
+    /// the ranks again. With [`steps_per_epoch`](crate::Builder::steps_per_epoch), all ranks go on after the largest
+    /// number of steps that a rank had taken.
     ///
     /// # Errors
     /// [`MergeError`] names the rank and the part that does not fit: the states must be one of each rank, and of
@@ -197,17 +210,20 @@ impl State {
         let is_start = position == Position::Start;
         let bad_samples =
             |(rank, state): (usize, &Self)| if ranks.is_done(rank) { 0 } else { state.bad_samples };
-        let steps =
-            (0..).zip(&ranks.states).filter(|&(rank, _)| !ranks.is_done(rank)).map(|(_, state)| state.steps);
+        let steps = |(rank, state): (usize, &Self)| match ranks.is_done(rank) {
+            true => state.end_before.steps,
+            false => state.steps,
+        };
         Ok(Self {
             share,
             is_merged: true,
             epoch: ranks.epoch,
             // Ranks that train together have taken equally many.
-            steps: steps.max().unwrap_or(0),
+            steps: (0..).zip(&ranks.states).map(steps).max().unwrap_or(0),
             bad_samples: (0..).zip(&ranks.states).map(bad_samples).max().unwrap_or(0),
             digest: if is_start { None } else { ranks.digest()? },
             digest_before: None,
+            end_before: EpochEnd::default(),
             // All ranks have the same one, or none that matters.
             resumed_from: ranks.resumed_from(first),
             position,
@@ -362,18 +378,24 @@ impl RankStates {
                 Ok(Position::Start)
             }
             Batching::Sampler(_) => Ok(Position::Remaining(self.taken())),
-            Batching::Shards(layout) => Ok(Position::Shards(self.shards(layout.shards))),
+            Batching::Shards(layout) => Ok(Position::Shards(self.shards(layout.shards)?)),
         }
     }
 
     /// Returns the positions in the shards of all ranks. Each has `count` shards.
-    fn shards(&self, count: usize) -> ShardsPosition {
-        let of = |(rank, state): (usize, &State)| match &state.position {
-            Position::Shards(position) if !self.is_done(rank) => position.shards.clone(),
-            _ => vec![ShardPosition { ended: self.is_done(rank), ..ShardPosition::default() }; count],
-        };
-        let shards = (0..).zip(&self.states).flat_map(of).collect();
-        ShardsPosition { batches: 0, turn: 0, shards }
+    fn shards(&self, count: usize) -> Result<ShardsPosition, MergeError> {
+        let all = |ended| vec![ShardPosition { ended, ..ShardPosition::default() }; count];
+        let mut shards = Vec::new();
+        for (rank, state) in self.states.iter().enumerate() {
+            shards.extend(match (&state.position, &state.end_before.shards) {
+                (Position::Shards(position), _) if !self.is_done(rank) => position.shards.clone(),
+                _ if !self.is_done(rank) => all(false),
+                (_, ShardsAtEnd::AllRead) => all(true),
+                (_, ShardsAtEnd::At(position)) => position.shards.clone(),
+                (_, ShardsAtEnd::Unknown) => return Err(MergeError::EndMissing { rank, epoch: self.epoch }),
+            });
+        }
+        Ok(ShardsPosition { batches: 0, turn: 0, shards })
     }
 
     /// Returns what all ranks have taken from the epoch of a map-style dataset.

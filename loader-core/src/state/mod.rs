@@ -1,5 +1,6 @@
 //! The state of a loader: the user's position in an epoch, which a loader can resume from.
 
+mod epoch_end;
 mod merge;
 
 use std::{fmt, sync::Arc};
@@ -15,6 +16,7 @@ use crate::{
     sampler::{Epoch, Taken},
 };
 
+pub(crate) use epoch_end::EpochEnd;
 pub use merge::MergeError;
 
 /// Version of the format. Version 1 had no fingerprints and a different random order, version 2 no share,
@@ -71,6 +73,9 @@ pub struct State {
     /// if other ranks are still in that epoch.
     #[serde(default)]
     digest_before: Option<SampleDigest>,
+    /// How the epoch before ended, if the state was taken at its end or soon after. A merged state needs it too.
+    #[serde(default)]
+    end_before: EpochEnd,
     /// The merged state from which the run was resumed, if it was.
     #[serde(default)]
     resumed_from: Option<ResumedFrom>,
@@ -265,6 +270,11 @@ impl State {
         Self { digest_before, ..self }
     }
 
+    /// The same state, after an epoch that ended so.
+    pub(crate) fn with_end_before(self, end_before: EpochEnd) -> Self {
+        Self { end_before, ..self }
+    }
+
     /// The same state, of a run that was resumed from this merged state.
     pub(crate) fn with_resumed_from(self, resumed_from: Option<ResumedFrom>) -> Self {
         Self { resumed_from, ..self }
@@ -285,6 +295,10 @@ impl State {
 
     pub(crate) fn digest_before(&self) -> Option<SampleDigest> {
         self.digest_before
+    }
+
+    pub(crate) fn end_before(&self) -> &EpochEnd {
+        &self.end_before
     }
 
     /// The state at a position of an epoch that has had `bad_samples` bad samples and this digest so far.
@@ -311,6 +325,7 @@ impl State {
             bad_samples,
             digest,
             digest_before: None,
+            end_before: EpochEnd::default(),
             resumed_from: None,
             position,
         }
@@ -486,6 +501,17 @@ mod tests {
         assert_eq!(serde_json::from_str::<State>(&json).unwrap(), state());
         let bytes = loader_ipc::codec::encode(&state()).unwrap();
         assert_eq!(loader_ipc::codec::decode::<State>(&bytes).unwrap(), state());
+    }
+
+    /// States of this version that had no `end_before` are read as those of ranks that read their shards to the end.
+    #[test]
+    fn a_state_without_the_end_of_the_epoch_before_is_read() {
+        let end = EpochEnd::after_steps(4, Some(state().position));
+        let written = serde_json::to_string(&state().with_end_before(end.clone())).unwrap();
+        assert_eq!(serde_json::from_str::<State>(&written).unwrap().end_before, end);
+        let mut old = serde_json::to_value(state()).unwrap();
+        old.as_object_mut().unwrap().remove("end_before").unwrap();
+        assert_eq!(serde_json::from_value::<State>(old).unwrap(), state());
     }
 
     #[test]

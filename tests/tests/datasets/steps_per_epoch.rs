@@ -1,7 +1,7 @@
 //! Streams whose epochs end after a number of batches.
 
 use loader_core::{
-    Builder, Error,
+    Builder, Error, MergeError,
     kind::{Iterable, Plain},
     prelude::*,
 };
@@ -105,6 +105,82 @@ fn ranks_take_equally_many_steps() {
     for rank in 0..3 {
         let rest = loader(rank, 3, 8).resume(&merged).unwrap();
         assert_eq!(rest.filter(Result::is_ok).count(), 3, "rank {rank}");
+    }
+}
+
+/// A loader of one of some ranks, which share six shards of five batches.
+fn rank_of(rank: usize, ranks: usize, steps: Option<u64>, workers: usize) -> DataLoader<Tensor<u64>> {
+    let shards = DataLoader::stream(Shards::of(&[10; 6])).shards(6 / ranks).batch_size(2);
+    let builder = shards.distributed(rank, ranks).num_workers(workers);
+    match steps {
+        Some(steps) => builder.steps_per_epoch(steps),
+        None => builder,
+    }
+    .build()
+    .unwrap()
+}
+
+/// Returns the states of two ranks, of which the first has reached its ten steps per epoch, and the second has not.
+/// Adds the numbers that they returned to `seen`.
+fn states_one_step_apart(workers: usize, has_ended: bool, seen: &mut Vec<u64>) -> Vec<State> {
+    let of_rank = |(rank, steps)| {
+        let mut batches = rank_of(rank, 2, Some(10), workers).iter().unwrap();
+        batches.by_ref().take(steps).for_each(|batch| seen.extend_from_slice(batch.unwrap().as_slice()));
+        if has_ended && steps == 10 {
+            assert!(batches.next().is_none());
+        }
+        serde_json::from_str(&serde_json::to_string(&batches.state()).unwrap()).unwrap()
+    };
+    [(0, 10), (1, 9)].map(of_rank).to_vec()
+}
+
+#[test]
+fn ranks_go_on_after_states_one_step_apart() {
+    let _watchdog = Watchdog::start();
+    for (workers, has_ended) in [(0, false), (0, true), (2, false), (2, true)] {
+        let mut seen = Vec::new();
+        let merged = State::merge(states_one_step_apart(workers, has_ended, &mut seen)).unwrap();
+        assert_eq!((merged.epoch(), seen.len()), (0, 38));
+        for ranks in [1, 2, 3, 6] {
+            // One rank has taken all steps of the epoch, so all ranks go on with the next one.
+            for rank in 0..ranks {
+                let mut batches = rank_of(rank, ranks, Some(10), workers).resume(&merged).unwrap();
+                assert!(batches.next().is_none(), "rank {rank} of {ranks}");
+                assert_eq!((batches.epoch(), batches.state().epoch()), (0, 1));
+            }
+            // Without the option, the ranks read what the shards have left: each sample comes once.
+            let rest = |rank| {
+                rank_of(rank, ranks, None, workers)
+                    .resume(&merged)
+                    .unwrap()
+                    .map(Result::unwrap)
+                    .collect::<Vec<_>>()
+            };
+            let mut all = seen.clone();
+            (0..ranks).flat_map(rest).for_each(|batch| all.extend_from_slice(batch.as_slice()));
+            all.sort_unstable();
+            assert_eq!(all, (0..60).collect::<Vec<_>>(), "{ranks} ranks");
+        }
+        // One rank takes the 11 batches that are left as its steps from the 11th on.
+        let batches = rank_of(0, 1, Some(10 + 11), workers).resume(&merged).unwrap();
+        batches.for_each(|batch| seen.extend_from_slice(batch.unwrap().as_slice()));
+        seen.sort_unstable();
+        assert_eq!(seen, (0..60).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_state_that_does_not_say_where_the_epoch_ended_is_not_merged() {
+    let _watchdog = Watchdog::start();
+    let states = states_one_step_apart(0, false, &mut Vec::new());
+    let merged = State::merge(states.clone()).unwrap();
+    let loader = rank_of(0, 2, Some(10), 0);
+    // The iterator that goes on with the state knows what the state says.
+    let resumed = loader.resume(&states[0]).unwrap().state();
+    assert_eq!(State::merge([resumed, states[1].clone()]).unwrap(), merged);
+    for unknown in [loader.state_at(1), loader.epoch(1).unwrap().state()] {
+        let error = State::merge([unknown, states[1].clone()]).unwrap_err();
+        assert!(matches!(error, MergeError::EndMissing { rank: 0, epoch: 0 }), "{error}");
     }
 }
 

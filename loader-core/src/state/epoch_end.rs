@@ -1,0 +1,48 @@
+//! How the epoch before the one of a state ended.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Position, ShardsPosition};
+
+/// How an epoch of an iterable dataset ended for a rank. The state at the beginning of the next epoch has it, because a
+/// merged state needs it if other ranks are still in the epoch that ended. The default is the end of an epoch without
+/// the option `steps_per_epoch`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct EpochEnd {
+    /// Number of batches that the rank returned, or whose error it returned; 0 without the option.
+    pub(super) steps: u64,
+    pub(super) shards: ShardsAtEnd,
+}
+
+/// What a rank has read of its shards.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ShardsAtEnd {
+    /// All of them.
+    #[default]
+    AllRead,
+    /// `steps_per_epoch` ended the epoch at this position.
+    At(ShardsPosition),
+    /// `steps_per_epoch` ended the epoch, and only the iterator knew the position.
+    Unknown,
+}
+
+impl EpochEnd {
+    /// The end of an epoch with the option, after `steps` batches. `position` is that of the rank in the epoch, or
+    /// `None` if the rank has read all of its shards.
+    pub(crate) fn after_steps(steps: u64, position: Option<Position>) -> Self {
+        let shards = match position {
+            Some(Position::Shards(position)) => ShardsAtEnd::At(position),
+            _ => ShardsAtEnd::AllRead,
+        };
+        Self { steps, shards }
+    }
+
+    /// What a loader with this option `steps_per_epoch` knows of the end of an epoch without its iterator.
+    pub(crate) fn without_iterator(steps_per_epoch: Option<u64>) -> Self {
+        match steps_per_epoch {
+            Some(steps) => Self { steps, shards: ShardsAtEnd::Unknown },
+            None => Self::default(),
+        }
+    }
+}
