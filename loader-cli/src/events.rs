@@ -242,7 +242,7 @@ impl ErrorContext {
             Error::OpenFailed { batch, worker, .. } | Error::SendFailed { batch, worker, .. } => {
                 Self { batch: Some(batch), worker, ..nothing }
             }
-            Error::BatchNotReadable { batch, worker, .. } => {
+            Error::BatchNotReadable { batch, worker, .. } | Error::ProgramsDiffer { batch, worker, .. } => {
                 Self { batch: Some(batch), worker: Some(worker), ..nothing }
             }
             Error::IndexOutOfRange { index, batch, .. } => {

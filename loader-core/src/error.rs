@@ -192,6 +192,21 @@ pub enum Error {
         /// The error or panic.
         failure: Box<UserFailure>,
     },
+    /// The worker program and the main program are built from different source: types of the dataset have other
+    /// fields. Without this error, values of one field could become those of another. The iterator ends with this
+    /// error.
+    #[error(
+        "the worker program and the main program are built from different source (batch {batch}, worker {worker}): \
+         {difference}; build both programs from the same source"
+    )]
+    ProgramsDiffer {
+        /// Number of the batch in its epoch.
+        batch: u64,
+        /// Number of the worker.
+        worker: usize,
+        /// The types that differ.
+        difference: String,
+    },
     /// The function given to [`Iter::convert_ahead`](crate::Iter::convert_ahead) returned an error or panicked.
     #[error("{}", failed("the conversion", &None, .batch, &None, .failure))]
     ConversionFailed {
@@ -402,6 +417,9 @@ impl Error {
     pub(crate) fn from_failure(failure: Failure, batch: u64, worker: Option<usize>) -> Self {
         let index = failure.index.and_then(|index| usize::try_from(index).ok());
         let stage = failure.stage;
+        if let (Stage::Schema, Some(worker)) = (stage, worker) {
+            return Self::ProgramsDiffer { batch, worker, difference: failure.chain.concat() };
+        }
         let failure = Box::new(failure.into());
         match stage {
             Stage::Fetch => Self::DatasetFailed { index, batch, worker, failure },
@@ -432,6 +450,7 @@ impl Error {
                 | Self::WorkerMisbehaved { .. }
                 | Self::WorkerNotStarted { .. }
                 | Self::WorkerStuck { .. }
+                | Self::ProgramsDiffer { .. }
                 | Self::TooManyBadSamples { .. }
                 | Self::StreamTooShort { .. }
                 | Self::System { .. }
@@ -458,6 +477,7 @@ impl Error {
             Self::TooManyBadSamples { .. } => "TooManyBadSamples",
             Self::CollateFailed { .. } => "CollateFailed",
             Self::OpenFailed { .. } => "OpenFailed",
+            Self::ProgramsDiffer { .. } => "ProgramsDiffer",
             Self::ConversionFailed { .. } => "ConversionFailed",
             Self::SendFailed { .. } => "SendFailed",
             Self::BatchNotReadable { .. } => "BatchNotReadable",

@@ -350,6 +350,8 @@ pub enum Stage {
     Collate,
     /// Encoding the batch, or getting memory for it.
     Send,
+    /// Comparing the schema of the dataset in the worker with its schema in main.
+    Schema,
 }
 
 /// Maximum size in bytes of an error with its causes, of a backtrace, and of the reasons of a batch's bad
@@ -361,6 +363,11 @@ impl Failure {
     /// A failure to send a batch, without a sample or a backtrace.
     pub fn to_send(reason: String) -> Self {
         Self { stage: Stage::Send, index: None, chain: vec![reason], panicked: false, backtrace: None }
+    }
+
+    /// The failure of a worker program that has other types than main.
+    pub fn other_schema(difference: String) -> Self {
+        Self { stage: Stage::Schema, index: None, chain: vec![difference], panicked: false, backtrace: None }
     }
 
     /// Truncates texts that are too long for a frame, each with a note of how much was left out.

@@ -42,6 +42,7 @@ pub mod process;
 pub mod profile;
 pub mod queue;
 mod ring;
+pub mod schema;
 mod signals;
 pub mod slots;
 pub mod socket_file;

@@ -171,7 +171,7 @@ fn find_open(registry: &Registry, code: &DatasetCode) -> Result<(OpenFn, Vec<Any
             let open = open.ok_or("the main program sent no function that opens a dataset")?;
             Ok((open, functions[1..].to_vec()))
         }
-        DatasetCode::Registered { name, types } => Ok((registry.find(name, types)?.open, Vec::new())),
+        DatasetCode::Registered { name, types, .. } => Ok((registry.find(name, types)?.open, Vec::new())),
     }
 }
 
@@ -183,7 +183,11 @@ fn open_dataset(open: OpenFn, functions: Vec<AnyFunction>, connected: Connected)
     let (seed, memory_limit) = (bootstrap.seed, bootstrap.memory_limit.map(MemoryLimit::set));
     let info = WorkerInfo::new(worker, bootstrap.workers as usize, bootstrap.base_seed);
     let attached = Attached { memories: attached, functions };
-    let opening = OpenRequest { dataset, attached, seed, worker: info };
+    let schema = match bootstrap.code {
+        DatasetCode::Registered { schema, .. } => Some(schema),
+        DatasetCode::Entries(_) => None,
+    };
+    let opening = OpenRequest { dataset, attached, schema, seed, worker: info };
     // If opening fails or panics, the worker keeps the failure and answers every task with it.
     let opened = catch_unwind(AssertUnwindSafe(|| open(opening)));
     end_if_forked();

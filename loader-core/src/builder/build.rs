@@ -9,6 +9,7 @@ use loader_ipc::{
     heap::HeapPool,
     memory::SealedMemory,
     process, queue,
+    schema::Schema,
     slots::SlotPool,
 };
 use loader_pinning::Pinner;
@@ -265,9 +266,6 @@ where
     W: WorkerInit,
 {
     let RoundTrip { bytes, attached, decoded } = encoded;
-    drop(decoded);
-    let dataset = SealedMemory::new(&bytes)
-        .map_err(|source| Error::System { what: "allocating shared memory for the dataset", source })?;
     let Attached { memories, functions } = attached;
     let unsendable = |problem| Error::FunctionNotSendable { problem };
     let code = match settings.registered.take() {
@@ -280,7 +278,9 @@ where
                 );
                 return Err(unsendable(problem));
             }
-            DatasetCode::Registered { name, types: launch::types::<K, C, W>() }
+            // Of the decoded copy, as in the worker.
+            let schema = Schema::of(&decoded);
+            DatasetCode::Registered { name, types: launch::types::<K, C, W>(), schema }
         }
         _ => {
             let open = AnyFunction::new::<OpenSignature>(fetch::open::<K, C, W>);
@@ -288,6 +288,9 @@ where
             DatasetCode::Entries(Entries::of(&all).map_err(|error| unsendable(error.to_string()))?)
         }
     };
+    drop(decoded);
+    let dataset = SealedMemory::new(&bytes)
+        .map_err(|source| Error::System { what: "allocating shared memory for the dataset", source })?;
     let launch = Launch {
         program: program.into_starter(),
         cpus,

@@ -12,12 +12,14 @@ use std::{
 use loader_ipc::{
     arena::{Arena, EncodeError, Encoded},
     attach::{self, Attached},
+    codec::CodecError,
     control::WorkerState,
     end_if_forked,
     entry::Owned,
     frame::{AfterFailure, BadSampleRecord, Failure, MAX_BAD_SAMPLES, Stage},
     memory::SealedMemory,
     profile::BatchTimer,
+    schema::Schema,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -244,6 +246,8 @@ pub struct OpenRequest {
     pub dataset: SealedMemory,
     /// The memories and functions to which the encoding refers.
     pub attached: Attached,
+    /// Main's schema of the dataset, collation and `worker_init`, if main is another program.
+    pub schema: Option<Schema>,
     /// The loader's seed.
     pub seed: u64,
     /// Number and seed of the worker.
@@ -259,17 +263,32 @@ pub type OpenSignature = Owned<OpenRequest, Result<Box<dyn Fetch>, Failure>>;
 /// Opens a dataset in a worker. Main sends the address of this function to workers of the same program.
 ///
 /// # Errors
-/// The dataset cannot be decoded, or its `setup` or `worker_init` fails.
+/// The dataset cannot be decoded, main has another schema of it, or its `setup` or `worker_init` fails.
 pub fn open<K, C, W>(opening: OpenRequest) -> Result<Box<dyn Fetch>, Failure>
 where
     K: DatasetKind,
     C: Collate<K::Sample>,
     W: WorkerInit,
 {
-    let OpenRequest { dataset, attached, seed, worker } = opening;
-    let (kind, collate, hook): (K, C, W) = attach::decode(dataset.bytes(), attached)
-        .map_err(|error| error_to_failure(&anyhow::Error::msg(error.to_string()), Stage::Open, None))?;
+    let OpenRequest { dataset, attached, schema, seed, worker } = opening;
+    let decoded: (K, C, W) =
+        attach::decode(dataset.bytes(), attached).map_err(|error| not_decoded(&error, schema.is_some()))?;
+    if let Some(difference) = schema.and_then(|main| main.difference(&Schema::of(&decoded))) {
+        return Err(Failure::other_schema(format!("in the dataset, {difference}")));
+    }
+    let (kind, collate, hook) = decoded;
     kind.open(collate, seed, worker, &hook)
+}
+
+/// Returns the failure to decode a dataset. Main has decoded the same bytes, so a program other than main has other
+/// types.
+fn not_decoded(error: &CodecError, is_other_program: bool) -> Failure {
+    match is_other_program {
+        true => Failure::other_schema(format!(
+            "the worker program cannot decode the dataset that the main program has sent: {error}"
+        )),
+        false => error_to_failure(&anyhow::Error::msg(error.to_string()), Stage::Open, None),
+    }
 }
 
 /// The encoding of a dataset, its collation and its `worker_init`, and their decoded copies.

@@ -118,7 +118,12 @@ impl<B: Batch> WorkerIter<B> {
             }
         }
         match step {
-            Ok(Some(step)) => Some(step),
+            Ok(Some(step)) => {
+                if step.1.as_ref().is_err_and(Error::ends_iteration) {
+                    self.end();
+                }
+                Some(step)
+            }
             Ok(None) => {
                 self.is_ended = true;
                 self.close();

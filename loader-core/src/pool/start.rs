@@ -342,7 +342,7 @@ fn kill_and_reap(process: &WorkerProcess) {
 mod tests {
     use std::io;
 
-    use loader_ipc::cpu_set::CpuSet;
+    use loader_ipc::{cpu_set::CpuSet, schema::Schema};
 
     use super::*;
     use crate::ranks::LocalRanks;
@@ -380,7 +380,11 @@ mod tests {
             cpus: WorkerCpus::inherited(LocalRanks::default()),
             max_workers: 3,
             seed: 0,
-            code: DatasetCode::Registered { name: "none".into(), types: String::new() },
+            code: DatasetCode::Registered {
+                name: "none".into(),
+                types: String::new(),
+                schema: Schema::default(),
+            },
             dataset: SealedMemory::new(&[]).unwrap(),
             attached: Vec::new(),
             handle_sigchld: false,

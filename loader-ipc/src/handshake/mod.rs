@@ -42,6 +42,7 @@ use crate::{
         CommandReceiver, CommandSender, ReportReader, ReportSender, Rings, Wake, WakeupReceiver,
         wakeup_channel::wakeup_channel,
     },
+    schema::Schema,
     signals::uninterrupted,
     socket_folder::SocketFolder,
 };
@@ -90,6 +91,8 @@ pub enum DatasetCode {
         name: String,
         /// The types of the dataset's encoding, which must be the registered types.
         types: String,
+        /// The schema of what main has encoded, which the worker's decoded copy must have too.
+        schema: Schema,
     },
 }
 
@@ -441,7 +444,8 @@ mod tests {
         let (ours, theirs) = Lifeline::pair().unwrap();
         let (_page, control) = ControlPage::create(1).unwrap();
         let dataset = SealedMemory::new(b"dataset").unwrap();
-        let code = DatasetCode::Registered { name: "rows".into(), types: "u8".into() };
+        let code =
+            DatasetCode::Registered { name: "rows".into(), types: "u8".into(), schema: Schema::default() };
         let config = WorkerConfig {
             workers: 1,
             seed: 1,

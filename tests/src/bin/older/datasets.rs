@@ -1,0 +1,83 @@
+//! What the datasets of the main program and of the older worker program do. Both programs have this source, and
+//! types of their own.
+
+use loader_core::prelude::*;
+
+use crate::{Equal, Longer, Rows, Spans, Step, Steps};
+
+impl Dataset for Equal {
+    type Sample = u64;
+
+    fn len(&self) -> usize {
+        self.starts.len()
+    }
+
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
+        Ok(self.starts[index] + self.step)
+    }
+}
+
+impl Dataset for Spans {
+    type Sample = u64;
+
+    fn len(&self) -> usize {
+        self.starts.len()
+    }
+
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
+        Ok(self.ends[index].wrapping_sub(self.starts[index]))
+    }
+}
+
+impl IterableDataset for Spans {
+    type Sample = u64;
+
+    fn iter(
+        &self,
+        shard: Shard,
+        _cx: &mut SampleContext,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>>> {
+        Ok(shard.of(self.starts.clone().into_iter()).map(Ok))
+    }
+}
+
+impl Dataset for Steps {
+    type Sample = u64;
+
+    fn len(&self) -> usize {
+        self.steps.len()
+    }
+
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
+        Ok(match self.steps[index] {
+            Some(Step::Add(number)) => 1000 + number,
+            Some(Step::Subtract(number)) => 1000 - number,
+            None => 1000,
+        })
+    }
+}
+
+impl Dataset for Rows {
+    type Sample = u64;
+
+    fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
+        let row = self.rows.get(index)?;
+        Ok(row.end.wrapping_sub(row.start))
+    }
+}
+
+impl Dataset for Longer {
+    type Sample = u64;
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
+        Ok(index as u64)
+    }
+}

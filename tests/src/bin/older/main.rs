@@ -1,0 +1,67 @@
+//! A worker program that was built from older source than `tests/tests/test_older.rs`: the types of both have the same
+//! names, and other fields.
+
+#[path = "datasets.rs"]
+mod datasets;
+
+use std::process::ExitCode;
+
+use loader_core::SharedVec;
+use loader_worker::Registry;
+use serde::{Deserialize, Serialize};
+
+/// As in the main program.
+#[derive(Serialize, Deserialize)]
+struct Equal {
+    starts: Vec<u64>,
+    step: u64,
+}
+
+/// The main program has exchanged the fields since.
+#[derive(Serialize, Deserialize)]
+struct Spans {
+    ends: Vec<u64>,
+    starts: Vec<u64>,
+}
+
+/// The main program has exchanged the variants since.
+#[derive(Serialize, Deserialize)]
+enum Step {
+    Subtract(u64),
+    Add(u64),
+}
+
+#[derive(Serialize, Deserialize)]
+struct Steps {
+    steps: Vec<Option<Step>>,
+}
+
+/// The main program has exchanged the fields since.
+#[derive(Serialize, Deserialize)]
+struct Row {
+    end: u64,
+    start: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Rows {
+    rows: SharedVec<Row>,
+}
+
+/// The main program has removed a field since.
+#[derive(Serialize, Deserialize)]
+struct Longer {
+    len: usize,
+    removed: u64,
+}
+
+fn main() -> ExitCode {
+    Registry::new()
+        .register::<Equal>("equal")
+        .register::<Spans>("spans")
+        .register::<Steps>("steps")
+        .register::<Rows>("rows")
+        .register::<Longer>("longer")
+        .register_stream::<Spans>("stream")
+        .serve()
+}

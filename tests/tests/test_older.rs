@@ -1,0 +1,125 @@
+//! A worker program that was built from older source (`src/bin/older`). The name of a type contains that of its crate,
+//! so this crate has the name of the worker program's.
+
+#[path = "../src/bin/older/datasets.rs"]
+mod datasets;
+
+use loader_core::{Builder, Error, kind::DatasetKind, prelude::*};
+use loader_tests::Watchdog;
+use serde::{Deserialize, Serialize};
+
+loader_worker::init_before_main!();
+
+const OLDER: &str = env!("CARGO_BIN_EXE_test-older");
+
+/// As in the worker program.
+#[derive(Serialize, Deserialize)]
+struct Equal {
+    starts: Vec<u64>,
+    step: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Spans {
+    starts: Vec<u64>,
+    ends: Vec<u64>,
+}
+
+#[derive(Serialize, Deserialize)]
+enum Step {
+    Add(u64),
+    Subtract(u64),
+}
+
+#[derive(Serialize, Deserialize)]
+struct Steps {
+    steps: Vec<Option<Step>>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Row {
+    start: u64,
+    end: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Rows {
+    rows: SharedVec<Row>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Longer {
+    len: usize,
+}
+
+fn spans() -> Spans {
+    Spans { starts: (0..20).collect(), ends: (20..40).collect() }
+}
+
+/// Makes workers of the older program, where the dataset has the name `name`.
+fn older<K: DatasetKind>(builder: Builder<K>, name: &str) -> Builder<K> {
+    builder.batch_size(4).num_workers(2).worker_program(OLDER).registered(name)
+}
+
+/// Returns the samples of the first epoch.
+fn samples(loader: &DataLoader<Tensor<u64>>) -> Vec<u64> {
+    loader.iter().unwrap().flat_map(|batch| batch.unwrap().as_slice().to_vec()).collect()
+}
+
+/// Returns what differs. The first batch must fail and end the iterator.
+fn difference(loader: DataLoader<Tensor<u64>>) -> String {
+    let mut batches = loader.iter().unwrap();
+    let error = batches.next().unwrap().unwrap_err();
+    assert!(error.ends_iteration() && batches.next().is_none(), "{error}");
+    assert!(error.to_string().contains("build both programs from the same source"), "{error}");
+    let Error::ProgramsDiffer { batch: 0, difference, .. } = error else { panic!("{error:?}") };
+    difference
+}
+
+#[test]
+fn a_type_of_equal_source_is_loaded() {
+    let _watchdog = Watchdog::start();
+    let equal = Equal { starts: (0..20).collect(), step: 100 };
+    let loader = older(DataLoader::builder(equal), "equal").build().unwrap();
+    assert_eq!(samples(&loader), (100..120).collect::<Vec<_>>());
+}
+
+#[test]
+fn exchanged_fields_are_refused() {
+    let _watchdog = Watchdog::start();
+    let (ours, theirs) = ("`Spans { starts: [u64], ends: [u64] }`", "`Spans { ends: [u64], starts: [u64] }`");
+    let loaders = [
+        older(DataLoader::builder(spans()), "spans").build(),
+        older(DataLoader::stream(spans()), "stream").build(),
+    ];
+    for loader in loaders {
+        let difference = difference(loader.unwrap());
+        assert!(difference.contains(&format!("the main program has {ours}")), "{difference}");
+        assert!(difference.contains(&format!("the worker program has {theirs}")), "{difference}");
+    }
+}
+
+#[test]
+fn exchanged_variants_are_refused() {
+    let _watchdog = Watchdog::start();
+    let steps = vec![None, None, None, Some(Step::Subtract(3)), Some(Step::Add(4))];
+    let difference = difference(older(DataLoader::builder(Steps { steps }), "steps").build().unwrap());
+    assert!(difference.contains("`Step::Add(u64) (variant 0)`"), "{difference}");
+    assert!(difference.contains("`Step::Add(u64) (variant 1)`"), "{difference}");
+}
+
+#[test]
+fn exchanged_fields_of_rows_in_shared_memory_are_refused() {
+    let _watchdog = Watchdog::start();
+    let rows = SharedVec::new((0..100).map(|start| Row { start, end: start + 1 })).unwrap();
+    let difference = difference(older(DataLoader::builder(Rows { rows }), "rows").build().unwrap());
+    assert!(difference.contains("`Row { start: u64, end: u64 }`"), "{difference}");
+    assert!(difference.contains("`Row { end: u64, start: u64 }`"), "{difference}");
+}
+
+#[test]
+fn a_type_with_another_field_is_refused() {
+    let _watchdog = Watchdog::start();
+    let difference = difference(older(DataLoader::builder(Longer { len: 4 }), "longer").build().unwrap());
+    assert!(difference.contains("cannot decode the dataset"), "{difference}");
+}
