@@ -1,7 +1,7 @@
 //! The account of the memory that a dataset keeps between samples, such as decoded row groups and caches.
 
 use std::sync::{
-    Arc,
+    Arc, Mutex, PoisonError, Weak,
     atomic::{AtomicU64, Ordering},
 };
 
@@ -58,6 +58,8 @@ pub struct DatasetMemory(Option<Arc<Account>>);
 struct Account {
     limit: u64,
     reserved: AtomicU64,
+    /// The data that may be dropped.
+    reclaimable: Mutex<Vec<Weak<dyn Reclaim>>>,
 }
 
 /// A number of bytes that a dataset has reserved. Dropping the reservation returns them; see
@@ -89,7 +91,7 @@ pub struct MemoryLimitReached {
 impl DatasetMemory {
     /// Makes an account with a limit of `limit` bytes and no reservation.
     pub(crate) fn new(limit: u64) -> Self {
-        Self(Some(Arc::new(Account { limit, reserved: AtomicU64::new(0) })))
+        Self(Some(Arc::new(Account { limit, reserved: AtomicU64::new(0), reclaimable: Mutex::default() })))
     }
 
     /// Reserves `bytes` bytes, or none if that would exceed the limit.
@@ -120,12 +122,7 @@ impl MemoryReservation {
     /// Returns [`MemoryLimitReached`] if the reservations would exceed the limit. This one is then unchanged.
     pub fn grow(&mut self, more: u64) -> Result<(), MemoryLimitReached> {
         if let Some(account) = &self.memory.0 {
-            let fits = |reserved: u64| reserved.checked_add(more).filter(|sum| *sum <= account.limit);
-            // Relaxed: the counter guards no other memory.
-            account
-                .reserved
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
-                .map_err(|reserved| MemoryLimitReached { bytes: more, reserved, limit: account.limit })?;
+            account.reserve(more).or_else(|_| account.reclaim_and_reserve(more))?;
         }
         self.bytes = self.bytes.saturating_add(more);
         Ok(())
@@ -145,6 +142,68 @@ impl MemoryReservation {
 impl Drop for MemoryReservation {
     fn drop(&mut self) {
         self.shrink_to(0);
+    }
+}
+
+impl Account {
+    fn reserve(&self, bytes: u64) -> Result<(), MemoryLimitReached> {
+        let fits = |reserved: u64| reserved.checked_add(bytes).filter(|sum| *sum <= self.limit);
+        // Relaxed: the counter guards no other memory.
+        let reserved = self.reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
+        reserved.map(drop).map_err(|reserved| MemoryLimitReached { bytes, reserved, limit: self.limit })
+    }
+
+    /// Drops all reclaimable data, and then reserves `bytes` bytes.
+    fn reclaim_and_reserve(&self, bytes: u64) -> Result<(), MemoryLimitReached> {
+        // Held until the bytes are reserved, so that no other reclaimable data takes them.
+        let mut reclaimable = self.reclaimable.lock().unwrap_or_else(PoisonError::into_inner);
+        reclaimable.drain(..).filter_map(|data| data.upgrade()).for_each(|data| data.reclaim());
+        self.reserve(bytes)
+    }
+}
+
+/// Data that a dataset can do without, such as what it has read ahead. The account drops it where a reservation needs
+/// its bytes.
+#[derive(Debug)]
+pub struct Reclaimable<T>(Arc<Kept<T>>);
+
+/// The data and the reservation of its bytes; `None` once the data was dropped or taken.
+type Kept<T> = Mutex<Option<(T, MemoryReservation)>>;
+
+impl<T: Send + 'static> Reclaimable<T> {
+    /// Reserves `bytes` bytes of `memory` for the data that `make` makes. Returns `None` if these bytes do not fit
+    /// beside the reserved ones, or if `make` returns `None`. `make` must not use `memory`.
+    pub fn new(memory: &DatasetMemory, bytes: u64, make: impl FnOnce() -> Option<T>) -> Option<Self> {
+        let mut reservation = MemoryReservation { memory: memory.clone(), bytes: 0 };
+        let Some(account) = &memory.0 else {
+            return Some(Self(Arc::new(Mutex::new(Some((make()?, reservation))))));
+        };
+        // Held until the data is in the list, so that no reservation is refused because of it.
+        let mut reclaimable = account.reclaimable.lock().unwrap_or_else(PoisonError::into_inner);
+        account.reserve(bytes).ok()?;
+        reservation.bytes = bytes;
+        let kept = Arc::new(Mutex::new(Some((make()?, reservation))));
+        let listed: Weak<Kept<T>> = Arc::downgrade(&kept);
+        reclaimable.retain(|data| data.strong_count() > 0);
+        reclaimable.push(listed);
+        Some(Self(kept))
+    }
+
+    /// Returns the data, and gives back its bytes. Returns `None` if the account has dropped the data.
+    pub fn take(self) -> Option<T> {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        kept.map(|(data, _)| data)
+    }
+}
+
+trait Reclaim: Send + Sync {
+    /// Drops the data, and gives back its bytes.
+    fn reclaim(&self);
+}
+
+impl<T: Send> Reclaim for Kept<T> {
+    fn reclaim(&self) {
+        self.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 }
 
@@ -176,5 +235,38 @@ mod tests {
         let mut all = memory.reserve(u64::MAX).unwrap();
         all.grow(1).unwrap();
         assert_eq!((memory.limit(), all.bytes()), (None, u64::MAX));
+    }
+
+    #[test]
+    fn reclaimable_data_gives_way_to_reservations_and_to_no_other_reclaimable_data() {
+        let memory = DatasetMemory::new(100);
+        let first = memory.reserve(30).unwrap();
+        let dropped = Arc::new(());
+        let kept = Arc::clone(&dropped);
+        let data = Reclaimable::new(&memory, 60, || Some(kept)).unwrap();
+        assert!(Reclaimable::new(&memory, 11, || Some(())).is_none(), "90 bytes are reserved");
+        let small = Reclaimable::new(&memory, 10, || Some(1)).unwrap();
+        assert_eq!(Arc::strong_count(&dropped), 2);
+
+        let second = memory.reserve(1).unwrap();
+        assert_eq!(Arc::strong_count(&dropped), 1, "the account has dropped the data");
+        assert_eq!((data.take(), small.take()), (None, None));
+        let refused = MemoryLimitReached { bytes: 70, reserved: 31, limit: 100 };
+        assert_eq!(memory.reserve(70).unwrap_err(), refused);
+        drop((first, second));
+
+        let taken = Reclaimable::new(&memory, 100, || Some(7)).unwrap();
+        assert_eq!(taken.take(), Some(7));
+        assert!(Reclaimable::new(&memory, 100, || None::<u8>).is_none());
+        drop(Reclaimable::new(&memory, 100, || Some(7)));
+        assert_eq!(memory.reserve(100).unwrap().bytes(), 100, "the bytes were given back");
+    }
+
+    #[test]
+    fn reclaimable_data_without_a_limit_is_kept() {
+        let memory = DatasetMemory::default();
+        let data = Reclaimable::new(&memory, u64::MAX, || Some(7)).unwrap();
+        drop(memory.reserve(u64::MAX).unwrap());
+        assert_eq!(data.take(), Some(7));
     }
 }

@@ -227,6 +227,7 @@ pub mod internal {
     pub use crate::{
         affinity::Topology,
         dataset::get_one_by_one,
+        dataset_memory::Reclaimable,
         fetch::{
             BatchRequest, EncodeBatch, Fetch, NoBatch, OpenFn, OpenRequest, OpenSignature, ProgressSink,
             ShardPosition, Snapshot, open,
