@@ -20,6 +20,9 @@ use std::sync::{
 /// All datasets of a composition, such as the parts of a [`ConcatDataset`](crate::ConcatDataset), reserve
 /// from the same account.
 ///
+/// The bytes that a stream of files on a server reads ahead count, too. They make no reservation fail: the stream loses
+/// them where a reservation needs the room, and fetches them again.
+///
 /// Memory that a dataset needs only while it loads a sample is not reserved. There is no limit in `setup` of
 /// an iterable dataset, and none if a program calls a dataset directly with [`SampleContext::new`].
 ///

@@ -7,7 +7,7 @@ use std::{
 };
 
 use csv::StringRecord;
-use loader_core::{Phase, Shard};
+use loader_core::{DatasetMemory, Phase, Shard};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
@@ -166,7 +166,8 @@ impl Parser {
             let fields = self.splitter.split(line, Some(self.names.len()))?;
             Ok(fields.iter().map(str::to_owned).collect::<Vec<_>>())
         };
-        let rows = stream.samples(Shard::new(0, 1), None, split)?;
+        let memory = DatasetMemory::default();
+        let rows = stream.samples(Shard::new(0, 1), None, &memory, split)?;
         let is_access_error = |error: &anyhow::Error| {
             error.downcast_ref::<DataError>().is_some_and(|error| error.problem.is_access_error())
         };

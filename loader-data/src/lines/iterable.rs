@@ -16,18 +16,18 @@ macro_rules! line_stream {
             fn iter(
                 &self,
                 shard: loader_core::Shard,
-                _cx: &mut loader_core::SampleContext,
+                cx: &mut loader_core::SampleContext,
             ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<$sample>> + Send> {
-                self.stream.samples(shard, None, |line| self.parse(line))
+                self.stream.samples(shard, None, cx.memory(), |line| self.parse(line))
             }
 
             fn iter_at(
                 &self,
                 shard: loader_core::Shard,
                 position: u64,
-                _cx: &mut loader_core::SampleContext,
+                cx: &mut loader_core::SampleContext,
             ) -> anyhow::Result<Option<impl Iterator<Item = anyhow::Result<$sample>> + Send>> {
-                self.stream.samples_after(shard, position, |line| self.parse(line)).map(Some)
+                self.stream.samples_after(shard, position, cx.memory(), |line| self.parse(line)).map(Some)
             }
 
             /// Returns the number of samples if the stream was made from a dataset with random access.
@@ -50,7 +50,7 @@ macro_rules! line_stream {
             fn iter_from(
                 &self,
                 shard: loader_core::Shard,
-                _cx: &mut loader_core::SampleContext,
+                cx: &mut loader_core::SampleContext,
                 snapshot: Option<crate::lines::LineSnapshot>,
             ) -> anyhow::Result<
                 impl loader_core::SnapshotIterator<
@@ -58,7 +58,7 @@ macro_rules! line_stream {
                     Snapshot = crate::lines::LineSnapshot,
                 > + Send,
             > {
-                self.stream.samples(shard, snapshot, |line| self.parse(line))
+                self.stream.samples(shard, snapshot, cx.memory(), |line| self.parse(line))
             }
         }
     };

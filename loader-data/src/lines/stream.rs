@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::ensure;
-use loader_core::{Shard, SnapshotIterator};
+use loader_core::{DatasetMemory, Shard, SnapshotIterator};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -21,7 +21,7 @@ use super::{
 use crate::{
     error::{DataError, DataProblem, Position, Result},
     shard_items::{ItemError, ShardItems},
-    source::{Blob, BlobReader, Compression, Files, problem},
+    source::{Blob, BlobReader, Compression, Files, NextPart, problem},
 };
 
 /// Number of bytes that are decompressed at a time.
@@ -96,7 +96,7 @@ impl LineStream {
         format!("#{:016x} in {whole}blocks of {}", self.files.listing(), self.blocks.block_bytes())
     }
 
-    /// Returns what `parse` makes of the lines of `shard` after `snapshot`.
+    /// Returns what `parse` makes of the lines of `shard` after `snapshot`. What is read ahead is part of `memory`.
     ///
     /// # Errors
     /// Returns an error if the snapshot is not of this shard, or its file cannot be read.
@@ -104,9 +104,11 @@ impl LineStream {
         &self,
         shard: Shard,
         snapshot: Option<LineSnapshot>,
+        memory: &DatasetMemory,
         parse: F,
     ) -> anyhow::Result<ShardItems<Samples<'_, T, F>>> {
-        Ok(ShardItems::new(Samples { lines: self.lines(shard, snapshot)?, parse, sample: PhantomData }))
+        let lines = self.lines(shard, snapshot, memory)?;
+        Ok(ShardItems::new(Samples { lines, parse, sample: PhantomData }))
     }
 
     /// Returns what `parse` makes of the lines of `shard` after the first `count` lines, which are not parsed.
@@ -118,9 +120,10 @@ impl LineStream {
         &self,
         shard: Shard,
         count: u64,
+        memory: &DatasetMemory,
         parse: F,
     ) -> anyhow::Result<ShardItems<Samples<'_, T, F>>> {
-        let mut lines = self.lines(shard, None)?;
+        let mut lines = self.lines(shard, None, memory)?;
         for _ in 0..count {
             match lines.next_with(|_| Ok(())) {
                 None => break,
@@ -131,7 +134,12 @@ impl LineStream {
         Ok(ShardItems::new(Samples { lines, parse, sample: PhantomData }))
     }
 
-    fn lines(&self, shard: Shard, snapshot: Option<LineSnapshot>) -> anyhow::Result<LineIter<'_>> {
+    fn lines(
+        &self,
+        shard: Shard,
+        snapshot: Option<LineSnapshot>,
+        memory: &DatasetMemory,
+    ) -> anyhow::Result<LineIter<'_>> {
         let (index, count) = (shard.index() as u64, shard.count() as u64);
         let start = snapshot.unwrap_or(LineSnapshot { block: index, offset: None });
         ensure!(
@@ -144,18 +152,25 @@ impl LineStream {
             step: count,
             block: start.block,
             open: None,
-            begun: None,
+            begun: NextPart::default(),
+            memory: memory.clone(),
             line: Vec::new(),
         };
         if let Some(offset) = start.offset {
-            lines.open = Some(self.open_block(start.block, Some(offset), None)?);
+            lines.open = Some(self.open_block(start.block, Some(offset), None, memory)?);
         }
         Ok(lines)
     }
 
     /// Opens a block at its first line, or at `offset`. `begun` may be what [`begin_block`](Self::begin_block) returned
     /// for the block.
-    fn open_block(&self, number: u64, offset: Option<u64>, begun: Option<BlobReader>) -> Result<OpenBlock> {
+    fn open_block(
+        &self,
+        number: u64,
+        offset: Option<u64>,
+        begun: Option<BlobReader>,
+        memory: &DatasetMemory,
+    ) -> Result<OpenBlock> {
         let Some(block) = self.blocks.get(number, &self.files) else {
             let reason = format!("there is no block {number}");
             return Err(DataError::new(
@@ -165,7 +180,7 @@ impl LineStream {
         };
         let blob = self.files.open(block.file)?;
         let has_header = offset.is_none() && self.rules.csv.is_some_and(|csv| csv.has_header);
-        let input = || begun.unwrap_or_else(|| self.reader_of(&block, offset, &blob));
+        let input = || begun.unwrap_or_else(|| self.reader_of(&block, offset, &blob, memory));
         if let Some(compression) = Compression::of(&blob.file().location) {
             let mut reader = decompressed(compression, input(), self.rules);
             reader.skip_to(offset.unwrap_or(0)).map_err(|error| read_error(&blob, 0, error))?;
@@ -184,9 +199,9 @@ impl LineStream {
     }
 
     /// Starts to read block `number` if its file lies on a server.
-    fn begin_block(&self, number: u64) -> Option<BlobReader> {
+    fn begin_block(&self, number: u64, memory: &DatasetMemory) -> Option<BlobReader> {
         let block = self.blocks.get(number, &self.files)?;
-        self.files.begin(block.file, |blob| self.reader_of(&block, None, blob))
+        self.files.begin(block.file, |blob| self.reader_of(&block, None, blob, memory))
     }
 
     /// Returns where reading a block starts, and true if that is known to be the beginning of a line.
@@ -203,11 +218,18 @@ impl LineStream {
 
     /// Returns a reader of the bytes of a block, or of those from `offset` on. A compressed file is read from its
     /// beginning.
-    fn reader_of(&self, block: &Block, offset: Option<u64>, blob: &Arc<Blob>) -> BlobReader {
+    fn reader_of(
+        &self,
+        block: &Block,
+        offset: Option<u64>,
+        blob: &Arc<Blob>,
+        memory: &DatasetMemory,
+    ) -> BlobReader {
         if Compression::of(&blob.file().location).is_some() {
-            return blob.reader(0..blob.len());
+            return blob.reader(0..blob.len()).with_memory(memory);
         }
-        blob.reader(self.start_of(block, offset).0..blob.len()).expect_end(block.bytes.end)
+        let reader = blob.reader(self.start_of(block, offset).0..blob.len());
+        reader.expect_end(block.bytes.end).with_memory(memory)
     }
 }
 
@@ -253,8 +275,10 @@ struct LineIter<'a> {
     /// The block that is open, or is opened next.
     block: u64,
     open: Option<OpenBlock>,
-    /// Number of the block after the open one, and its beginning, which is being fetched if it lies on a server.
-    begun: Option<(u64, Option<BlobReader>)>,
+    /// The beginning of the block after the open one, which is being fetched if it lies on a server.
+    begun: NextPart<BlobReader>,
+    /// The account of what is read ahead.
+    memory: DatasetMemory,
     line: Vec<u8>,
 }
 
@@ -279,14 +303,6 @@ impl LineIter<'_> {
         }))
     }
 
-    /// Starts to read the block after `self.block`, once.
-    fn begin_next(&mut self) {
-        let next = self.block + self.step;
-        if self.begun.as_ref().is_none_or(|(begun, _)| *begun != next) {
-            self.begun = Some((next, self.stream.begin_block(next)));
-        }
-    }
-
     /// Reads the next line that is a sample into `self.line`.
     fn read_line(&mut self) -> Result<Option<FoundLine>> {
         loop {
@@ -294,9 +310,8 @@ impl LineIter<'_> {
                 if self.block >= self.stream.blocks.len() {
                     return Ok(None);
                 }
-                let begun = self.begun.take().filter(|(begun, _)| *begun == self.block);
-                let reader = begun.and_then(|(_, reader)| reader);
-                let opened = self.stream.open_block(self.block, None, reader);
+                let begun = self.begun.take(self.block);
+                let opened = self.stream.open_block(self.block, None, begun, &self.memory);
                 self.open = Some(opened.inspect_err(|_| self.block += self.step)?);
                 continue;
             };
@@ -308,7 +323,8 @@ impl LineIter<'_> {
             let (file, has_header) = (open.block.file, open.has_header);
             if matches!(read, Ok(1..)) {
                 // After the request for the first line of the open block.
-                self.begin_next();
+                let next = self.block + self.step;
+                self.begun.begin(next, || self.stream.begin_block(next, &self.memory));
             } else {
                 self.open = None;
                 self.block += self.step;

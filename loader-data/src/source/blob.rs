@@ -10,11 +10,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use loader_core::Phase;
+use loader_core::{DatasetMemory, Phase, internal::Reclaimable};
 
-#[cfg(feature = "cloud")]
-use super::remote::Ahead;
-use super::{DataFile, Location};
+use super::{DataFile, Location, ReadAhead, ahead::Ahead};
 use crate::error::{DataError, DataProblem, Position, Result};
 
 /// Number of bytes that a [`BlobReader`] reads at once from a local file.
@@ -32,18 +30,6 @@ const TAILS: (u64, u64) = (4 << 10, 64 << 10);
 /// Number of bytes of the first chunk of a file on a server that is fetched before it is needed.
 #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
 const BEGUN_CHUNK: u64 = 2 << 20;
-
-/// Without servers, nothing is read ahead.
-#[cfg(not(feature = "cloud"))]
-#[derive(Debug)]
-enum Ahead {}
-
-#[cfg(not(feature = "cloud"))]
-impl Ahead {
-    fn wait(self) -> Result<Bytes, DataProblem> {
-        match self {}
-    }
-}
 
 /// An open data file that is read at any position.
 ///
@@ -184,10 +170,7 @@ impl Blob {
                 failed.map_or(Ok(read), |(offset, error)| Err(self.read_error(offset, error)))
             }
             #[cfg(feature = "cloud")]
-            Inner::Remote(object) => object.read(ranges).map_err(|problem| {
-                let offset = ranges.iter().map(|range| range.start).min().unwrap_or_default();
-                self.error(offset, problem)
-            }),
+            Inner::Remote(object) => object.read(ranges).map_err(|problem| self.error_of(ranges, problem)),
         }
     }
 
@@ -246,18 +229,26 @@ impl Blob {
             taken: 0,
             max_chunk: if self.is_remote() { REMOTE_CHUNKS.0 } else { CHUNK },
             ahead: None,
+            memory: DatasetMemory::default(),
         }
     }
 
-    /// Starts to read a range of a file on a server. Of a local file, which the system reads ahead, returns `None`.
-    fn read_ahead(&self, range: Range<u64>) -> Option<Ahead> {
+    /// Starts to read ranges of a file on a server, see [`ReadAhead::start`].
+    pub(super) fn read_ahead(
+        &self,
+        ranges: &[Range<u64>],
+        memory: &DatasetMemory,
+    ) -> Option<Reclaimable<Ahead>> {
         match &self.inner {
             Inner::Local { .. } => {
-                let _ = range;
+                let _ = (ranges, memory);
                 None
             }
             #[cfg(feature = "cloud")]
-            Inner::Remote(object) => object.read_ahead(range),
+            Inner::Remote(object) => {
+                ranges.iter().try_for_each(|range| self.check(range)).ok()?;
+                object.read_ahead(ranges.to_vec(), memory)
+            }
         }
     }
 
@@ -290,6 +281,11 @@ impl Blob {
         }
     }
 
+    /// Returns an error about the first of `ranges`.
+    pub(super) fn error_of(&self, ranges: &[Range<u64>], problem: DataProblem) -> DataError {
+        self.error(ranges.iter().map(|range| range.start).min().unwrap_or_default(), problem)
+    }
+
     /// Returns an error about this file at `offset`.
     pub(crate) fn error(&self, offset: u64, problem: impl Into<DataProblem>) -> DataError {
         DataError::new(&self.file.location, problem).at(Position::Offset(offset))
@@ -312,10 +308,24 @@ pub(crate) struct BlobReader {
     /// Max number of bytes of the next chunk.
     max_chunk: u64,
     /// The next chunk, which is being fetched.
-    ahead: Option<Ahead>,
+    ahead: Option<ReadAhead>,
+    /// The account of the bytes of `ahead`.
+    memory: DatasetMemory,
 }
 
 impl BlobReader {
+    /// Reads ahead only what `memory` has room for. Without this call, there is no limit.
+    #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
+    pub(crate) fn with_memory(self, memory: &DatasetMemory) -> Self {
+        Self { memory: memory.clone(), ..self }
+    }
+
+    /// Moves on to `position`, and drops what was read ahead.
+    #[cfg(feature = "tar")]
+    pub(crate) fn skip_to(&mut self, position: u64) {
+        *self = self.blob.reader(position..self.end).with_memory(&self.memory);
+    }
+
     /// Expects that the caller stops near `end`, and reads little after it before the caller asks for more.
     #[cfg(any(feature = "csv", feature = "json-lines"))]
     pub(crate) fn expect_end(mut self, end: u64) -> Self {
@@ -330,8 +340,13 @@ impl BlobReader {
     pub(crate) fn begin(&mut self) {
         if self.blob.is_remote() && self.next < self.end {
             self.max_chunk = BEGUN_CHUNK;
-            self.ahead = self.blob.read_ahead(self.next..self.chunk_end(self.next));
+            self.read_ahead();
         }
+    }
+
+    fn read_ahead(&mut self) {
+        let range = self.next..self.chunk_end(self.next);
+        self.ahead = ReadAhead::start(&self.blob, vec![range], &self.memory);
     }
 
     /// Returns the end of the chunk that begins at `start`.
@@ -350,7 +365,7 @@ impl BlobReader {
     fn read_next_chunk(&mut self) -> Result<()> {
         let end = self.chunk_end(self.next);
         self.chunk = match self.ahead.take() {
-            Some(ahead) => ahead.wait().map_err(|problem| self.blob.error(self.next, problem))?.into(),
+            Some(ahead) => ahead.read()?.remove(0).into(),
             None if self.blob.is_remote() => self.blob.read(self.next..end)?,
             None => {
                 let mut chunk = std::mem::take(&mut self.chunk);
@@ -363,7 +378,7 @@ impl BlobReader {
         self.taken = 0;
         if self.blob.is_remote() && self.next < self.end.min(self.expected_end) {
             self.max_chunk = (self.max_chunk * 4).min(REMOTE_CHUNKS.1);
-            self.ahead = self.blob.read_ahead(self.next..self.chunk_end(self.next));
+            self.read_ahead();
         }
         Ok(())
     }

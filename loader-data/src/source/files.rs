@@ -174,6 +174,11 @@ impl Files {
         Ok(blob)
     }
 
+    /// True if file `index` lies on a server.
+    pub(crate) fn is_remote(&self, index: usize) -> bool {
+        matches!(self.get(index).location, Location::Url(_))
+    }
+
     /// Starts to read the beginning of a part of file `index`, if the file lies on a server. `reader` returns a reader
     /// of the part. Returns `None` for a local file, and for one that cannot be opened now: opening it later says why.
     #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
@@ -182,7 +187,9 @@ impl Files {
         index: usize,
         reader: impl FnOnce(&Arc<Blob>) -> BlobReader,
     ) -> Option<BlobReader> {
-        let Location::Url(_) = self.get(index).location else { return None };
+        if !self.is_remote(index) {
+            return None;
+        }
         let mut reader = reader(&self.open(index).ok()?);
         reader.begin();
         Some(reader)

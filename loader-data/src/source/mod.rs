@@ -1,5 +1,6 @@
 //! Where the bytes of a dataset lie: paths, patterns, open files.
 
+mod ahead;
 mod blob;
 #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
 mod compression;
@@ -20,6 +21,7 @@ use std::{
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+pub(crate) use ahead::{NextPart, ReadAhead};
 #[cfg(any(feature = "arrays", feature = "audio"))]
 pub(crate) use blob::BlobCursor;
 pub(crate) use blob::{Blob, BlobReader};

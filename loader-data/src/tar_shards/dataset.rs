@@ -296,7 +296,8 @@ impl<R: DeserializeOwned + Send + 'static> SnapshotDataset for TarShards<R> {
     ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<R>, Snapshot = TarPosition> + Send> {
         let mut seed = [0; 32];
         cx.rng().fill_bytes(&mut seed);
-        let samples = Stream::new(self, self.files_of(shard, cx), seed, snapshot.unwrap_or_default());
+        let files = self.files_of(shard, cx);
+        let samples = Stream::new(self, files, seed, cx.memory().clone(), snapshot.unwrap_or_default());
         Ok(ShardItems::new(samples))
     }
 }

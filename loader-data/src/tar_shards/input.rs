@@ -105,8 +105,8 @@ impl Input {
                 self.position = position;
                 return Ok(());
             }
-            Source::Remote(reader, blob) if position.saturating_sub(self.position) > MAX_DISCARDED => {
-                *reader = blob.reader(position..blob.len());
+            Source::Remote(reader, _) if position.saturating_sub(self.position) > MAX_DISCARDED => {
+                reader.skip_to(position);
                 self.position = position;
                 return Ok(());
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use loader_core::SnapshotIterator;
+use loader_core::{DatasetMemory, SnapshotIterator};
 use rand::{SeedableRng, rngs::ChaCha8Rng};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -14,7 +14,7 @@ use super::{
 use crate::{
     error::Result,
     shard_items::ItemError,
-    source::{Blob, BlobReader},
+    source::{Blob, BlobReader, NextPart},
 };
 
 /// A position in a shard of [`TarShards`](crate::TarShards).
@@ -36,8 +36,10 @@ pub(super) struct Stream<'a, R> {
     next: TarPosition,
     /// The file at `next`, if it is open.
     open: Option<(Arc<Blob>, Samples)>,
-    /// The file after the open one if it lies on a server: its number, and its beginning, which is being fetched.
-    begun: Option<(usize, BlobReader)>,
+    /// The beginning of the file after the open one, which is being fetched if it lies on a server.
+    begun: NextPart<BlobReader>,
+    /// The account of what is read ahead.
+    memory: DatasetMemory,
     /// Seed of the random numbers of the samples.
     seed: [u8; 32],
 }
@@ -47,9 +49,10 @@ impl<'a, R: DeserializeOwned + 'static> Stream<'a, R> {
         shards: &'a TarShards<R>,
         files: Vec<usize>,
         seed: [u8; 32],
+        memory: DatasetMemory,
         next: TarPosition,
     ) -> Self {
-        Self { shards, files, next, open: None, begun: None, seed }
+        Self { shards, files, next, open: None, begun: NextPart::default(), memory, seed }
     }
 
     /// Returns the next sample of `file`, or `None` at its end.
@@ -81,15 +84,17 @@ impl<'a, R: DeserializeOwned + 'static> Stream<'a, R> {
     }
 
     fn opened(&mut self, file: usize) -> Result<(Arc<Blob>, Samples)> {
-        let begun = self.begun.take().filter(|(begun, _)| *begun == file).map(|(_, reader)| reader);
+        let begun = self.begun.take(file as u64);
         let blob = self.shards.files.open(file)?;
-        let whole = |blob: &Arc<Blob>| blob.reader(0..blob.len());
+        let whole = |blob: &Arc<Blob>| blob.reader(0..blob.len()).with_memory(&self.memory);
         // A resumed shard continues further on, and needs only a few bytes of the beginning.
         let reader = (self.next.offset == 0).then(|| begun.unwrap_or_else(|| whole(&blob)));
         let members = Members::open(&blob, reader, self.next.offset, self.shards.end);
         // This comes after the requests for the open file, so that they are sent first.
         let next = usize::try_from(self.next.files).ok().and_then(|files| self.files.get(files + 1));
-        self.begun = next.and_then(|&next| Some((next, self.shards.files.begin(next, whole)?)));
+        if let Some(&next) = next {
+            self.begun.begin(next as u64, || self.shards.files.begin(next, whole));
+        }
         Ok((blob, Samples::new(members?)))
     }
 

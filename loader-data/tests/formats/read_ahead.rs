@@ -5,8 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use loader_core::{IterableDataset, SampleContext, Shard};
-use loader_data::{DataError, DataProblem, Record, RecordConfig, RecordStream, Records, StoreOptions, Value};
+use loader_core::{DataLoader, IterableDataset, SampleContext, Shard};
+use loader_data::{
+    CacheOptions, Columns, DataError, DataProblem, Record, RecordConfig, RecordStream, Records, StoreOptions,
+    Value,
+};
 
 use crate::{
     everywhere::watched,
@@ -19,6 +22,12 @@ const ROWS: usize = 3;
 const TAR: &str = r#"{"kind": "tar", "path": "s3://bucket/{0..4}.tar", "fields": ["txt"]}"#;
 const LINES: &str = r#"{"kind": "json-lines-stream", "path": "s3://bucket/{0..4}.jsonl"}"#;
 const COMPRESSED: &str = r#"{"kind": "json-lines-stream", "path": "s3://bucket/{0..4}.jsonl.gz"}"#;
+
+/// Configs of streams, each with the numbers of rows of the parts that it fetches one after the other.
+const PARTS: [(&str, &[usize]); 2] = [(TAR, &[ROWS; FILES]), (LINES, &[ROWS; FILES])];
+
+/// Number of bytes of shared memory of a loader whose memory is limited.
+const SLOTS: u64 = 1 << 20;
 
 /// Starts a server with small files of each format.
 fn server() -> Server {
@@ -42,15 +51,22 @@ fn server() -> Server {
     server
 }
 
-fn open(server: &Server, config: &str) -> RecordStream {
-    let options = StoreOptions {
+fn options(server: &Server) -> StoreOptions {
+    StoreOptions {
         endpoint: Some(server.url("")),
         skip_signature: true,
         allow_http: true,
         timeout: Duration::from_secs(20),
         max_retries: 0,
         ..StoreOptions::default()
-    };
+    }
+}
+
+fn open(server: &Server, config: &str) -> RecordStream {
+    open_with(server, config, &options(server))
+}
+
+fn open_with(server: &Server, config: &str, options: &StoreOptions) -> RecordStream {
     let config: RecordConfig = serde_json::from_str(config).unwrap();
     let Records::Stream(stream) = options.scope(|| config.open()).unwrap() else { panic!("no stream") };
     server.requests();
@@ -69,14 +85,20 @@ fn row(file: usize, row: usize) -> String {
     format!("{file}-{row}")
 }
 
-/// Returns the numbers of the files that the server was asked for, and waits until `count` of them are there.
-fn asked(server: &Server, count: usize) -> Vec<String> {
+/// Waits until the server was asked for `count` ranges. Returns for how many it was asked.
+fn requests(server: &Server, count: usize) -> usize {
     let deadline = Instant::now() + Duration::from_secs(10);
     while server.seen() < count && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(1));
     }
     // Enough time for a request that must not be sent.
     thread::sleep(Duration::from_millis(50));
+    server.seen()
+}
+
+/// Returns the numbers of the files that the server was asked for, and waits until `count` of them are there.
+fn asked(server: &Server, count: usize) -> Vec<String> {
+    requests(server, count);
     let name = |target: &str| target.rsplit('/').next().unwrap().split('.').next().unwrap().to_owned();
     let mut files: Vec<_> = server.requests().iter().map(|request| name(&request.target)).collect();
     // A file and the one after it are asked for at about the same time, by two threads.
@@ -109,30 +131,50 @@ fn the_next_file_and_no_other_one_is_fetched_before_it_is_read() {
 }
 
 #[test]
-fn the_program_does_not_wait_for_files_that_arrive_while_it_works() {
-    for config in [TAR, LINES] {
+fn the_next_part_and_no_other_one_is_fetched_before_it_is_read() {
+    for (config, parts) in PARTS {
+        let _watched = watched();
+        let server = server();
+        let stream = open(&server, config);
+        let mut cx = SampleContext::new(0);
+        let mut items = stream.iter(Shard::new(0, 1), &mut cx).unwrap();
+        for (part, &rows) in parts.iter().enumerate() {
+            items.next().unwrap().unwrap();
+            let expected = parts.len().min(part + 2);
+            assert_eq!(requests(&server, expected), expected, "{config}: while part {part} is read");
+            (1..rows).for_each(|_| drop(items.next().unwrap().unwrap()));
+        }
+        assert!(items.next().is_none());
+        let mut ranges: Vec<_> = server.requests().into_iter().map(|it| (it.target, it.range)).collect();
+        ranges.dedup();
+        assert_eq!(ranges.len(), parts.len(), "{config}: each part is fetched once");
+    }
+}
+
+#[test]
+fn the_program_does_not_wait_for_parts_that_arrive_while_it_works() {
+    for (config, parts) in PARTS {
         let _watched = watched();
         let server = server();
         let stream = open(&server, config);
         let latency = Duration::from_millis(200);
         server.set_latency(latency);
-        let waited = |work: Duration| {
+        let waited = || {
             let mut cx = SampleContext::new(0);
-            let items = stream.iter(Shard::new(0, 1), &mut cx).unwrap();
-            let (mut waited, mut before, mut rows) = (Duration::ZERO, Instant::now(), 0);
-            for item in items {
-                item.unwrap();
+            let mut items = stream.iter(Shard::new(0, 1), &mut cx).unwrap();
+            let mut waited = Duration::ZERO;
+            for &rows in parts {
+                let before = Instant::now();
+                (0..rows).for_each(|_| drop(items.next().unwrap().unwrap()));
                 waited += before.elapsed();
-                thread::sleep(work);
-                before = Instant::now();
-                rows += 1;
+                // Each part takes the program longer than the server needs for the next one.
+                thread::sleep(latency * 3 / 2);
             }
-            assert_eq!(rows, FILES * ROWS);
             waited
         };
-        // Each file takes the program longer than the server needs for the next one. A busy machine gets a second try.
-        let is_quick = |_| waited(latency / 2) < 3 * latency;
-        assert!((0..2).any(is_quick), "{config}: without reading ahead, it waits for {FILES} files");
+        // A busy machine gets a second try.
+        let is_quick = |_| waited() < 3 * latency;
+        assert!((0..2).any(is_quick), "{config}: without reading ahead, it waits for {} parts", parts.len());
     }
 }
 
@@ -172,4 +214,109 @@ fn a_stream_is_dropped_while_the_server_stalls() {
     let started = Instant::now();
     drop(items);
     assert!(started.elapsed() < Duration::from_secs(5), "a stall may last for 20 s");
+}
+
+#[test]
+fn a_part_that_could_not_be_read_ahead_is_read_in_its_turn() {
+    for (config, parts) in PARTS {
+        for is_outage in [false, true] {
+            let _watched = watched();
+            let server = server();
+            let stream = open(&server, config);
+            let mut cx = SampleContext::new(0);
+            let expected: Vec<_> = stream.iter(Shard::new(0, 1), &mut cx).unwrap().map(text_of).collect();
+            assert_eq!(expected.iter().flatten().count(), parts.iter().sum::<usize>(), "{config}");
+            server.requests();
+
+            // The request for the second part fails, and with an outage also the one that is sent in its turn.
+            let failures = if is_outage { 100 } else { 1 };
+            server.fail([Fault::Slow(1)].into_iter().chain(vec![Fault::Status(500); failures]));
+            let mut items = stream.iter(Shard::new(0, 1), &mut cx).unwrap().map(text_of);
+            let mut found = vec![items.next().unwrap()];
+            assert_eq!(requests(&server, 2), 2, "{config}");
+            if !is_outage {
+                found.extend(items);
+                assert_eq!(found, expected, "{config}");
+                assert_eq!(server.seen(), parts.len() + 1, "{config}: one part is fetched again");
+                continue;
+            }
+            found.extend(items.by_ref().take(parts[0]));
+            assert_eq!(found[..parts[0]], expected[..parts[0]], "{config}");
+            let error = found[parts[0]].as_ref().unwrap_err();
+            assert!(error.contains("status 500"), "{config}: {error}");
+        }
+    }
+}
+
+/// The content of a record, or the error.
+fn text_of(item: anyhow::Result<Record>) -> Result<String, String> {
+    item.map(|record| format!("{record:?}")).map_err(|error| format!("{error:#}"))
+}
+
+/// Makes a loader whose dataset may keep `kept` bytes.
+fn loader(stream: RecordStream, kept: u64) -> DataLoader<Columns> {
+    let builder = DataLoader::stream(stream).shards(1).batch_size(2);
+    builder.memory_limit(SLOTS + kept).shared_memory_limit(SLOTS).build().unwrap()
+}
+
+/// Loads an epoch with a dataset that may keep `kept` bytes. Checks the number of requests for the first batch, and that
+/// for all batches.
+fn check_requests(server: &Server, config: &str, kept: u64, expected: (usize, usize)) {
+    let loader = loader(open(server, config), kept);
+    let mut batches = loader.iter().unwrap();
+    batches.next().unwrap().unwrap();
+    let first = requests(server, expected.0);
+    batches.for_each(|batch| drop(batch.unwrap()));
+    assert_eq!((first, server.requests().len()), expected, "{config} within {kept} bytes");
+}
+
+#[test]
+fn nothing_is_read_ahead_that_memory_limit_has_no_room_for() {
+    for (config, parts) in PARTS {
+        let _watched = watched();
+        let server = server();
+        check_requests(&server, config, 10, (1, parts.len()));
+        check_requests(&server, config, 1 << 16, (2, parts.len()));
+    }
+    // The rest of a file after its first 512 KiB.
+    let _watched = watched();
+    let server = Server::start();
+    server.put("bucket/0.jsonl", format!("{{\"txt\": \"{}\"}}\n", "x".repeat(1000)).repeat(2000));
+    let config = r#"{"kind": "json-lines-stream", "path": "s3://bucket/0.jsonl", "block_bytes": 4000000}"#;
+    check_requests(&server, config, 1 << 20, (1, 2));
+    check_requests(&server, config, 2 << 20, (2, 2));
+}
+
+#[test]
+fn reading_ahead_changes_no_sample() {
+    let least = 10;
+    for (config, _) in PARTS {
+        let _watched = watched();
+        let server = server();
+        let cache = tempfile::tempdir().unwrap();
+        let cached = CacheOptions { folder: cache.path().to_owned(), max_bytes: 1 << 30 };
+        let with_retries = StoreOptions { max_retries: 5, ..options(&server) };
+        let with_cache = StoreOptions { cache: Some(cached), ..with_retries.clone() };
+        let all = |options: &StoreOptions, kept: u64, faults: &[Fault]| -> Vec<Columns> {
+            let loader = loader(open_with(&server, config, options), kept);
+            server.fail(faults.iter().copied());
+            loader.epoch(0).unwrap().map(Result::unwrap).collect()
+        };
+        let faults = [Fault::Slow(1), Fault::Status(503), Fault::Cut(10), Fault::Slow(2), Fault::Status(500)];
+        let expected = all(&with_retries, least, &[]);
+        for (options, kept) in [(&with_retries, 1 << 30), (&with_cache, 1 << 30), (&with_cache, least)] {
+            assert!(all(options, kept, &faults) == expected, "{config} within {kept} bytes");
+            server.recover();
+            for before in [1, 4, expected.len() - 2] {
+                let first = loader(open_with(&server, config, options), kept);
+                let mut batches = first.epoch(0).unwrap();
+                let mut found: Vec<_> = batches.by_ref().take(before).map(Result::unwrap).collect();
+                let state = batches.state();
+                drop(batches);
+                let rest = loader(open_with(&server, config, options), kept);
+                found.extend(rest.resume(&state).unwrap().map(Result::unwrap));
+                assert!(found == expected, "{config} within {kept} bytes, resumed after {before} batches");
+            }
+        }
+    }
 }

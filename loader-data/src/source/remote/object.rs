@@ -5,7 +5,6 @@ use std::{
     fmt,
     future::Future,
     ops::Range,
-    slice,
     sync::Arc,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -13,6 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
+use loader_core::{DatasetMemory, internal::Reclaimable};
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, path::Path};
 
 use super::{
@@ -91,26 +91,38 @@ fn problem_of(stopped: io::Stopped) -> DataProblem {
 /// cache.
 #[derive(Debug)]
 pub(in super::super) enum Ahead {
-    Fetched { range: Range<u64>, pieces: Vec<Range<u64>>, task: io::Task<Result<Vec<Bytes>, DataProblem>> },
+    Fetched {
+        wanted: Vec<Range<u64>>,
+        pieces: Vec<Range<u64>>,
+        task: io::Task<Result<Vec<Bytes>, DataProblem>>,
+    },
     Cached(JoinHandle<Result<Vec<Bytes>, DataProblem>>),
 }
 
 impl Ahead {
-    /// Waits for the bytes.
+    /// Waits for the bytes of each range. Returns `None` if the read had failed before this call: the caller then reads
+    /// the ranges itself.
     ///
     /// # Errors
     /// As for [`Object::read`].
-    pub(in super::super) fn wait(self) -> Result<Bytes, DataProblem> {
-        match self {
-            Self::Fetched { range, pieces, task } => {
-                let fetched = task.wait().unwrap_or_else(|stopped| Err(problem_of(stopped)))?;
-                Ok(ranges::cut(&pieces, &fetched, &range))
+    pub(in super::super) fn wait(self) -> Option<Result<Vec<Bytes>, DataProblem>> {
+        let (had_ended, read) = match self {
+            Self::Fetched { wanted, pieces, task } => {
+                let had_ended = task.has_ended();
+                let fetched = task.wait().unwrap_or_else(|stopped| Err(problem_of(stopped)));
+                let cut = |fetched: Vec<Bytes>| {
+                    wanted.iter().map(|range| ranges::cut(&pieces, &fetched, range)).collect()
+                };
+                (had_ended, fetched.map(cut))
             }
             Self::Cached(thread) => {
-                let panicked = |_| DataProblem::Store("the thread that reads ahead has panicked".to_owned());
-                Ok(thread.join().map_err(panicked)??.remove(0))
+                let had_ended = thread.is_finished();
+                let panicked =
+                    |_| Err(DataProblem::Store("the thread that reads ahead has panicked".to_owned()));
+                (had_ended, thread.join().unwrap_or_else(panicked))
             }
-        }
+        };
+        (read.is_ok() || !had_ended).then_some(read)
     }
 }
 
@@ -130,16 +142,25 @@ impl Object {
         Ok(wanted.iter().map(|range| ranges::cut(&pieces, &fetched, range)).collect())
     }
 
-    /// Starts to read `range`. Returns `None` if neither a thread nor the one for network I/O can be started.
-    pub(in super::super) fn read_ahead(&self, range: Range<u64>) -> Option<Ahead> {
+    /// Starts to read the ranges. Returns `None` if `memory` has no room for their bytes, or if a thread cannot be
+    /// started.
+    pub(in super::super) fn read_ahead(
+        &self,
+        wanted: Vec<Range<u64>>,
+        memory: &DatasetMemory,
+    ) -> Option<Reclaimable<Ahead>> {
         if self.cache.is_some() {
             let object = self.clone();
             let thread = thread::Builder::new().name("loader-ahead".to_owned());
-            return thread.spawn(move || object.read(slice::from_ref(&range))).ok().map(Ahead::Cached);
+            let bytes = ranges::bytes(&wanted);
+            let start = || thread.spawn(move || object.read(&wanted)).ok().map(Ahead::Cached);
+            return Reclaimable::new(memory, bytes, start);
         }
-        let pieces = ranges::pieces(slice::from_ref(&range));
-        let task = io::start(LONG, self.fetching(pieces.clone())).ok()?;
-        Some(Ahead::Fetched { range, pieces, task })
+        let pieces = ranges::pieces(&wanted);
+        Reclaimable::new(memory, ranges::bytes(&pieces), || {
+            let task = io::start(LONG, self.fetching(pieces.clone())).ok()?;
+            Some(Ahead::Fetched { wanted, pieces: pieces.clone(), task })
+        })
     }
 
     /// Fetches `pieces`, several at a time.

@@ -28,6 +28,11 @@ pub(super) fn pieces(wanted: &[Range<u64>]) -> Vec<Range<u64>> {
     merged.into_iter().flat_map(split).collect()
 }
 
+/// Number of bytes of all ranges together.
+pub(super) fn bytes(ranges: &[Range<u64>]) -> u64 {
+    ranges.iter().map(|range| range.end - range.start).fold(0, u64::saturating_add)
+}
+
 /// Returns the bytes of `range` out of the `pieces` that cover it.
 pub(super) fn cut(pieces: &[Range<u64>], bytes: &[Bytes], range: &Range<u64>) -> Bytes {
     if range.start >= range.end {

@@ -1,0 +1,79 @@
+//! What a stream fetches from a server before it needs it.
+
+use std::{ops::Range, sync::Arc};
+
+use bytes::Bytes;
+use loader_core::{DatasetMemory, Phase, internal::Reclaimable};
+
+use super::Blob;
+#[cfg(feature = "cloud")]
+pub(super) use super::remote::Ahead;
+#[cfg(not(feature = "cloud"))]
+use crate::error::DataProblem;
+use crate::error::Result;
+
+/// Ranges of a file on a server that are being fetched. Until they are read, their bytes are part of the dataset's
+/// memory. Dropping them cancels their requests, except those that fill the cache.
+#[derive(Debug)]
+pub(crate) struct ReadAhead {
+    blob: Arc<Blob>,
+    ranges: Vec<Range<u64>>,
+    fetched: Reclaimable<Ahead>,
+}
+
+impl ReadAhead {
+    /// Starts to fetch `ranges` of `blob`. Returns `None` if they must be read when they are needed: of a local file,
+    /// which the system reads ahead, if `memory` has no room for their bytes, or if they cannot be read.
+    pub(crate) fn start(blob: &Arc<Blob>, ranges: Vec<Range<u64>>, memory: &DatasetMemory) -> Option<Self> {
+        let fetched = blob.read_ahead(&ranges, memory)?;
+        Some(Self { blob: Arc::clone(blob), ranges, fetched })
+    }
+
+    /// Returns the bytes of each range. Ranges that were dropped because their bytes were needed, and those whose
+    /// requests have failed before this call, are read now.
+    ///
+    /// # Errors
+    /// As for [`Blob::read_ranges`].
+    pub(crate) fn read(self) -> Result<Vec<Bytes>> {
+        match Phase::Read.measure(|| self.fetched.take().and_then(Ahead::wait)) {
+            Some(read) => read.map_err(|problem| self.blob.error_of(&self.ranges, problem)),
+            None => self.blob.read_ranges(&self.ranges),
+        }
+    }
+}
+
+/// The part of a shard after the one that is read, such as a file or a row group: its number, and what fetches it.
+#[derive(Debug)]
+pub(crate) struct NextPart<T>(Option<(u64, Option<T>)>);
+
+impl<T> Default for NextPart<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T> NextPart<T> {
+    /// Calls `begin` to fetch part `number`, once for each part. Drops the part that was begun before.
+    pub(crate) fn begin(&mut self, number: u64, begin: impl FnOnce() -> Option<T>) {
+        if self.0.as_ref().is_none_or(|(begun, _)| *begun != number) {
+            self.0 = Some((number, begin()));
+        }
+    }
+
+    /// Returns what fetches part `number`; `None` if another part was begun, or none.
+    pub(crate) fn take(&mut self, number: u64) -> Option<T> {
+        self.0.take_if(|(begun, _)| *begun == number)?.1
+    }
+}
+
+/// Without servers, nothing is read ahead.
+#[cfg(not(feature = "cloud"))]
+#[derive(Debug)]
+pub(super) enum Ahead {}
+
+#[cfg(not(feature = "cloud"))]
+impl Ahead {
+    fn wait(self) -> Option<Result<Vec<Bytes>, DataProblem>> {
+        match self {}
+    }
+}
