@@ -9,7 +9,7 @@ use ruzstd::decoding::StreamingDecoder;
 use super::malformed;
 use crate::{
     error::{DataProblem, Result},
-    source::Blob,
+    source::{Blob, ReadAhead},
 };
 
 /// How each buffer of a record batch is compressed.
@@ -32,6 +32,39 @@ impl Codec {
 /// A buffer: its offset in the file and its length there.
 pub(super) type Buffer = [u64; 2];
 
+/// The buffers of a record batch as they are in the file.
+pub(super) struct Stored {
+    blob: Arc<Blob>,
+    /// The buffers that have bytes; `None` if they are read from the file.
+    read: Option<Vec<Bytes>>,
+}
+
+impl Stored {
+    /// Leaves the buffers in the file.
+    pub(super) fn in_file(blob: Arc<Blob>) -> Self {
+        Self { blob, read: None }
+    }
+
+    /// Reads `buffers`, which may have at most `max` bytes. `ahead` may be fetching them.
+    ///
+    /// # Errors
+    /// Returns an error if a buffer cannot be read, or if there are more than `max` bytes.
+    pub(super) fn read(
+        blob: Arc<Blob>,
+        buffers: &[Buffer],
+        max: u64,
+        ahead: Option<ReadAhead>,
+    ) -> Result<Self> {
+        let ranges = ranges(buffers);
+        let bytes = ranges.iter().map(|range| range.end - range.start).fold(0, u64::saturating_add);
+        if bytes > max {
+            return Err(blob.error(ranges[0].start, too_large(bytes, max)));
+        }
+        let read = ahead.map_or_else(|| blob.read_ranges(&ranges), ReadAhead::read)?;
+        Ok(Self { blob, read: Some(read) })
+    }
+}
+
 /// Where the buffers of a record batch are read.
 #[derive(Debug)]
 pub(super) struct Body {
@@ -43,41 +76,30 @@ pub(super) struct Body {
 }
 
 impl Body {
-    /// Reads parts of buffers from the file, when they are asked for.
-    pub(super) fn in_file(blob: Arc<Blob>) -> Self {
-        Self { blob, loaded: None, bytes: 0 }
-    }
-
-    /// Reads and decompresses `buffers`, which may have at most `max` bytes.
+    /// Decompresses the `buffers` that were read into `stored`. They may have at most `max` bytes.
     ///
     /// # Errors
-    /// Returns an error if a buffer cannot be read or is damaged, or if there are more than `max` bytes.
-    pub(super) fn load(blob: Arc<Blob>, buffers: &[Buffer], codec: Codec, max: u64) -> Result<Self> {
-        let buffers: Vec<_> = buffers.iter().filter(|[_, len]| *len > 0).collect();
-        let too_large = |len| DataProblem::TooLarge { len, max, option: "max_batch_bytes" };
-        let start = buffers.first().map_or(0, |[offset, _]| *offset);
-        let stored = buffers.iter().map(|[_, len]| len).fold(0, |sum: u64, len| sum.saturating_add(*len));
-        if stored > max {
-            return Err(blob.error(start, too_large(stored)));
-        }
-        let ranges: Vec<_> = buffers.iter().map(|[offset, len]| *offset..offset + len).collect();
-        let mut loaded = HashMap::with_capacity(buffers.len());
+    /// Returns an error if a buffer is damaged, or if there are more than `max` bytes.
+    pub(super) fn new(stored: Stored, buffers: &[Buffer], codec: Codec, max: u64) -> Result<Self> {
+        let Stored { blob, read } = stored;
+        let Some(read) = read else { return Ok(Self { blob, loaded: None, bytes: 0 }) };
+        let mut loaded = HashMap::with_capacity(read.len());
         let mut total = 0_u64;
-        for ([offset, _], bytes) in buffers.into_iter().zip(blob.read_ranges(&ranges)?) {
-            let failed = |problem| blob.error(*offset, problem);
+        for (Range { start, .. }, bytes) in ranges(buffers).into_iter().zip(read) {
+            let failed = |problem| blob.error(start, problem);
             let (len, packed) = match codec {
                 Codec::None => (bytes.len() as u64, None),
                 Codec::Lz4 | Codec::Zstd => declared(&bytes).map_err(failed)?,
             };
             total = total.saturating_add(len);
             if total > max {
-                return Err(failed(too_large(total)));
+                return Err(failed(too_large(total, max)));
             }
             let bytes = match packed {
                 None => bytes.slice(bytes.len() - len as usize..),
                 Some(packed) => Phase::Decode.measure(|| decompress(packed, len, codec)).map_err(failed)?,
             };
-            loaded.insert(*offset, bytes);
+            loaded.insert(start, bytes);
         }
         Ok(Self { blob, loaded: Some(loaded), bytes: total })
     }
@@ -107,6 +129,16 @@ impl Body {
         };
         parts.iter().map(part).collect()
     }
+}
+
+/// Returns the ranges in the file of the buffers that have bytes.
+pub(super) fn ranges(buffers: &[Buffer]) -> Vec<Range<u64>> {
+    let buffers = buffers.iter().filter(|[_, len]| *len > 0);
+    buffers.map(|[offset, len]| *offset..offset + len).collect()
+}
+
+fn too_large(len: u64, max: u64) -> DataProblem {
+    DataProblem::TooLarge { len, max, option: "max_batch_bytes" }
 }
 
 /// Returns the length of a buffer before compression, and its compressed bytes; `None` if it is not

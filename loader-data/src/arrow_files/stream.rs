@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, marker::PhantomData, slice::from_ref, sync::Arc};
 
-use loader_core::{IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator};
+use loader_core::{DatasetMemory, IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{body::Body, index::Entry, malformed, table::Table};
@@ -11,6 +11,7 @@ use crate::{
     error::Result,
     record::Record,
     shard_items::ShardItems,
+    source::{NextPart, ReadAhead},
 };
 
 /// Max number of rows that are read at once.
@@ -29,7 +30,8 @@ const MAX_BYTES: u64 = 16 << 20;
 ///
 /// # Memory
 /// A shard that is being read needs about 32 MiB (more if a single row is larger); for a compressed record
-/// batch, or one on a server, the size of the batch.
+/// batch, or one on a server, the size of the batch. From a server, it also fetches the next record batch, of at most
+/// 64 MiB, if its part of [`memory_limit`](loader_core::Builder::memory_limit) has room for it.
 ///
 /// # Errors
 /// A row that is damaged, or does not fit the type of the sample, is an error of this sample. A record batch
@@ -76,8 +78,16 @@ impl<R> ArrowStream<R> {
         let index = &self.table.index;
         let later = remaining(shard.of(0..index.len()), position, |batch| index.entry(batch).rows);
         let samples = self.table.samples(cx.is_collated::<Self>());
-        let table = &self.table;
-        ShardItems::new(Rows { table, samples, position, later, current: None, sample: PhantomData })
+        ShardItems::new(Rows {
+            table: &self.table,
+            samples,
+            position,
+            later,
+            current: None,
+            next: NextPart::default(),
+            memory: cx.memory().clone(),
+            sample: PhantomData,
+        })
     }
 }
 
@@ -132,6 +142,10 @@ struct Rows<'a, R> {
     /// The record batches that are not begun, each with the first row to read.
     later: VecDeque<(usize, usize)>,
     current: Option<Current>,
+    /// The record batch after the current one, which is being fetched if it lies on a server.
+    next: NextPart<ReadAhead>,
+    /// The account of what is read ahead.
+    memory: DatasetMemory,
     sample: PhantomData<fn() -> R>,
 }
 
@@ -144,8 +158,17 @@ impl<R: DeserializeOwned + 'static> Iterator for Rows<'_, R> {
             self.current = Some(Current::new(self.table, self.table.index.entry(index), row as u64));
         }
         self.position += 1;
+        let Self { table, later, next, memory, .. } = self;
+        let open = |entry: &Entry| {
+            let stored = table.fetch(entry, true, next.take(entry.index as u64))?;
+            // This comes after the current record batch has arrived, and before it is decompressed.
+            if let Some(&(index, _)) = later.front() {
+                next.begin(index as u64, || table.begin(&table.index.entry(index), memory));
+            }
+            table.unpack(entry, stored)
+        };
         let current = self.current.as_mut().expect("it was just set");
-        Some(current.next(self.table, &self.samples))
+        Some(current.next(table, &self.samples, open))
     }
 }
 
@@ -178,15 +201,20 @@ impl Current {
     }
 
     /// Returns the next row. Each row gives one sample or one error, so that positions keep their meaning in
-    /// a damaged record batch.
-    fn next<R: DeserializeOwned + 'static>(&mut self, table: &Table, samples: &Samples) -> Result<R> {
+    /// a damaged record batch. `open` opens the record batch.
+    fn next<R: DeserializeOwned + 'static>(
+        &mut self,
+        table: &Table,
+        samples: &Samples,
+        open: impl FnOnce(&Entry) -> Result<Body>,
+    ) -> Result<R> {
         let row = self.row;
         self.row += 1;
         let failed = |problem| table.error(&self.entry, row as usize, problem);
         if self.read.as_ref().is_none_or(|(batch, first)| row >= first + batch.len() as u64) {
             let body = match &mut self.body {
                 Some(body) => body.as_ref().map_err(|reason| failed(malformed(reason.as_str())))?,
-                none => match table.body(&self.entry, true) {
+                none => match open(&self.entry) {
                     Ok(body) => none.insert(Ok(body)).as_ref().expect("it was just set"),
                     Err(error) => {
                         *none = Some(Err(error.problem.to_string()));

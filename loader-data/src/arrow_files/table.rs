@@ -8,10 +8,11 @@ use std::{
 
 use arrow_array::{Array, ArrayRef};
 use arrow_schema::{DataType, Field};
+use loader_core::DatasetMemory;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    body::{Body, Codec},
+    body::{Body, Codec, Stored, ranges},
     gather::Gather,
     index::{Entry, Index, OpenedFile},
     malformed,
@@ -21,7 +22,7 @@ use crate::{
     error::{DataError, DataProblem, Position, Result},
     parallel,
     record::FieldOptions,
-    source::Files,
+    source::{Files, ReadAhead},
 };
 
 /// Max number of bytes of a record batch that is fetched from a server as a whole, when it is read in order.
@@ -106,12 +107,34 @@ impl Table {
     /// Returns an error if the file cannot be opened, has changed, or if a compressed batch is damaged or too
     /// large.
     pub(super) fn body(&self, entry: &Entry, is_in_order: bool) -> Result<Body> {
+        self.unpack(entry, self.fetch(entry, is_in_order, None)?)
+    }
+
+    /// Reads what [`unpack`](Self::unpack) needs. `ahead` may be what [`begin`](Self::begin) has returned for the record
+    /// batch.
+    pub(super) fn fetch(&self, entry: &Entry, is_in_order: bool, ahead: Option<ReadAhead>) -> Result<Stored> {
         let blob = self.files.open(entry.file)?;
         let is_fetched = is_in_order && blob.is_remote() && self.stored_bytes(entry) <= MAX_FETCH;
         match self.is_compressed(entry) || is_fetched {
-            true => Body::load(blob, self.index.parts(entry).1, entry.codec, self.max_batch_bytes),
-            false => Ok(Body::in_file(blob)),
+            true => Stored::read(blob, self.index.parts(entry).1, self.max_batch_bytes, ahead),
+            false => Ok(Stored::in_file(blob)),
         }
+    }
+
+    /// Opens a record batch that was fetched.
+    pub(super) fn unpack(&self, entry: &Entry, stored: Stored) -> Result<Body> {
+        Body::new(stored, self.index.parts(entry).1, entry.codec, self.max_batch_bytes)
+    }
+
+    /// Starts to fetch a record batch from a server, which is read in order. Returns `None` if it must be read when it is
+    /// needed: as for [`ReadAhead::start`], or if it has more than 64 MiB.
+    pub(super) fn begin(&self, entry: &Entry, memory: &DatasetMemory) -> Option<ReadAhead> {
+        if !self.files.is_remote(entry.file) || self.stored_bytes(entry) > MAX_FETCH.min(self.max_batch_bytes)
+        {
+            return None;
+        }
+        let blob = self.files.open(entry.file).ok()?;
+        ReadAhead::start(&blob, ranges(self.index.parts(entry).1), memory)
     }
 
     /// Reads rows of a record batch.

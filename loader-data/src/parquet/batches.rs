@@ -12,6 +12,7 @@ use super::{
 use crate::{
     arrow_rows::{Batch, Cells},
     error::Result,
+    source::ReadAhead,
 };
 
 /// Max number of rows that are decoded at once.
@@ -36,11 +37,16 @@ pub(super) struct Batches {
 }
 
 impl Batches {
-    /// Starts to read row group `group` of `file`.
+    /// Starts to read row group `group` of `file`. `ahead` may be fetching its columns.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read or the row group is invalid.
-    pub(super) fn new(file: &Arc<OpenFile>, group: usize, selection: Selection<'_>) -> Result<Self> {
+    pub(super) fn new(
+        file: &Arc<OpenFile>,
+        group: usize,
+        selection: Selection<'_>,
+        ahead: Option<ReadAhead>,
+    ) -> Result<Self> {
         let metadata = file.row_group(group);
         let mut source = Source::of_group(Arc::clone(&file.blob), group);
         let ranges = column_ranges(metadata, &file.mask, file.blob.len());
@@ -48,7 +54,7 @@ impl Batches {
         let rows = usize::try_from(metadata.num_rows()).unwrap_or(0);
         // With an index of the pages, only the pages that are needed are read.
         if !(matches!(selection, Selection::Rows(_)) && file.has_pages(group)) {
-            source.read_ahead(&ranges)?;
+            source.load(&ranges, ahead)?;
         }
         let bytes = decoded_bytes(file, group);
         let rows_at_once = (MAX_BYTES.saturating_mul(rows as u64) / bytes.max(1)).clamp(1, MAX_ROWS as u64);

@@ -50,6 +50,12 @@ impl Draws {
         let later = groups.into_iter().collect();
         Self { rng: ChaCha8Rng::from_seed(seed), max_open, later, open: Vec::new(), remaining: 0 }
     }
+
+    /// The groups of which rows remain, those that are open first.
+    pub(super) fn groups(&self) -> impl Iterator<Item = usize> {
+        let open = self.open.iter().map(|open| open.group);
+        open.chain(self.later.iter().map(|&(group, _)| group))
+    }
 }
 
 impl Iterator for Draws {

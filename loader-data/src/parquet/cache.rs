@@ -65,7 +65,7 @@ impl Cache {
         let is_worth_it = was_seen || rows.len() >= group.rows.div_ceil(WHOLE);
         let needed = self.needed.get(&index).copied().unwrap_or(group.bytes);
         if is_worth_it && let Some(mut reserved) = self.decoded.make_room(needed, limit, memory) {
-            let batches = table.read(group, Selection::From(0))?;
+            let batches = table.read(group, Selection::From(0), None)?;
             match Decoded::read(batches, group.rows, limit, &mut reserved)? {
                 Ok(decoded) => {
                     let decoded = Arc::new(decoded);
@@ -94,7 +94,7 @@ impl Cache {
 }
 
 fn read_rows(table: &Table, group: Group, rows: &[usize]) -> Result<Vec<Arc<Batch>>> {
-    let mut batches: Batches = table.read(group, Selection::Rows(rows))?;
+    let mut batches: Batches = table.read(group, Selection::Rows(rows), None)?;
     let mut read = Vec::new();
     while let Some(batch) = batches.next() {
         read.push(batch?);

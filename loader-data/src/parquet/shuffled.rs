@@ -12,6 +12,7 @@ use super::{
 use crate::{
     arrow_rows::Samples,
     error::{DataProblem, Result},
+    source::{NextPart, ReadAhead},
 };
 
 /// The rows of a shard in the order of `draws`. A row group stays decoded from its first row to its last.
@@ -24,6 +25,8 @@ pub(super) struct ShuffledGroups {
     limit: u64,
     /// The account from which these bytes are reserved.
     memory: DatasetMemory,
+    /// A row group that is not decoded, which is being fetched if it lies on a server.
+    next: NextPart<ReadAhead>,
 }
 
 /// A decoded row group, and the reservation of its bytes.
@@ -31,7 +34,7 @@ type Kept = (Decoded, MemoryReservation);
 
 impl ShuffledGroups {
     pub(super) fn new(draws: Draws, limit: u64, memory: DatasetMemory) -> Self {
-        Self { draws, decoded: Vec::new(), limit, memory }
+        Self { draws, decoded: Vec::new(), limit, memory, next: NextPart::default() }
     }
 
     /// Returns the next row; `None` at the end. Each row gives one sample or one error.
@@ -83,12 +86,18 @@ impl ShuffledGroups {
         self.decoded.len() - 1
     }
 
-    fn decode(&self, table: &Table, index: usize) -> Result<Kept, DataProblem> {
+    fn decode(&mut self, table: &Table, index: usize) -> Result<Kept, DataProblem> {
         let group = table.group(index);
+        // Before the reservation, which could drop it.
+        let ahead = self.next.take(index as u64);
         let of_others = self.decoded.iter().filter_map(|(_, rows)| rows.as_ref().ok());
         let of_others: u64 = of_others.map(|(_, reserved)| reserved.bytes()).sum();
         let mut reserved = self.memory.reserve(group.bytes)?;
-        let batches = table.read(group, Selection::From(0)).map_err(|error| error.problem)?;
+        let batches = table.read(group, Selection::From(0), ahead).map_err(|error| error.problem)?;
+        let is_decoded = |index: usize| self.decoded.iter().any(|(decoded, _)| *decoded == index);
+        if let Some(next) = self.draws.groups().find(|&other| other != index && !is_decoded(other)) {
+            self.next.begin(next as u64, || table.begin(next, &self.memory));
+        }
         let limit = self.limit.saturating_sub(of_others);
         let decoded =
             Decoded::read(batches, group.rows, limit, &mut reserved).map_err(|error| error.problem)?;

@@ -16,20 +16,20 @@ use parquet::{
 
 use crate::{
     error::{DataError, DataProblem, Result},
-    source::{Blob, BlobReader},
+    source::{Blob, BlobReader, ReadAhead},
 };
 
 /// Name of the format in errors.
 pub(super) const FORMAT: &str = "Parquet";
 
-/// Max number of bytes that are read ahead. Larger parts are read page by page.
-const MAX_READ_AHEAD: u64 = 64 << 20;
+/// Max number of bytes of the columns of a row group that are read at once. Larger columns are read page by page.
+const MAX_AT_ONCE: u64 = 64 << 20;
 
 /// Reads a file by position. The library's own reader of files shares one offset among all its parts.
 #[derive(Debug, Clone)]
 pub(super) struct Source {
     blob: Arc<Blob>,
-    /// Parts that were read ahead, each with its offset.
+    /// The columns that were read at once, each with its offset.
     parts: Vec<(u64, Bytes)>,
     /// The row group that is read, for errors.
     group: Option<usize>,
@@ -47,13 +47,13 @@ impl Source {
         Self { group: Some(group), ..Self::new(blob) }
     }
 
-    /// Reads `ranges` ahead, together if they are near each other. Does nothing if they are too large.
+    /// Reads the columns at `ranges` at once, if they are not too large. `ahead` may be fetching them.
     ///
     /// # Errors
     /// Returns an error if a range cannot be read.
-    pub(super) fn read_ahead(&mut self, ranges: &[Range<u64>]) -> Result<()> {
-        if ranges.iter().map(|range| range.end - range.start).sum::<u64>() <= MAX_READ_AHEAD {
-            let parts = self.blob.read_ranges(ranges)?;
+    pub(super) fn load(&mut self, ranges: &[Range<u64>], ahead: Option<ReadAhead>) -> Result<()> {
+        if is_read_at_once(ranges) {
+            let parts = ahead.map_or_else(|| self.blob.read_ranges(ranges), ReadAhead::read)?;
             self.parts = ranges.iter().map(|range| range.start).zip(parts).collect();
         }
         Ok(())
@@ -99,6 +99,11 @@ impl Source {
     }
 }
 
+/// True if the columns at `ranges` are small enough to be read at once.
+pub(super) fn is_read_at_once(ranges: &[Range<u64>]) -> bool {
+    ranges.iter().map(|range| range.end - range.start).sum::<u64>() <= MAX_AT_ONCE
+}
+
 /// Returns the problem of content that is not valid Parquet.
 pub(super) fn malformed(reason: impl Into<String>) -> DataProblem {
     DataProblem::Malformed { format: FORMAT, reason: reason.into() }
@@ -141,7 +146,7 @@ impl ChunkReader for Source {
     }
 }
 
-/// Reads from a part that was read ahead, or from the file.
+/// Reads from a column that was read at once, or from the file.
 #[derive(Debug)]
 pub(super) enum PartReader {
     Memory(buf::Reader<Bytes>),

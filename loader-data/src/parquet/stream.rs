@@ -3,7 +3,8 @@
 use std::{collections::VecDeque, marker::PhantomData, sync::Arc};
 
 use loader_core::{
-    IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator, internal::shuffle,
+    DatasetMemory, IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator,
+    internal::shuffle,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -19,6 +20,7 @@ use crate::{
     error::{DataError, DataProblem, Result},
     record::Record,
     shard_items::ShardItems,
+    source::{NextPart, ReadAhead},
 };
 
 /// Max number of bytes of decoded row groups that a shuffled shard keeps, if nothing else is said.
@@ -37,7 +39,8 @@ pub(super) const BLOCK_BYTES: u64 = 1 << 30;
 /// # Memory
 /// A shard that is being read needs at most 64 MiB for compressed columns, and about 128 MiB for decoded rows
 /// (more if a single row is larger). With [`shuffle_blocks`](Self::shuffle_blocks) it keeps whole row groups,
-/// of at most [`block_bytes`](Self::block_bytes).
+/// of at most [`block_bytes`](Self::block_bytes). From a server, it also fetches the compressed columns of the next row
+/// group, of at most 64 MiB, if its part of [`memory_limit`](loader_core::Builder::memory_limit) has room for them.
 ///
 /// # Errors
 /// A row that does not fit the type of the sample is an error of this sample. If a row group is damaged, the
@@ -145,7 +148,8 @@ impl<R> ParquetStream<R> {
         let order = match self.open {
             None => {
                 let later = remaining(shard.of(groups), position, |group| self.table.group(group).rows);
-                Order::Groups { later, current: None }
+                let memory = cx.memory().clone();
+                Order::Groups { later, current: None, next: NextPart::default(), memory }
             }
             Some(open) => {
                 // Checks before the first row that the limit suffices. Drops the reservation at once, because
@@ -224,6 +228,10 @@ enum Order {
         /// The next row groups, each with its first row to be read.
         later: VecDeque<(usize, usize)>,
         current: Option<Current>,
+        /// The row group after the current one, which is being fetched if it lies on a server.
+        next: NextPart<ReadAhead>,
+        /// The account of what is read ahead.
+        memory: DatasetMemory,
     },
     /// At random among a few open row groups.
     Blocks(ShuffledGroups),
@@ -231,6 +239,7 @@ enum Order {
 
 /// A row group that is read in order.
 struct Current {
+    index: usize,
     group: Group,
     /// The next row.
     row: usize,
@@ -249,15 +258,26 @@ impl<R: DeserializeOwned + 'static> Iterator for Stream<'_, R> {
     fn next(&mut self) -> Option<Result<R>> {
         let Self { table, samples, .. } = self;
         let sample = match &mut self.order {
-            Order::Groups { later, current } => loop {
+            Order::Groups { later, current, next, memory } => loop {
                 if let Some(current) = current
                     && current.row < current.group.rows
                 {
-                    break current.next(table, samples);
+                    let index = current.index;
+                    let open = |row| {
+                        let ahead = next.take(index as u64);
+                        let batches = table.read(table.group(index), Selection::From(row), ahead)?;
+                        // This comes after the columns of the current group have arrived, and before they are decoded.
+                        if let Some(&(index, _)) = later.front() {
+                            next.begin(index as u64, || table.begin(index, memory));
+                        }
+                        Ok(batches)
+                    };
+                    break current.next(table, samples, open);
                 }
                 let (index, row) = later.pop_front()?;
                 let group = table.group(index);
-                *current = Some(Current { group, row, batches: None, batch: None, at: 0, failed: None });
+                *current =
+                    Some(Current { index, group, row, batches: None, batch: None, at: 0, failed: None });
             },
             Order::Blocks(groups) => groups.next(table, samples)?,
         };
@@ -276,15 +296,20 @@ impl<R: DeserializeOwned + 'static> SnapshotIterator for Stream<'_, R> {
 
 impl Current {
     /// Returns the next row. Each row gives one sample or one error, so that positions keep their meaning in
-    /// a damaged row group.
-    fn next<R: DeserializeOwned + 'static>(&mut self, table: &Table, samples: &Samples) -> Result<R> {
+    /// a damaged row group. `open` opens the row group at a row.
+    fn next<R: DeserializeOwned + 'static>(
+        &mut self,
+        table: &Table,
+        samples: &Samples,
+        mut open: impl FnMut(usize) -> Result<Batches>,
+    ) -> Result<R> {
         let row = self.row;
         self.row += 1;
         if let Some(reason) = &self.failed {
             return Err(table.error(self.group, row, malformed(reason)));
         }
         while self.batch.as_ref().is_none_or(|batch| self.at == batch.len()) {
-            match self.next_batch(table, row) {
+            match self.next_batch(table, row, &mut open) {
                 Ok(batch) => (self.batch, self.at) = (Some(batch), 0),
                 Err(error) => {
                     self.failed = Some(error.problem.to_string());
@@ -298,10 +323,15 @@ impl Current {
         samples.sample(batch, self.at - 1).map_err(|problem| table.error(self.group, row, problem))
     }
 
-    fn next_batch(&mut self, table: &Table, row: usize) -> Result<Arc<Batch>> {
+    fn next_batch(
+        &mut self,
+        table: &Table,
+        row: usize,
+        open: impl FnOnce(usize) -> Result<Batches>,
+    ) -> Result<Arc<Batch>> {
         let batches = match &mut self.batches {
             Some(batches) => batches,
-            batches @ None => batches.insert(table.read(self.group, Selection::From(row))?),
+            batches @ None => batches.insert(open(row)?),
         };
         let ended = || table.error(self.group, row, malformed(wrong_rows(row, self.group.rows)));
         batches.next().unwrap_or_else(|| Err(ended()))

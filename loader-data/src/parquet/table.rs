@@ -5,21 +5,21 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use loader_core::{SharedVec, SharedVecError, Tensor};
+use loader_core::{DatasetMemory, SharedVec, SharedVecError, Tensor};
 use parquet::arrow::ProjectionMask;
 use serde::{Deserialize, Serialize};
 
 use super::{
     batches::{Batches, Selection},
     footer::{OpenFile, arrow_schema, column_ranges, decode_footer, read_footer},
-    source::{FORMAT, malformed},
+    source::{FORMAT, is_read_at_once, malformed},
 };
 use crate::{
     arrow_rows::{Kind, Samples, select_columns},
     error::{DataError, DataProblem, Position, Result},
     parallel,
     record::FieldOptions,
-    source::Files,
+    source::{Files, ReadAhead},
 };
 
 /// Max number of files whose decoded footers a worker keeps.
@@ -161,13 +161,38 @@ impl Table {
         low.saturating_sub(1)
     }
 
-    /// Starts to read a row group.
+    /// Starts to read a row group. `ahead` may be what [`begin`](Self::begin) has returned for it.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read, or has changed since it was opened.
-    pub(super) fn read(&self, group: Group, selection: Selection<'_>) -> Result<Batches> {
+    pub(super) fn read(
+        &self,
+        group: Group,
+        selection: Selection<'_>,
+        ahead: Option<ReadAhead>,
+    ) -> Result<Batches> {
         let file = self.file(group.file, matches!(selection, Selection::Rows(_)))?;
-        Batches::new(&file, group.number, selection)
+        Batches::new(&file, group.number, selection, ahead)
+    }
+
+    /// Starts to fetch the columns of row group `index` from a server. Returns `None` if they must be read when they are
+    /// needed: as for [`ReadAhead::start`], if they are too large to be read at once, or if the footer of their file must
+    /// be read first.
+    pub(super) fn begin(&self, index: usize, memory: &DatasetMemory) -> Option<ReadAhead> {
+        let group = self.group(index);
+        if !self.files.is_remote(group.file) || !self.has_footer(group.file) {
+            return None;
+        }
+        let file = self.file(group.file, false).ok()?;
+        let ranges = column_ranges(file.row_group(group.number), &file.mask, file.blob.len()).ok()?;
+        is_read_at_once(&ranges).then(|| ReadAhead::start(&file.blob, ranges, memory))?
+    }
+
+    /// True if opening file `index` does not read its footer.
+    fn has_footer(&self, index: usize) -> bool {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.files.iter().any(|(key, _)| *key == (index, false))
+            || self.footers.get(index).is_ok_and(|footer| !footer.0.is_empty())
     }
 
     /// Returns file `index`, and opens it if it is not open.

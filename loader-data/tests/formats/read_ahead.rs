@@ -1,7 +1,7 @@
-//! Streams begin to fetch the next file on a server while they read one.
+//! Streams begin to fetch the next file, row group or record batch on a server while they read one.
 
 use std::{
-    thread,
+    fs, thread,
     time::{Duration, Instant},
 };
 
@@ -23,11 +23,27 @@ const TAR: &str = r#"{"kind": "tar", "path": "s3://bucket/{0..4}.tar", "fields":
 const LINES: &str = r#"{"kind": "json-lines-stream", "path": "s3://bucket/{0..4}.jsonl"}"#;
 const COMPRESSED: &str = r#"{"kind": "json-lines-stream", "path": "s3://bucket/{0..4}.jsonl.gz"}"#;
 
+const PARQUET: &str = r#"{"kind": "parquet-stream", "path": "s3://bucket/{0..1}.parquet"}"#;
+/// A file without compression, one with LZ4 and one with Zstandard. No column has a dictionary.
+const ARROW: &str = r#"{"kind": "arrow-stream", "path": "s3://bucket/{0..2}.arrow", "fields": ["u32", "large_text", "large_list"]}"#;
+
 /// Configs of streams, each with the numbers of rows of the parts that it fetches one after the other.
-const PARTS: [(&str, &[usize]); 2] = [(TAR, &[ROWS; FILES]), (LINES, &[ROWS; FILES])];
+const PARTS: [(&str, &[usize]); 4] = [
+    (TAR, &[ROWS; FILES]),
+    (LINES, &[ROWS; FILES]),
+    (PARQUET, &[10, 10, 10, 7, 4, 4, 4, 4, 4, 3]),
+    (ARROW, &[25, 15, 25, 15, 25, 15]),
+];
+
+const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtures");
 
 /// Number of bytes of shared memory of a loader whose memory is limited.
 const SLOTS: u64 = 1 << 20;
+
+/// Returns the config of `PARQUET` with more options.
+fn parquet(options: &str) -> String {
+    PARQUET.strip_suffix('}').unwrap().to_owned() + options + "}"
+}
 
 /// Starts a server with small files of each format.
 fn server() -> Server {
@@ -47,6 +63,15 @@ fn server() -> Server {
             archive.append_data(&mut header, format!("{row}.txt"), text.as_bytes()).unwrap();
         }
         server.put(&format!("bucket/{file}.tar"), archive.into_inner().unwrap());
+    }
+    for (name, fixture) in [
+        ("0.parquet", "parquet/train-00000-of-00002.parquet"),
+        ("1.parquet", "parquet/train-00001-of-00002.parquet"),
+        ("0.arrow", "arrow/types.arrow"),
+        ("1.arrow", "arrow/types-lz4.arrow"),
+        ("2.arrow", "arrow/types-zstd.arrow"),
+    ] {
+        server.put(&format!("bucket/{name}"), fs::read(format!("{FIXTURES}/{fixture}")).unwrap());
     }
     server
 }
@@ -149,6 +174,37 @@ fn the_next_part_and_no_other_one_is_fetched_before_it_is_read() {
         ranges.dedup();
         assert_eq!(ranges.len(), parts.len(), "{config}: each part is fetched once");
     }
+}
+
+#[test]
+fn one_row_group_is_fetched_before_a_shuffled_shard_opens_it() {
+    let _watched = watched();
+    let server = server();
+    for open_groups in [1, 2, 20] {
+        let config = parquet(&format!(r#", "shuffle_blocks": {open_groups}"#));
+        let stream = open(&server, &config);
+        let mut cx = SampleContext::new(0);
+        let mut items = stream.iter(Shard::new(0, 1), &mut cx).unwrap();
+        items.next().unwrap().unwrap();
+        assert_eq!(requests(&server, 2), 2, "{config}");
+        assert_eq!(items.filter(Result::is_ok).count(), 59, "{config}");
+        assert_eq!(server.seen(), 10, "{config}: each of 10 row groups is fetched once");
+    }
+}
+
+#[test]
+fn only_the_columns_of_the_next_row_group_that_are_read_are_fetched() {
+    let _watched = watched();
+    let bytes = |fields: &str| {
+        let server = server();
+        let stream = open(&server, &parquet(fields));
+        let mut cx = SampleContext::new(0);
+        let mut items = stream.iter(Shard::new(0, 1), &mut cx).unwrap();
+        items.next().unwrap().unwrap();
+        assert_eq!(requests(&server, 2), 2);
+        server.requests()[1].range.as_ref().unwrap().len()
+    };
+    assert!(bytes(r#", "fields": ["label"]"#) < bytes(""));
 }
 
 #[test]
@@ -289,8 +345,9 @@ fn nothing_is_read_ahead_that_memory_limit_has_no_room_for() {
 
 #[test]
 fn reading_ahead_changes_no_sample() {
-    let least = 10;
-    for (config, _) in PARTS {
+    let shuffled = parquet(r#", "shuffle_blocks": 3"#);
+    for (config, least) in PARTS.iter().map(|(config, _)| (*config, 10)).chain([(shuffled.as_str(), 1 << 14)])
+    {
         let _watched = watched();
         let server = server();
         let cache = tempfile::tempdir().unwrap();
@@ -319,4 +376,26 @@ fn reading_ahead_changes_no_sample() {
             }
         }
     }
+}
+
+#[test]
+fn reading_ahead_makes_no_reservation_of_open_row_groups_fail() {
+    let _watched = watched();
+    let server = server();
+    let config =
+        |root: &str| format!(r#"{{"kind": "parquet-stream", "path": "{root}", "shuffle_blocks": 2}}"#);
+    let (local, remote) =
+        (config(&format!("{FIXTURES}/parquet/train-*.parquet")), config("s3://bucket/{0..1}.parquet"));
+    let mut numbers_of_errors = Vec::new();
+    for kept in (100..6000).step_by(200) {
+        // The errors name different files.
+        let load = |config: &str| -> Vec<Option<Columns>> {
+            loader(open(&server, config), kept).epoch(0).unwrap().map(Result::ok).collect()
+        };
+        let found = load(&remote);
+        assert!(found == load(&local), "within {kept} bytes");
+        numbers_of_errors.push(found.iter().filter(|batch| batch.is_none()).count());
+    }
+    assert!(numbers_of_errors[0] > 0, "{numbers_of_errors:?}");
+    assert!(numbers_of_errors.ends_with(&[0]), "{numbers_of_errors:?}");
 }
