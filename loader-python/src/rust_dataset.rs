@@ -8,6 +8,7 @@
 //! and each composition of a dataset, such as a batch of one sample, would need a name in the program's registry.
 
 use std::{
+    ffi::OsString,
     path::PathBuf,
     sync::{
         OnceLock,
@@ -138,14 +139,16 @@ impl RustDataset {
         }
     }
 
-    /// The path and the label of each sample of an image folder.
-    fn files(&self) -> PyResult<Vec<(PathBuf, u32)>> {
+    /// The path or URL, and the label, of each sample of an image folder. A `PathBuf` would become a `pathlib.Path`, which
+    /// drops one of the two slashes after the scheme of a URL.
+    fn files(&self) -> PyResult<Vec<(OsString, u32)>> {
+        let with_label = |path: Option<PathBuf>, label| path.map(PathBuf::into_os_string).zip(label);
         match &self.opened {
             OpenDataset::F32(images) => {
-                Ok((0..).map_while(|index| images.path(index).zip(images.label(index))).collect())
+                Ok((0..).map_while(|index| with_label(images.path(index), images.label(index))).collect())
             }
             OpenDataset::U8(images) => {
-                Ok((0..).map_while(|index| images.path(index).zip(images.label(index))).collect())
+                Ok((0..).map_while(|index| with_label(images.path(index), images.label(index))).collect())
             }
             _ => Err(PyTypeError::new_err("only an image folder has a file per sample")),
         }

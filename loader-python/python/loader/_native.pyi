@@ -84,8 +84,8 @@ class RustDataset:
     def classes(self) -> list[str]:
         """The names of the classes of an image folder."""
 
-    def files(self) -> list[tuple[os.PathLike[str], int]]:
-        """The path and the label of each sample of an image folder."""
+    def files(self) -> list[tuple[str, int]]:
+        """The path or URL, and the label, of each sample of an image folder."""
 
     def get(self, index: int, seed: int, convert: Callable[[Array], Any]) -> Any:
         """Loads one sample in this process."""

@@ -6,8 +6,7 @@ folder, a pattern such as ``"train-*.parquet"``, or a list of them. Sizes are nu
 """
 
 import functools
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 from ._dataset_options import (
@@ -38,12 +37,13 @@ class ImageFolder(RustDataset):
     shape ``[3, height, width]``, and the number of its class.
 
     Args:
-        root: The folder with one sub-folder per class.
+        root: The folder with one sub-folder per class, or its URL on S3, Google Cloud Storage or Azure.
         transform: A transform or a list of them, of :mod:`loader.transforms` or of torchvision, or ``"train"`` or
             ``"eval"`` with ``size``. By default images keep their size.
         size: Width and height of the images that ``"train"`` and ``"eval"`` make, 224 by default.
         exif_orientation: True to turn images upright, as the orientation in their EXIF data says.
         max_file_bytes: Maximum size of an image file, 256 MiB by default.
+        store: How files are read from servers.
         output: Type of the tensors: ``"torch"``, ``"numpy"``, or ``"dlpack"`` for objects with ``__dlpack__``. By
             default ``"torch"`` if PyTorch is installed, otherwise ``"numpy"``.
 
@@ -62,6 +62,7 @@ class ImageFolder(RustDataset):
         size: int | None = None,
         exif_orientation: bool = False,
         max_file_bytes: Size | None = None,
+        store: Mapping[str, Any] | None = None,
         output: Output | None = None,
     ) -> None:
         keys: dict[str, Any] = {"kind": "image-folder", "path": root, "exif_orientation": exif_orientation}
@@ -69,7 +70,7 @@ class ImageFolder(RustDataset):
             keys["transform"] = transform
         else:
             keys["transform"], keys["pixels"] = steps_of(transform if transform is not None else [])
-        for name, value in (("size", size), ("max_file_bytes", max_file_bytes)):
+        for name, value in (("size", size), ("max_file_bytes", max_file_bytes), ("store", store)):
             if value is not None:
                 keys[name] = value
         super().__init__(keys, output)
@@ -96,8 +97,8 @@ class ImageFolder(RustDataset):
 
     @functools.cached_property
     def samples(self) -> list[tuple[str, int]]:
-        """The path and the class of each image."""
-        return [(os.fspath(path), label) for path, label in self._native_dataset.files()]
+        """The path or URL, and the class of each image."""
+        return self._native_dataset.files()
 
     @property
     def imgs(self) -> list[tuple[str, int]]:
