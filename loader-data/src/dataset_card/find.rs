@@ -1,6 +1,7 @@
 //! Finds the files that a pattern in the header stands for.
 
 use std::{
+    collections::{HashMap, HashSet, hash_map::Entry},
     fs, io,
     path::{Path, PathBuf},
 };
@@ -25,12 +26,14 @@ const NO_DATA: [&str; 9] = [
     "LICENSE.txt",
 ];
 
-/// Where the files of a pattern are.
+/// A pattern in the header, which begins at the folder of the README.md.
 #[derive(Debug)]
 pub(super) struct Place {
-    /// The folder of the part of the pattern that has wildcards.
-    pub(super) folder: Location,
-    /// A path relative to the folder. It may have wildcards.
+    /// The folder of the README.md.
+    root: Location,
+    /// The folders before the part of the pattern that has wildcards.
+    folders: Vec<String>,
+    /// The rest of the pattern, a path relative to these folders. It may have wildcards.
     pattern: String,
 }
 
@@ -46,36 +49,53 @@ impl Place {
             return Err(DataProblem::Pattern(format!("`{pattern}` in the header names no file")));
         }
         let fixed = parts.iter().position(|part| is_glob(part)).unwrap_or(parts.len().saturating_sub(1));
-        let mut name = parts[..fixed].join("/");
-        if matches!(folder, Location::Url(_)) && !name.is_empty() {
-            name.push('/');
-        }
-        let folder = if name.is_empty() { folder.clone() } else { folder.join(&name) };
-        Ok(Self { folder, pattern: parts[fixed..].join("/") })
+        let folders = parts[..fixed].iter().map(|&part| part.to_owned()).collect();
+        Ok(Self { root: folder.clone(), folders, pattern: parts[fixed..].join("/") })
     }
 
-    /// Lists the files, ordered by path.
+    /// Returns the folder if the pattern stands for all files in it.
+    #[cfg(feature = "formats")]
+    pub(super) fn whole_folder(&self) -> Option<PathBuf> {
+        matches!(&self.pattern[..], "**" | "**/*").then(|| self.folder().as_path().to_owned())
+    }
+
+    /// Returns the folder that the part of the pattern with wildcards begins at.
+    fn folder(&self) -> Location {
+        self.folder_at(self.folders.len())
+    }
+
+    /// Returns the folder that the first `count` folders of the pattern lead to.
+    fn folder_at(&self, count: usize) -> Location {
+        let mut name = self.folders[..count].join("/");
+        if name.is_empty() {
+            return self.root.clone();
+        }
+        if let Location::Url(_) = self.root {
+            name.push('/');
+        }
+        self.root.join(&name)
+    }
+
+    /// Returns the files, ordered by path.
     ///
     /// # Errors
-    /// Returns an error if there are none, if the name of one that wildcards match ends with none of `extensions`, or
-    /// if a file or folder cannot be read.
-    pub(super) fn files(&self, extensions: &[&str], store: &StoreOptions) -> Result<Vec<PathBuf>> {
-        let whole = || self.folder.join(&self.pattern);
+    /// As for [`files`].
+    fn files(&self, extensions: &[&str], lists: &mut Lists<'_>) -> Result<Vec<PathBuf>> {
+        let folder = self.folder();
+        let whole = || folder.join(&self.pattern);
         if !is_glob(&self.pattern) {
             return Ok(vec![file(whole())?.as_path().to_owned()]);
         }
         let pattern = Pattern::new(&self.pattern)
             .map_err(|error| DataError::new(whole(), DataProblem::Pattern(error.to_string())))?;
         let rules = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
-        let is_data = |path: &str| {
-            let name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
-            !NO_DATA.contains(&name(path).as_str()) || name(path) == name(&self.pattern)
+        let name = file_name(&self.pattern);
+        let matched = |path: &&PathBuf| {
+            let Some(path) = relative(path, &folder) else { return false };
+            let is_data = !NO_DATA.contains(&file_name(&path)) || file_name(&path) == name;
+            is_data && pattern.matches_with(&path, rules)
         };
-        let is_wanted = |path: &PathBuf| {
-            let path = self.relative(path);
-            pattern.matches_with(&path, rules) && is_data(&path)
-        };
-        let files: Vec<_> = self.listed(store)?.into_iter().filter(is_wanted).collect();
+        let files: Vec<PathBuf> = lists.containing(self)?.iter().filter(matched).cloned().collect();
         if files.is_empty() {
             return Err(DataError::new(whole(), DataProblem::NotFound));
         }
@@ -87,7 +107,7 @@ impl Place {
         if let Some(other) = files.iter().find(is_other) {
             let reason = format!(
                 "it matches `{}`, which does not end with {}; give the files as the path instead",
-                self.relative(other),
+                relative(other, &folder).unwrap_or_default(),
                 extensions.join(" or ")
             );
             return Err(DataError::new(whole(), DataProblem::Pattern(reason)));
@@ -105,33 +125,91 @@ impl Place {
             None => Ok(files),
         }
     }
+}
 
-    /// Returns the folder if the pattern stands for all files in it.
-    #[cfg(feature = "formats")]
-    pub(super) fn whole_folder(&self) -> Option<PathBuf> {
-        matches!(&self.pattern[..], "**" | "**/*").then(|| self.folder.as_path().to_owned())
+/// Returns the files that the patterns stand for, in the order of the patterns, each once. The files of one pattern are
+/// ordered by path.
+///
+/// # Errors
+/// Returns an error if a pattern stands for no file, if the name of a file that wildcards match ends with none of
+/// `extensions`, or if a file or folder cannot be read.
+pub(super) fn files(places: &[Place], extensions: &[&str], store: &StoreOptions) -> Result<Vec<PathBuf>> {
+    let mut lists = Lists::new(places, store);
+    let (mut files, mut found) = (Vec::new(), HashSet::new());
+    for place in places {
+        files.extend(place.files(extensions, &mut lists)?);
     }
+    files.retain(|file| found.insert(file.clone()));
+    Ok(files)
+}
 
-    /// Returns the path of `file` relative to the folder.
-    fn relative(&self, file: &Path) -> String {
-        file.strip_prefix(self.folder.as_path()).unwrap_or(file).to_string_lossy().into_owned()
-    }
+/// The lists that the patterns of a split are matched against. No file is listed twice.
+struct Lists<'a> {
+    /// The folders that are listed, below that of the README.md. On a server there is one, which all patterns with
+    /// wildcards have in common, because a list is a request or more. On disk, folders without a pattern are not read.
+    roots: Vec<&'a [String]>,
+    /// The files in a folder and in its sub-folders, by the folder.
+    listed: HashMap<PathBuf, Vec<PathBuf>>,
+    store: &'a StoreOptions,
+}
 
-    /// Lists all files in the folder and in its sub-folders.
-    fn listed(&self, store: &StoreOptions) -> Result<Vec<PathBuf>> {
-        // A path that does not exist could be a pattern for other folders.
-        if let Location::Path(_) = &self.folder
-            && !self.folder.is_folder()
-        {
-            return Ok(Vec::new());
-        }
-        let files = match Files::list_with([self.folder.as_path()], &[""], store) {
-            Ok(files) => files,
-            Err(DataError { problem: DataProblem::NoFiles { .. }, .. }) => return Ok(Vec::new()),
-            Err(error) => return Err(error),
+impl<'a> Lists<'a> {
+    fn new(places: &'a [Place], store: &'a StoreOptions) -> Self {
+        let globs = || places.iter().filter(|place| is_glob(&place.pattern));
+        let folders = globs().map(|place| &place.folders[..]);
+        let roots = match globs().next().map(|place| &place.root) {
+            Some(Location::Url(_)) => folders.reduce(in_common).into_iter().collect(),
+            _ => folders.collect(),
         };
-        Ok((0..files.len()).map(|file| files.get(file).location.as_path().to_owned()).collect())
+        Self { roots, listed: HashMap::new(), store }
     }
+
+    /// Returns a list that has all files in the folder of `place`.
+    fn containing(&mut self, place: &Place) -> Result<&[PathBuf]> {
+        // The list of a folder does not have the hidden folders in it.
+        let is_in = |root: &&&[String]| {
+            let below = place.folders.strip_prefix(**root);
+            below.is_some_and(|below| !below.iter().any(|folder| folder.starts_with('.')))
+        };
+        let outermost = self.roots.iter().filter(is_in).map(|root| root.len()).min();
+        let folder = place.folder_at(outermost.unwrap_or(place.folders.len()));
+        Ok(match self.listed.entry(folder.as_path().to_owned()) {
+            Entry::Occupied(found) => found.into_mut(),
+            Entry::Vacant(vacant) => vacant.insert(listed(&folder, self.store)?),
+        })
+    }
+}
+
+/// Returns the first names that both have in common.
+fn in_common<'a>(one: &'a [String], other: &'a [String]) -> &'a [String] {
+    let count = one.iter().zip(other).take_while(|(one, other)| one == other).count();
+    &one[..count]
+}
+
+/// Lists all files in `folder` and in its sub-folders, ordered by path.
+fn listed(folder: &Location, store: &StoreOptions) -> Result<Vec<PathBuf>> {
+    // A path that does not exist could be a pattern for other folders.
+    if let Location::Path(_) = folder
+        && !folder.is_folder()
+    {
+        return Ok(Vec::new());
+    }
+    let files = match Files::list_with([folder.as_path()], &[""], store) {
+        Ok(files) => files,
+        Err(DataError { problem: DataProblem::NoFiles { .. }, .. }) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    Ok((0..files.len()).map(|file| files.get(file).location.as_path().to_owned()).collect())
+}
+
+/// Returns the path of `file` relative to `folder`; `None` if it is not in the folder.
+fn relative(file: &Path, folder: &Location) -> Option<String> {
+    Some(file.strip_prefix(folder.as_path()).ok()?.to_string_lossy().into_owned())
+}
+
+/// Returns a path or a pattern without its folders.
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or_default()
 }
 
 /// Returns `location`, a pattern without wildcards.
@@ -194,7 +272,7 @@ mod tests {
         }
         let place = Place::new(&Location::from(folder.clone()), data_dir, pattern)
             .map_err(|problem| DataError::new("the header", problem))?;
-        let files = place.files(&[".csv", ".json"], &StoreOptions::default())?;
+        let files = files(&[place], &[".csv", ".json"], &StoreOptions::default())?;
         Ok(files
             .iter()
             .map(|file| file.strip_prefix(&folder).unwrap().to_str().unwrap().to_owned())
@@ -256,8 +334,33 @@ mod tests {
             ("s3://bucket/hub/", "", "*/a", ("s3://bucket/hub/", "*/a")),
         ] {
             let place = Place::new(&Location::new(folder), data_dir, pattern).unwrap();
-            assert_eq!((place.folder.as_path().to_str().unwrap(), &place.pattern[..]), expected);
+            assert_eq!((place.folder().as_path().to_str().unwrap(), &place.pattern[..]), expected);
         }
+    }
+
+    #[test]
+    fn folders_on_disk_are_listed_once() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["a/1.csv", "a/sub/2.csv", "b/3.csv", "b/.hidden/4.csv", "c/5.csv"] {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        }
+        // A list of all folders would fail, because this link leads nowhere.
+        std::os::unix::fs::symlink("missing", folder.path().join("c/link.csv")).unwrap();
+        let root = Location::from(folder.path().to_owned());
+        let patterns = ["b/.hidden/*", "a/sub/*", "a/*", "b/*", "a/**", "c/5.csv"];
+        let places = patterns.map(|pattern| Place::new(&root, "", pattern).unwrap());
+        let store = StoreOptions::default();
+        let found = files(&places, &[".csv"], &store).unwrap();
+        let expected = ["b/.hidden/4.csv", "a/sub/2.csv", "a/1.csv", "b/3.csv", "c/5.csv"];
+        assert_eq!(found, expected.map(|name| folder.path().join(name)));
+
+        let mut lists = Lists::new(&places, &store);
+        places[..5].iter().for_each(|place| drop(lists.containing(place).unwrap().to_vec()));
+        let mut listed: Vec<_> = lists.listed.into_keys().collect();
+        listed.sort();
+        assert_eq!(listed, ["a", "b", "b/.hidden"].map(|name| folder.path().join(name)));
     }
 
     #[cfg(feature = "cloud")]
@@ -265,10 +368,10 @@ mod tests {
     fn an_http_server_has_no_wildcards() {
         let folder = Location::new("https://host.invalid/hub/");
         let place = Place::new(&folder, "", "data/train-*").unwrap();
-        let error = place.files(&[".csv"], &StoreOptions::default()).unwrap_err();
+        let error = files(&[place], &[".csv"], &StoreOptions::default()).unwrap_err();
         assert!(error.to_string().contains("wildcards on an HTTP server"), "{error}");
         let place = Place::new(&folder, "", "data/train-0.csv").unwrap();
-        let files = place.files(&[".csv"], &StoreOptions::default()).unwrap();
+        let files = files(&[place], &[".csv"], &StoreOptions::default()).unwrap();
         assert_eq!(files, [Path::new("https://host.invalid/hub/data/train-0.csv")]);
     }
 }

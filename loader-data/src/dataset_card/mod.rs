@@ -4,7 +4,7 @@
 mod find;
 mod header;
 
-use std::{collections::HashSet, path::PathBuf};
+use std::path::PathBuf;
 
 use find::Place;
 use header::{Configuration, README};
@@ -54,9 +54,8 @@ impl Selection<'_> {
                 "the folder has no {README} with `configs` in its header; give the files as the path instead"
             )));
         };
-        let config = card.configuration(self.config)?;
-        let patterns = card.patterns(config, self.split)?;
-        card.find(config, &patterns, extensions)
+        let places = card.places(card.configuration(self.config)?, self.split)?;
+        find::files(&places, extensions, &card.store)
     }
 }
 
@@ -87,15 +86,15 @@ impl CardFiles {
         if config.data_files.is_none() {
             return Ok(None);
         }
-        let patterns = card.patterns(config, None)?;
+        let places = card.places(config, None)?;
         if let Some(option) = config.options().next() {
             let reason =
                 format!("the configuration `{}` sets `{option}`; set it for the format", config.config_name);
             return Err(card.invalid("config", reason));
         }
-        let files = card.find(config, &patterns, &[""])?;
-        let folder = match &patterns[..] {
-            [pattern] => card.place(config, pattern)?.whole_folder(),
+        let files = find::files(&places, &[""], &card.store)?;
+        let folder = match &places[..] {
+            [place] => place.whole_folder(),
             _ => None,
         };
         Ok(Some(Self { folder, files }))
@@ -137,6 +136,16 @@ impl Card {
         }
     }
 
+    /// Returns where the files of `split` are, or those of the only split.
+    fn places(&self, config: &Configuration, split: Option<&str>) -> Result<Vec<Place>> {
+        let data_dir = config.data_dir.as_deref().unwrap_or_default();
+        let place = |pattern: &String| {
+            Place::new(&self.folder, data_dir, pattern)
+                .map_err(|problem| DataError::new(&self.readme, problem))
+        };
+        self.patterns(config, split)?.iter().map(place).collect()
+    }
+
     /// Returns the patterns of the files of `split`, or of the only split.
     fn patterns(&self, config: &Configuration, split: Option<&str>) -> Result<Vec<String>> {
         let name = &config.config_name;
@@ -159,21 +168,6 @@ impl Card {
             }
         };
         Err(self.invalid("split", reason))
-    }
-
-    /// Returns the files that the patterns stand for, in the order of the patterns, each once.
-    fn find(&self, config: &Configuration, patterns: &[String], extensions: &[&str]) -> Result<Vec<PathBuf>> {
-        let (mut files, mut found) = (Vec::new(), HashSet::new());
-        for pattern in patterns {
-            files.extend(self.place(config, pattern)?.files(extensions, &self.store)?);
-        }
-        files.retain(|file| found.insert(file.clone()));
-        Ok(files)
-    }
-
-    fn place(&self, config: &Configuration, pattern: &str) -> Result<Place> {
-        Place::new(&self.folder, config.data_dir.as_deref().unwrap_or_default(), pattern)
-            .map_err(|problem| DataError::new(&self.readme, problem))
     }
 
     fn invalid(&self, option: &'static str, reason: String) -> DataError {

@@ -177,3 +177,35 @@ fn a_header_without_a_default_or_with_damage_is_refused() {
     let error = names(&CsvOptions::new(hub.path()).split("train")).unwrap_err().to_string();
     assert!(error.contains("no README.md with `configs`"), "{error}");
 }
+
+/// Each list is a request or more, so the patterns of a split share one, below the folder that they have in common.
+#[cfg(feature = "cloud")]
+#[test]
+fn a_server_lists_the_files_of_all_patterns_once() {
+    let server = crate::server::Server::start();
+    let readme = "---\nconfigs:\n- config_name: default\n  data_dir: data\n  data_files:\n  - split: train\n    path: \
+                  [de/b-*, en/1.csv, en/*, \"de/**/*.csv\"]\n  - split: test\n    path: test/*\n---\n";
+    server.put("bucket/hub/README.md", readme);
+    let names = ["data/de/a.csv", "data/de/b-0.csv", "data/de/sub/c.csv", "data/en/1.csv", "data/en/2.csv"];
+    for name in names.into_iter().chain(["data/test/3.csv", "other/4.csv", "data/en/.part/5.csv"]) {
+        server.put(&format!("bucket/hub/{name}"), format!("name\n{name}\n"));
+    }
+    let store = loader_data::StoreOptions {
+        endpoint: Some(server.url("")),
+        skip_signature: true,
+        allow_http: true,
+        timeout: std::time::Duration::from_secs(20),
+        ..loader_data::StoreOptions::default()
+    };
+    let options = CsvOptions::new("s3://bucket/hub/").store(store).index(loader_data::IndexPlace::None);
+    let found = self::names(&options.split("train")).unwrap();
+    let order = ["data/de/b-0.csv", "data/en/1.csv", "data/en/2.csv", "data/de/a.csv", "data/de/sub/c.csv"];
+    assert_eq!(found, order);
+    let requests = server.requests().into_iter().map(|request| request.target);
+    let lists: Vec<_> = requests.filter(|target| target.contains("list-type=2")).collect();
+    assert_eq!(lists.len(), 1, "{lists:?}");
+    assert!(
+        lists[0].ends_with("prefix=hub%2Fdata%2F") || lists[0].ends_with("prefix=hub/data/"),
+        "{lists:?}"
+    );
+}
