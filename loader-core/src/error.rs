@@ -192,8 +192,8 @@ pub enum Error {
         /// The error or panic.
         failure: Box<UserFailure>,
     },
-    /// The worker program and the main program are built from different source: types of the dataset have other
-    /// fields. Without this error, values of one field could become those of another. The iterator ends with this
+    /// The worker program and the main program are built from different source: types of the dataset or of its batches
+    /// have other fields. Without this error, values of one field could become those of another. The iterator ends with this
     /// error.
     #[error(
         "the worker program and the main program are built from different source (batch {batch}, worker {worker}): \

@@ -16,6 +16,7 @@ use loader_ipc::{
     lent,
     lifeline::Lifeline,
     memory::{self, SealedMemory},
+    schema::Schema,
 };
 use rustix::net::{SendFlags, send};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
@@ -107,11 +108,13 @@ pub(crate) fn seeds() -> BTreeMap<&'static str, Vec<Vec<u8>>> {
         backtrace: Some("0: main".into()),
     };
     let encoded = Encoded { start: 64, len: 100 };
-    let bad = BadSampleRecord { position: 2, index: 40, replaced_by: Some(41), reason: "rotten".into() };
+    let bad =
+        vec![BadSampleRecord { position: 2, index: 40, replaced_by: Some(41), reason: "rotten".into() }];
+    let schema = Some(Box::new(Schema::of(&encoded)));
     let events = [
         Event::Ready,
         Event::NotReady { failure: failure.clone() },
-        Event::Done { task: 1, lease, encoded, held: true, position: 9, bad: vec![bad.clone()] },
+        Event::Done { task: 1, lease, encoded, held: true, position: 9, bad: bad.clone(), schema },
         Event::NeedSlot { task: 1, lease, needed: 1 << 20 },
         Event::Failed { task: 2, lease, failure, held: false, position: 0, after: AfterFailure::Ends },
         Event::Skipped { task: 3, lease, held: false },
@@ -120,7 +123,7 @@ pub(crate) fn seeds() -> BTreeMap<&'static str, Vec<Vec<u8>>> {
         Event::Withdrawn { task: 4 },
         Event::Exhausted { task: 5, lease, held: true },
         Event::Resumed { epoch: 6 },
-        Event::AllSamplesBad { task: 7, lease, held: false, position: 0, bad: vec![bad] },
+        Event::AllSamplesBad { task: 7, lease, held: false, position: 0, bad },
         Event::Oversized { resident: 1 << 30 },
     ];
     let task = |indices| {

@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{arena::Encoded, violation::ProtocolViolation};
+use crate::{arena::Encoded, schema::Schema, violation::ProtocolViolation};
 
 /// A command from main to one worker, on the worker's index queue. `None` in its place is the sentinel: there
 /// are no more tasks, and the worker reports [`Event::Bye`] and ends.
@@ -165,6 +165,9 @@ pub enum Event {
         position: u64,
         /// Samples that were left out or replaced; at most [`MAX_BAD_SAMPLES`].
         bad: Vec<BadSampleRecord>,
+        /// The schema of the batch, from a worker program that is not the main program, with the first batch of an
+        /// epoch.
+        schema: Option<Box<Schema>>,
     },
     /// The batch is larger than its slot. The worker waits for a grant on its lifeline.
     NeedSlot {

@@ -187,10 +187,11 @@ fn open_dataset(open: OpenFn, functions: Vec<AnyFunction>, connected: Connected)
         DatasetCode::Registered { schema, .. } => Some(schema),
         DatasetCode::Entries(_) => None,
     };
+    let sends_schemas = schema.is_some();
     let opening = OpenRequest { dataset, attached, schema, seed, worker: info };
     // If opening fails or panics, the worker keeps the failure and answers every task with it.
     let opened = catch_unwind(AssertUnwindSafe(|| open(opening)));
     end_if_forked();
     let opened = opened.unwrap_or_else(|payload| Err(to_failure(&*payload, Stage::Open, None)));
-    (opened, Session { worker, control, commands, results, memory_limit })
+    (opened, Session { worker, control, commands, results, memory_limit, sends_schemas })
 }

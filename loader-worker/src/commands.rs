@@ -20,11 +20,12 @@ use loader_ipc::{
     frame::{AfterFailure, Event, Failure, Indices, Lease, Task},
     lifeline::Lifeline,
     queue::{CommandReceiver, ReportSender},
+    schema::Schema,
 };
 use nix::sys::resource::{UsageWho, getrusage};
 
 use crate::{
-    encode::{EncodeFailure, WaitingBatch, encode},
+    encode::{EncodeFailure, WaitingBatch, encode, schema},
     inbox::{Inbox, Next},
     memory::MemoryLimit,
     progress::PageSink,
@@ -45,6 +46,8 @@ pub(crate) struct Session {
     pub(crate) results: ReportSender,
     /// Limit of the memory that this process allocates.
     pub(crate) memory_limit: Option<MemoryLimit>,
+    /// True if main is another program, and compares the schemas of batches.
+    pub(crate) sends_schemas: bool,
 }
 
 /// Carries out commands until the sentinel arrives or main is gone.
@@ -61,6 +64,7 @@ pub(crate) fn run(
         session,
         slots: Slots::new(lifeline),
         batches: 0,
+        compared_epoch: None,
         is_failure_reported: false,
         allocated: 0,
     };
@@ -106,6 +110,8 @@ struct Worker<'a> {
     slots: Slots<'a>,
     /// Number of batches finished.
     batches: u64,
+    /// The last epoch in which the worker has sent the schema of a batch.
+    compared_epoch: Option<u64>,
     /// True if the worker has reported in this epoch that the dataset could not be opened.
     is_failure_reported: bool,
     /// Bytes that this process had allocated at the last measurement.
@@ -120,6 +126,7 @@ enum Outcome {
     Done {
         lease: Lease,
         encoded: Encoded,
+        schema: Option<Box<Schema>>,
     },
     Failed {
         lease: Lease,
@@ -177,14 +184,15 @@ impl Worker<'_> {
         let position = self.position(&request);
         let bad = sink.into_bad();
         let event = match outcome {
-            Outcome::Done { lease, encoded } => {
+            Outcome::Done { lease, encoded, schema } => {
                 fault::point(Point::WorkerSend);
                 let samples = match &request {
                     BatchRequest::Samples(indices) => indices.len() as u64,
                     BatchRequest::NextOf { .. } => position.saturating_sub(before),
                 };
                 self.count(samples, timer.finish(samples));
-                Event::Done { task: number, lease, encoded, held: self.is_held(lease), position, bad }
+                self.compared_epoch = schema.as_ref().map(|_| epoch).or(self.compared_epoch);
+                Event::Done { task: number, lease, encoded, held: self.is_held(lease), position, bad, schema }
             }
             Outcome::Failed { lease, failure } => {
                 let failure = failure.cut_to_frame();
@@ -266,13 +274,30 @@ impl Worker<'_> {
             timer.start_encoding();
         }
         fault::point(Point::WorkerWrite);
+        let schema = match self.schema_of(&*batch, epoch) {
+            Ok(schema) => schema,
+            Err(failure) => return Ok(Outcome::Failed { lease, failure }),
+        };
         match encode(&*batch, &mut arena) {
-            Ok(encoded) => Ok(Outcome::Done { lease, encoded }),
+            Ok(encoded) => Ok(Outcome::Done { lease, encoded, schema }),
             Err(EncodeFailure::Failed(failure)) => Ok(Outcome::Failed { lease, failure }),
             Err(EncodeFailure::TooLarge { needed }) => {
                 drop(arena);
-                self.send_in_larger_slot(task, lease, batch, needed, sink)
+                let outcome = self.send_in_larger_slot(task, lease, batch, needed, sink)?;
+                Ok(match outcome {
+                    Outcome::Done { lease, encoded, .. } => Outcome::Done { lease, encoded, schema },
+                    other => other,
+                })
             }
+        }
+    }
+
+    /// Returns the schema of the batch if it is the first one of its epoch, and main is another program. Main may not
+    /// have compared it when the user abandons the epoch, so the worker sends one in each epoch.
+    fn schema_of(&self, batch: &dyn EncodeBatch, epoch: u64) -> Result<Option<Box<Schema>>, Failure> {
+        match self.session.sends_schemas && self.compared_epoch != Some(epoch) {
+            true => Ok(Some(Box::new(schema(batch)?))),
+            false => Ok(None),
         }
     }
 
@@ -314,7 +339,7 @@ impl Worker<'_> {
             }
         };
         match waiting.encode(self.slots.lend(larger)?, needed) {
-            Ok(encoded) => Ok(Outcome::Done { lease: larger, encoded }),
+            Ok(encoded) => Ok(Outcome::Done { lease: larger, encoded, schema: None }),
             Err(failure) => Ok(Outcome::Failed { lease: larger, failure }),
         }
     }

@@ -11,7 +11,9 @@ use loader_core::internal::{EncodeBatch, to_failure};
 use loader_ipc::{
     ChunkError, Loan, SlotMemory,
     arena::{Arena, EncodeError, Encoded},
+    end_if_forked,
     frame::{Failure, Stage},
+    schema::Schema,
 };
 
 /// Why a batch is not in its slot.
@@ -31,6 +33,14 @@ pub(crate) fn encode(batch: &dyn EncodeBatch, arena: &mut Arena) -> Result<Encod
         Ok(Err(error)) => Err(EncodeFailure::Failed(Failure::to_send(error.to_string()))),
         Err(payload) => Err(EncodeFailure::Failed(to_failure(&*payload, Stage::Send, None))),
     }
+}
+
+/// Returns the schema of a batch. The batch's `Serialize` is user code and may panic.
+pub(crate) fn schema(batch: &dyn EncodeBatch) -> Result<Schema, Failure> {
+    let schema = catch_unwind(AssertUnwindSafe(|| batch.schema()));
+    // The user code may have forked, and only the worker may write to the slot.
+    end_if_forked();
+    schema.map_err(|payload| to_failure(&*payload, Stage::Send, None))
 }
 
 /// A batch that waits for a larger slot.

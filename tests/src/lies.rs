@@ -174,7 +174,7 @@ impl Lie {
     fn events(self, &Task { number: task, lease, .. }: &Task) -> Vec<Event> {
         let done_with = |task, lease, (start, len), bad| {
             let encoded = Encoded { start, len };
-            Event::Done { task, lease, encoded, held: false, position: 0, bad }
+            Event::Done { task, lease, encoded, held: false, position: 0, bad, schema: None }
         };
         let done = |task, lease| done_with(task, lease, (0, 8), Vec::new());
         let encoded = |start, len| done_with(task, lease, (start, len), Vec::new());
@@ -208,7 +208,7 @@ impl Lie {
             Self::AsksForNothing => asks(lease.len),
             Self::Advances(position) => {
                 let (encoded, bad) = (Encoded { start: 0, len: 8 }, Vec::new());
-                Event::Done { task, lease, encoded, held: false, position, bad }
+                Event::Done { task, lease, encoded, held: false, position, bad, schema: None }
             }
             Self::FailsFarAhead => {
                 let failure = Failure::to_send("it has failed".into());

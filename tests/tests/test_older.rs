@@ -4,7 +4,7 @@
 #[path = "../src/bin/older/datasets.rs"]
 mod datasets;
 
-use loader_core::{Builder, Error, kind::DatasetKind, prelude::*};
+use loader_core::{Builder, Error, collate::Batch, kind::DatasetKind, prelude::*};
 use loader_tests::Watchdog;
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +47,17 @@ struct Rows {
     rows: SharedVec<Row>,
 }
 
+#[derive(Sample)]
+struct Reading {
+    low: u64,
+    high: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Readings {
+    len: usize,
+}
+
 #[derive(Serialize, Deserialize)]
 struct Longer {
     len: usize,
@@ -67,9 +78,9 @@ fn samples(loader: &DataLoader<Tensor<u64>>) -> Vec<u64> {
 }
 
 /// Returns what differs. The first batch must fail and end the iterator.
-fn difference(loader: DataLoader<Tensor<u64>>) -> String {
+fn difference<B: Batch>(loader: DataLoader<B>) -> String {
     let mut batches = loader.iter().unwrap();
-    let error = batches.next().unwrap().unwrap_err();
+    let error = batches.next().unwrap().err().unwrap();
     assert!(error.ends_iteration() && batches.next().is_none(), "{error}");
     assert!(error.to_string().contains("build both programs from the same source"), "{error}");
     let Error::ProgramsDiffer { batch: 0, difference, .. } = error else { panic!("{error:?}") };
@@ -122,4 +133,22 @@ fn a_type_with_another_field_is_refused() {
     let _watchdog = Watchdog::start();
     let difference = difference(older(DataLoader::builder(Longer { len: 4 }), "longer").build().unwrap());
     assert!(difference.contains("cannot decode the dataset"), "{difference}");
+}
+
+#[test]
+fn exchanged_fields_of_batches_are_refused() {
+    let _watchdog = Watchdog::start();
+    let readings = || DataLoader::builder(Readings { len: 20 });
+    let stream = || DataLoader::stream(Readings { len: 20 });
+    let loaders = [
+        older(readings(), "readings").build(),
+        older(readings(), "readings").digest(true).build(),
+        older(stream(), "readings-stream").build(),
+        older(stream(), "readings-stream").digest(true).build(),
+    ];
+    for loader in loaders {
+        let difference = difference(loader.unwrap());
+        assert!(difference.contains("`ReadingBatch { low: Tensor, high: Tensor }`"), "{difference}");
+        assert!(difference.contains("`ReadingBatch { high: Tensor, low: Tensor }`"), "{difference}");
+    }
 }

@@ -3,6 +3,7 @@
 use loader_ipc::{
     arena::Encoded,
     frame::{AfterFailure, BadSampleRecord, Failure, Lease},
+    schema::Schema,
 };
 
 use super::supply::Wanted;
@@ -40,6 +41,8 @@ pub(crate) enum Outcome {
         held: bool,
         position: u64,
         bad: Vec<BadSampleRecord>,
+        /// The schema of the batch in the worker, with which main compares its own.
+        schema: Option<Box<Schema>>,
     },
     /// Every sample was left out.
     AllSamplesBad {

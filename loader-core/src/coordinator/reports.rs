@@ -45,8 +45,8 @@ impl Coordinator {
             Event::NeedSlot { task, lease, needed } => self.take_request(worker, task, lease, needed, crew),
             Event::Vacated { task, lease, held } => self.take_vacated(Answer { worker, task, lease, held }),
             Event::Unused { task, lease } => self.take_unused(worker, task, lease),
-            Event::Done { task, lease, encoded, held, position, bad } => {
-                let outcome = Outcome::Batch { lease, encoded, held, position, bad };
+            Event::Done { task, lease, encoded, held, position, bad, schema } => {
+                let outcome = Outcome::Batch { lease, encoded, held, position, bad, schema };
                 self.take_answer(Answer { worker, task, lease, held }, outcome, crew)
             }
             Event::Failed { task, lease, failure, held, position, after } => {

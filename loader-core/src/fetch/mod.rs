@@ -222,6 +222,9 @@ pub trait EncodeBatch {
     /// # Errors
     /// [`EncodeError`]: the batch does not fit, or its `Serialize` implementation failed.
     fn encode(&self, arena: &mut Arena) -> Result<Encoded, EncodeError>;
+
+    /// Returns the schema of the batch.
+    fn schema(&self) -> Schema;
 }
 
 /// Boxes a batch for the worker's loop. The hashes of its samples, if there are any, precede it in the
@@ -236,6 +239,10 @@ fn boxed<B: Batch>((hashes, batch): Hashed<B>) -> Box<dyn EncodeBatch> {
 impl<B: Batch> EncodeBatch for B {
     fn encode(&self, arena: &mut Arena) -> Result<Encoded, EncodeError> {
         arena.encode(self)
+    }
+
+    fn schema(&self) -> Schema {
+        Schema::of(self)
     }
 }
 

@@ -8,9 +8,12 @@ use std::{
 };
 
 use loader_ipc::{
+    Loan,
+    arena::Encoded,
     fault::{self, Point},
     frame::{AfterFailure, BadSampleRecord},
-    lent,
+    lent::{self, DecodeError},
+    schema::Schema,
     slots::SlotPool,
 };
 
@@ -365,7 +368,7 @@ struct Opened<B> {
 fn open<B: Batch>(coordinator: &Coordinator, taken: &Taken, outcome: Outcome) -> Opened<B> {
     let (worker, batch) = (taken.worker(), taken.batch());
     let failed = |end, error| Opened { end, hashes: None, batch: Err(error), bytes: 0, bad: Vec::new() };
-    let (lease, encoded, held, position, bad) = match outcome {
+    let (lease, encoded, held, position, bad, schema) = match outcome {
         // Main does not know where the lost batch ends in its shard. A resumed run begins with this batch.
         Outcome::Lost(error) => {
             return failed(ShardEnd { after: AfterFailure::EndsForEpoch, ..ShardEnd::default() }, *error);
@@ -378,27 +381,54 @@ fn open<B: Batch>(coordinator: &Coordinator, taken: &Taken, outcome: Outcome) ->
             let end = ShardEnd { position, ..ShardEnd::default() };
             return Opened { end, hashes: None, batch: Ok(None), bytes: 0, bad };
         }
-        Outcome::Batch { lease, encoded, held, position, bad } => (lease, encoded, held, position, bad),
+        Outcome::Batch { lease, encoded, held, position, bad, schema } => {
+            (lease, encoded, held, position, bad, schema)
+        }
     };
     let unreadable = |problem: String| Error::BatchNotReadable { batch, worker, problem };
     let used = encoded.start.saturating_add(encoded.len);
     let loan = coordinator.slots().lend(lease, used, held).map_err(|error| unreadable(error.to_string()));
+    let schema = schema.as_deref();
     let decoded = loan.and_then(|loan| {
         let decoded: Result<(_, ShardBatch<B>), _> =
             match (coordinator.has_shards(), coordinator.has_hashes()) {
-                (false, false) => lent::decode(loan, encoded).map(|batch| (None, (None, batch))),
+                (false, false) => decode(loan, encoded, schema).map(|batch| (None, (None, batch))),
                 (false, true) => {
-                    lent::decode(loan, encoded).map(|(hashes, batch)| (Some(hashes), (None, batch)))
+                    decode(loan, encoded, schema).map(|(hashes, batch)| (Some(hashes), (None, batch)))
                 }
-                (true, false) => lent::decode(loan, encoded).map(|batch| (None, batch)),
-                (true, true) => lent::decode(loan, encoded).map(|(hashes, batch)| (Some(hashes), batch)),
+                (true, false) => decode(loan, encoded, schema).map(|batch| (None, batch)),
+                (true, true) => decode(loan, encoded, schema).map(|(hashes, batch)| (Some(hashes), batch)),
             };
-        decoded.map_err(|error| unreadable(error.to_string()))
+        decoded.map_err(|problem| match problem {
+            Problem::Decode(error) => unreadable(error.to_string()),
+            Problem::Differs(difference) => Error::ProgramsDiffer { batch, worker, difference },
+        })
     });
+    // A resumed run begins with the batch of a shard that differs.
+    if let Err(error @ Error::ProgramsDiffer { .. }) = decoded {
+        return failed(ShardEnd { after: AfterFailure::EndsForEpoch, ..ShardEnd::default() }, error);
+    }
     let (hashes, snapshot, batch) = match decoded {
         Ok((hashes, (snapshot, batch))) => (hashes, snapshot, Ok(Some(batch))),
         Err(error) => (None, None, Err(error)),
     };
     let bytes = if batch.is_ok() { used } else { 0 };
     Opened { end: ShardEnd { position, snapshot, ..ShardEnd::default() }, hashes, batch, bytes, bad }
+}
+
+/// Why main does not return a batch.
+enum Problem {
+    Decode(DecodeError),
+    /// The batch has another schema in the worker. Contains what differs.
+    Differs(String),
+}
+
+/// Decodes a batch, and compares its schema with the one that the worker has sent, if it has. The worker is then
+/// another program.
+fn decode<B: Batch>(loan: Loan, encoded: Encoded, schema: Option<&Schema>) -> Result<B, Problem> {
+    let batch = lent::decode(loan, encoded).map_err(Problem::Decode)?;
+    match schema.and_then(|worker| Schema::of(&batch).difference(worker)) {
+        Some(difference) => Err(Problem::Differs(format!("in the batches, {difference}"))),
+        None => Ok(batch),
+    }
 }

@@ -215,7 +215,7 @@ impl Iteration {
         };
         let failure = |position, after| shard.map(|shard| EndOfFailure { shard, position, after });
         let (end, bad, returned) = match outcome {
-            Outcome::Batch { lease, encoded, held, position, bad } => {
+            Outcome::Batch { lease, encoded, held, position, bad, .. } => {
                 let loan = self.coordinator.slots().lend(lease, encoded.len, held);
                 let loan = loan.expect("the lease has not ended");
                 let content = self.shared.memory.borrow_mut().lend(lease.slot);

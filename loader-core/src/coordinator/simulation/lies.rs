@@ -19,7 +19,10 @@ pub(super) fn invalid_event(rng: &mut ChaCha8Rng, task: u64, lease: Lease) -> Ev
         // The worker has sent this event after its start already.
         0 => Event::Ready,
         1 => Event::NotReady { failure: Failure::to_send("a lie".to_owned()) },
-        2 => Event::Done { task, lease, encoded: Encoded { start: 0, len: 1 }, held, position, bad },
+        2 => {
+            let encoded = Encoded { start: 0, len: 1 };
+            Event::Done { task, lease, encoded, held, position, bad, schema: None }
+        }
         3 => {
             let failure = Failure::to_send("a lie".to_owned());
             let after = [AfterFailure::Continues, AfterFailure::EndsForEpoch, AfterFailure::Ends];

@@ -444,7 +444,7 @@ impl Worker {
         let (task, bad) = (loading.task.number, loading.left_out);
         let encoded = Encoded { start: 0, len: env.dataset.size(content) };
         self.enter(WorkerState::Idle, task, 0, env);
-        self.events.push_back(Event::Done { task, lease, encoded, held, position, bad });
+        self.events.push_back(Event::Done { task, lease, encoded, held, position, bad, schema: None });
         if env.has_memory_limit && env.chance > 960 {
             env.shared.count("workers that are too large");
             self.events.push_back(Event::Oversized { resident: 1 << 40 });

@@ -3,7 +3,7 @@
 
 use loader_core::prelude::*;
 
-use crate::{Equal, Longer, Rows, Spans, Step, Steps};
+use crate::{Equal, Longer, Reading, Readings, Rows, Spans, Step, Steps};
 
 impl Dataset for Equal {
     type Sample = u64;
@@ -37,7 +37,7 @@ impl IterableDataset for Spans {
         shard: Shard,
         _cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>>> {
-        Ok(shard.of(self.starts.clone().into_iter()).map(Ok))
+        Ok(shard.of(self.starts.clone()).map(Ok))
     }
 }
 
@@ -79,5 +79,29 @@ impl Dataset for Longer {
 
     fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
         Ok(index as u64)
+    }
+}
+
+impl Dataset for Readings {
+    type Sample = Reading;
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<Reading> {
+        Ok(Reading { low: index as u64, high: 1000 })
+    }
+}
+
+impl IterableDataset for Readings {
+    type Sample = Reading;
+
+    fn iter(
+        &self,
+        shard: Shard,
+        _cx: &mut SampleContext,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Reading>>> {
+        Ok(shard.of(0..self.len as u64).map(|low| Ok(Reading { low, high: 1000 })))
     }
 }

@@ -6,7 +6,7 @@ mod datasets;
 
 use std::process::ExitCode;
 
-use loader_core::SharedVec;
+use loader_core::{Sample, SharedVec};
 use loader_worker::Registry;
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +48,19 @@ struct Rows {
     rows: SharedVec<Row>,
 }
 
+/// The main program has exchanged the fields since.
+#[derive(Sample)]
+struct Reading {
+    high: u64,
+    low: u64,
+}
+
+/// As in the main program.
+#[derive(Serialize, Deserialize)]
+struct Readings {
+    len: usize,
+}
+
 /// The main program has removed a field since.
 #[derive(Serialize, Deserialize)]
 struct Longer {
@@ -62,6 +75,8 @@ fn main() -> ExitCode {
         .register::<Steps>("steps")
         .register::<Rows>("rows")
         .register::<Longer>("longer")
+        .register::<Readings>("readings")
+        .register_stream::<Readings>("readings-stream")
         .register_stream::<Spans>("stream")
         .serve()
 }
