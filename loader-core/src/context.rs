@@ -175,14 +175,23 @@ impl SampleContext {
     }
 
     /// Runs `call` with the sample's generator of layer `layer`, which starts at its beginning whatever the
-    /// dataset has drawn. For `loader-data`.
-    #[doc(hidden)]
-    pub fn in_layer<R>(&mut self, layer: u8, call: impl FnOnce(&mut Self) -> R) -> R {
-        let outer = (self.layer, self.rng.take());
+    /// dataset has drawn.
+    pub(crate) fn in_layer<R>(&mut self, layer: u8, call: impl FnOnce(&mut Self) -> R) -> R {
+        let outer = self.layer;
         self.layer = self.base_layer.wrapping_add(layer);
+        let result = self.with_restarted_rng(call);
+        self.layer = outer;
+        result
+    }
+
+    /// Runs `call` with the sample's generator at its beginning, and goes on with the generator as it was. Public because
+    /// `loader-data` calls it.
+    #[doc(hidden)]
+    pub fn with_restarted_rng<R>(&mut self, call: impl FnOnce(&mut Self) -> R) -> R {
+        let outer = self.rng.take();
         let result = call(self);
         self.restart_rng();
-        (self.layer, self.rng) = outer;
+        self.rng = outer;
         result
     }
 
@@ -337,10 +346,8 @@ impl SampleContext {
     /// Runs `call` with the sample's generator at its beginning. The returned flag is true if `call` has
     /// drawn from it, or from that of another layer, or has asked for the generator of the epoch.
     pub(crate) fn detect_draws<R>(&mut self, call: impl FnOnce(&mut Self) -> R) -> (R, bool) {
-        let (before, outer) = (mem::take(self.has_drawn.get_mut()), self.rng.take());
-        let result = call(self);
-        self.restart_rng();
-        self.rng = outer;
+        let before = mem::take(self.has_drawn.get_mut());
+        let result = self.with_restarted_rng(call);
         let has_drawn = mem::replace(self.has_drawn.get_mut(), before);
         *self.has_drawn.get_mut() |= has_drawn;
         (result, has_drawn)

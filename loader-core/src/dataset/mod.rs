@@ -243,10 +243,10 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// numbers in a [`map`](Self::map) after it.
     ///
     /// The cache belongs to one `version`, type of samples, [`len`](Self::len) and
-    /// [`fingerprint`](Self::fingerprint), and refuses another. Each process also computes the first sample that it
-    /// finds in the cache, and compares the two. A change of a few samples may remain unnoticed: change the version when
-    /// you change the files, the fields of the type, or the code or the options of a stage, such as the transform of
-    /// images. A sample must not depend on the epoch, the worker or the machine.
+    /// [`fingerprint`](Self::fingerprint), and refuses another. Before a process uses the cache, it
+    /// computes one of the samples that are stored, and compares the two. A change of a few samples may remain unnoticed:
+    /// change the version when you change the files, the fields of the type, or the code or the options of a stage, such
+    /// as the transform of images. A sample must not depend on the epoch, the worker or the machine.
     ///
     /// A process may be killed at any time: a sample is complete or absent. A damaged sample is absent. If a
     /// sample cannot be written, for example because the disk is full, the process prints a warning, and
@@ -257,8 +257,8 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// Returns [`CacheError::Differs`] if the folder has the cache of another dataset or version,
     /// [`CacheError::NotACache`] if its index is damaged, and [`CacheError::System`] if the files cannot be
     /// opened or made. A sample that draws from [`SampleContext::rng`] or [`SampleContext::epoch_rng`] fails
-    /// with [`CacheError::RandomSample`]. A process whose first sample of the cache is not that of the dataset fails with
-    /// [`CacheError::OtherSample`] at each sample that it finds in the cache.
+    /// with [`CacheError::RandomSample`]. If the stored sample that a process
+    /// compares differs from that of the dataset, each of its samples fails with [`CacheError::OtherSample`].
     ///
     /// # Examples
     /// ```

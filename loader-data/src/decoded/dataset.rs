@@ -119,8 +119,8 @@ impl<D: Dataset<Sample = Record>> Dataset for DecodedRecords<D> {
 
     fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<Record> {
         let record = self.inner(cx).get(index, cx)?;
-        // The inner dataset may have drawn. `get_many` starts the generator again, too.
-        Ok(cx.in_layer(0, |cx| self.decode(record, index as u64, cx.rng()))?)
+        // The inner dataset may have drawn random numbers, so the generator starts again, as in `get_many`.
+        Ok(cx.with_restarted_rng(|cx| self.decode(record, index as u64, cx.rng()))?)
     }
 
     fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<Record>> {

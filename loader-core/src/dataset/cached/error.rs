@@ -56,9 +56,10 @@ pub enum CacheError {
         /// Index of the sample, or of the first of the samples that one call of `get_many` computed.
         index: usize,
     },
-    /// A process has computed a sample that it found in the cache once more, and has got another one.
+    /// Before it used the cache, a process computed a stored sample again, and the two differ. The process uses no
+    /// sample of the cache.
     #[error(
-        "the cache in {} is not of this dataset: its sample {index} or an earlier one is not the one that the dataset \
+        "the cache in {} is not of this dataset: sample {index} in the cache differs from the one that the dataset \
          computes now; remove the folder to fill the cache again, or name another folder; if neither the files nor the \
          code were changed, the samples depend on more than their index, such as the time or the machine",
         folder.display()
@@ -66,7 +67,7 @@ pub enum CacheError {
     OtherSample {
         /// The cache's folder.
         folder: PathBuf,
-        /// Index of the sample that was asked for.
+        /// Index of the sample that was compared.
         index: usize,
     },
     /// The encoding of a sample cannot be decoded to its type: the type was changed without another version,

@@ -32,10 +32,10 @@
 //!   page and read it from the disk again at any time.
 //! - Alternative considered: this module in `loader-data`. Rejected because the cache needs no file format
 //!   and no dependency that this crate lacks, and every dataset should have the method.
-//! - Each process computes the first sample that it finds in the cache once more, and compares the two. The header cannot
-//!   tell two datasets apart whose files have the same names and sizes, and the default fingerprint tells none apart.
-//!   Alternative considered: the paths and the times of the files in the header. Rejected because the cache must survive
-//!   a copy of the files, and because a dataset that a program implements has neither.
+//! - Before a process uses the cache, it computes one of the samples that are stored, and compares the two. The header
+//!   cannot tell two datasets apart whose files have the same names and sizes, and the default fingerprint tells none
+//!   apart. Alternative considered: the paths and the times of the files in the header. Rejected because the cache must
+//!   survive a copy of the files, and because a dataset that a program implements has neither.
 //! - A computed sample is delivered as decoded from its encoding, whether or not it could be written. All
 //!   epochs therefore have the same samples, also if the encoding loses a field.
 
@@ -48,6 +48,7 @@ mod tests;
 use std::{
     any::type_name,
     ffi::OsString,
+    panic::{self, AssertUnwindSafe},
     path::{self, Path},
     sync::{Arc, OnceLock},
 };
@@ -67,6 +68,9 @@ use crate::{
     warning::{Warn, Warning},
 };
 
+/// Number of encodings of a sample that are compared to find out whether its type has a fixed order.
+const ENCODINGS: usize = 20;
+
 /// A dataset whose samples are kept in files. Created by [`Dataset::cached`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(bound(serialize = "D: Serialize", deserialize = "D: Deserialize<'de>"))]
@@ -78,9 +82,21 @@ pub struct Cached<D> {
     /// Opened by the first sample in each process. `None` if the files cannot be used.
     #[serde(skip)]
     store: Arc<OnceLock<Option<Store>>>,
-    /// In each process, false if the first sample that it found in the cache is not that of the dataset.
+    /// Set by the first sample in each process.
     #[serde(skip)]
-    is_of_dataset: Arc<OnceLock<bool>>,
+    comparison: Arc<OnceLock<Comparison>>,
+}
+
+/// What a process has found when it compared a stored sample with the dataset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Comparison {
+    /// No sample was stored.
+    Empty,
+    Equal,
+    /// The dataset did not return the sample, or the encoding of its type has no fixed order.
+    Impossible,
+    /// The sample with this index differs.
+    Differs(usize),
 }
 
 /// A sample in the cache, or the entry that says that it is absent.
@@ -107,7 +123,7 @@ impl<D: Dataset<Sample: Serialize + DeserializeOwned>> Cached<D> {
             identity,
             max_bytes: u64::MAX,
             store: Arc::default(),
-            is_of_dataset: Arc::default(),
+            comparison: Arc::default(),
         })
     }
 
@@ -135,46 +151,59 @@ impl<D: Dataset<Sample: Serialize + DeserializeOwned>> Cached<D> {
         self.store.get_or_init(open).as_ref()
     }
 
-    /// Finds sample `index` in the cache. `load` loads the sample `index` of the dataset.
-    fn find(
-        &self,
-        index: usize,
-        cx: &mut SampleContext,
-        load: impl Fn(&mut SampleContext) -> anyhow::Result<D::Sample>,
-    ) -> anyhow::Result<Found<D::Sample>> {
+    fn find(&self, index: usize, cx: &SampleContext) -> anyhow::Result<Found<D::Sample>> {
         let Some(store) = self.store() else { return Ok(Found::Absent(Entry::default())) };
-        let (entry, bytes) = store.read(index);
-        let Some(bytes) = bytes else { return Ok(Found::Absent(entry)) };
-        let sample = self.decode(index, &bytes)?;
-        if !self.is_of_dataset(index, &bytes, cx, load)? {
-            return Err(CacheError::OtherSample { folder: self.folder.clone().into(), index }.into());
+        if let Comparison::Differs(other) = self.comparison(store, index, cx)? {
+            return Err(CacheError::OtherSample { folder: self.folder.clone().into(), index: other }.into());
         }
-        Ok(Found::Sample(sample))
+        let (entry, bytes) = store.read(index);
+        match bytes {
+            Some(bytes) => Ok(Found::Sample(self.decode(index, &bytes)?)),
+            None => Ok(Found::Absent(entry)),
+        }
     }
 
-    /// Returns false if the first sample that this process found in the cache is not that of the dataset. That of the
-    /// first call is `cached`, the encoding of sample `index`.
-    fn is_of_dataset(
-        &self,
-        index: usize,
-        cached: &[u8],
-        cx: &mut SampleContext,
-        load: impl Fn(&mut SampleContext) -> anyhow::Result<D::Sample>,
-    ) -> anyhow::Result<bool> {
-        if let Some(&is_of_dataset) = self.is_of_dataset.get() {
-            return Ok(is_of_dataset);
+    /// Compares sample `wanted` of the store with that of the dataset, or the next one that is stored. Each process does
+    /// so once, before it reads or writes a sample.
+    fn comparison(&self, store: &Store, wanted: usize, cx: &SampleContext) -> anyhow::Result<Comparison> {
+        if let Some(&comparison) = self.comparison.get() {
+            return Ok(comparison);
         }
-        let mut is_same = false;
-        let mut computed = Vec::new();
-        // An encoding that differs between two computations, such as that of a `HashMap`, tells nothing.
-        while !is_same && computed.len() < 2 {
-            // If the dataset fails, because its files have gone or a server does not answer, the cache goes on without.
-            let Ok(sample) = self.compute(index, cx, |cx| Ok(load(cx)))? else { return Ok(true) };
-            let bytes = codec::encode(&sample).map_err(|error| self.unreadable(index, &error))?;
-            is_same = bytes == cached || computed.last().is_some_and(|other| *other != bytes);
-            computed.push(bytes);
+        let comparison = match store.first_from(wanted, self.dataset.len()) {
+            Some((index, stored)) => self.compare(index, &stored, cx)?,
+            None => Comparison::Empty,
+        };
+        Ok(*self.comparison.get_or_init(|| comparison))
+    }
+
+    fn compare(&self, index: usize, stored: &[u8], cx: &SampleContext) -> anyhow::Result<Comparison> {
+        let mut sample = self.decode(index, stored)?;
+        // In a context of its own: the caller goes on with its index and its generator, also after a panic.
+        let mut cx = cx.for_layer(0);
+        cx.set_index(index);
+        // As when the cache was filled: some datasets have `get_many` only.
+        let load = |cx: &mut SampleContext| match many::try_get_many(&self.dataset, &[index], cx)? {
+            Some(mut samples) => Ok(samples.remove(0)),
+            None => self.dataset.get(index, cx),
+        };
+        let load = |cx: &mut SampleContext| Ok(panic::catch_unwind(AssertUnwindSafe(|| load(cx))));
+        // If the files have gone or a server does not answer, the stored samples are used.
+        let Ok(Ok(computed)) = self.compute(index, &mut cx, load)? else {
+            return Ok(Comparison::Impossible);
+        };
+        let encode =
+            |sample: &D::Sample| codec::encode(sample).map_err(|error| self.unreadable(index, &error));
+        if encode(&computed)? == stored {
+            return Ok(Comparison::Equal);
         }
-        Ok(*self.is_of_dataset.get_or_init(|| is_same))
+        // Each decoded `HashMap` has an order of its own.
+        for _ in 0..ENCODINGS {
+            if encode(&sample)? != stored {
+                return Ok(Comparison::Impossible);
+            }
+            sample = self.decode(index, stored)?;
+        }
+        Ok(Comparison::Differs(index))
     }
 
     /// Stores a computed sample. Returns it as the next epoch will read it.
@@ -225,7 +254,7 @@ impl<D: Dataset<Sample: Serialize + DeserializeOwned>> Dataset for Cached<D> {
     }
 
     fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<D::Sample> {
-        match self.find(index, cx, |cx| self.dataset.get(index, cx))? {
+        match self.find(index, cx)? {
             Found::Sample(sample) => Ok(sample),
             Found::Absent(seen) => {
                 let sample = self.compute(index, cx, |cx| self.dataset.get(index, cx))?;
@@ -235,13 +264,7 @@ impl<D: Dataset<Sample: Serialize + DeserializeOwned>> Dataset for Cached<D> {
     }
 
     fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<D::Sample>> {
-        let mut find = |&index: &usize| {
-            self.find(index, cx, |cx| {
-                cx.set_index(index);
-                self.dataset.get(index, cx)
-            })
-        };
-        let found = indices.iter().map(&mut find).collect::<Result<Vec<_>, _>>()?;
+        let found = indices.iter().map(|&index| self.find(index, cx)).collect::<Result<Vec<_>, _>>()?;
         let is_absent =
             |(found, &index): (&Found<_>, &usize)| matches!(found, Found::Absent(_)).then_some(index);
         let absent: Vec<usize> = found.iter().zip(indices).filter_map(is_absent).collect();

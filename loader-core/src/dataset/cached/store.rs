@@ -85,6 +85,15 @@ impl Store {
         (entry, self.bytes(number, entry).ok().flatten())
     }
 
+    /// Returns the first complete sample of `len` samples, from sample `from` on and then from the beginning on.
+    pub(super) fn first_from(&self, from: usize, len: usize) -> Option<(usize, Vec<u8>)> {
+        // Most caches are empty or full when a process opens them.
+        if self.samples.metadata().is_ok_and(|samples| samples.len() == 0) {
+            return None;
+        }
+        (from..len).chain(0..from).find_map(|number| Some((number, self.read(number).1?)))
+    }
+
     fn entry(&self, number: usize) -> io::Result<Entry> {
         let mut entry = Entry::default();
         // The index ends with the last entry that was written.

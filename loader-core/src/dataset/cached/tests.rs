@@ -80,7 +80,7 @@ fn texts(len: usize) -> Texts {
 
 /// Number of samples that a process has computed only to compare them with the cache.
 fn compared(cached: &Cached<Texts>) -> usize {
-    usize::from(cached.is_of_dataset.get().is_some())
+    usize::from(cached.comparison.get() == Some(&Comparison::Equal))
 }
 
 /// Opens the cache as a process that has just started does. Returns the number of samples that are computed
@@ -120,9 +120,7 @@ fn get_many_computes_only_what_is_absent() {
         let folder = tempfile::tempdir().unwrap();
         let cached = Texts { many, ..texts(10) }.cached(&folder, "1").unwrap();
         let mut cx = SampleContext::new(0);
-        for _ in 0..2 {
-            cached.get(3, &mut cx).unwrap();
-        }
+        cached.get(3, &mut cx).unwrap();
         let before = COMPUTED.get();
         assert_eq!(cached.get_many(&[5, 3, 4], &mut cx).unwrap(), [5, 3, 4].map(text));
         assert_eq!(COMPUTED.get() - before, 2);
@@ -270,9 +268,12 @@ fn a_cache_of_something_else_is_refused() {
     assert_eq!(computed(&folder, 8), 0, "a refusal changes nothing");
 }
 
-/// Sample `i` is a text of `i` and `corpus`, which the fingerprint does not have, or an error.
+/// Sample `i` is a text of `i` and `corpus`, which the fingerprint does not have. Without `corpus`, it has no samples.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-struct Corpus(Option<char>);
+struct Corpus {
+    corpus: Option<char>,
+    panics: bool,
+}
 
 impl Dataset for Corpus {
     type Sample = String;
@@ -281,64 +282,85 @@ impl Dataset for Corpus {
         4
     }
 
-    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<String> {
-        self.0.map(|corpus| format!("{corpus}{index}")).context("the files have gone")
+    fn get(&self, _index: usize, _cx: &mut SampleContext) -> anyhow::Result<String> {
+        unreachable!("there is `get_many`")
     }
 
-    fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<String>> {
-        indices.iter().map(|&index| self.get(index, cx)).collect()
+    fn get_many(&self, indices: &[usize], _cx: &mut SampleContext) -> anyhow::Result<Vec<String>> {
+        COMPUTED.set(COMPUTED.get() + 1);
+        assert!(!self.panics, "the files have gone");
+        let corpus = self.corpus.context("the files have gone")?;
+        Ok(indices.iter().map(|index| format!("{corpus}{index}")).collect())
     }
 }
 
 #[test]
-fn a_sample_of_another_dataset_with_the_same_fingerprint_is_refused() {
+fn a_cache_of_another_dataset_with_the_same_fingerprint_is_refused() {
     let folder = tempfile::tempdir().unwrap();
+    let open = |corpus: Option<char>, panics| Corpus { corpus, panics }.cached(&folder, "1").unwrap();
     let mut cx = SampleContext::new(0);
-    let first = Corpus(Some('a')).cached(&folder, "1").unwrap();
+    let first = open(Some('a'), false);
     assert_eq!(first.get_many(&[0, 1, 2], &mut cx).unwrap(), ["a0", "a1", "a2"]);
-    assert_eq!(first.get(1, &mut cx).unwrap(), "a1");
-    let refused = |error: anyhow::Error| match error.downcast_ref() {
-        Some(CacheError::OtherSample { index, .. }) => *index,
-        _ => panic!("{error}"),
-    };
-    let other = Corpus(Some('b')).cached(&folder, "1").unwrap();
-    assert_eq!(other.get(3, &mut cx).unwrap(), "b3", "no process has stored it");
-    for index in [2, 0] {
-        assert_eq!(refused(other.get(index, &mut cx).unwrap_err()), index);
-        assert_eq!(refused(other.get_many(&[index], &mut cx).unwrap_err()), index);
+    let other = open(Some('b'), false);
+    for index in [3, 2, 0] {
+        // Also a sample that is not stored: what this process would store, the other dataset would read.
+        for error in [other.get(index, &mut cx).unwrap_err(), other.get_many(&[index], &mut cx).unwrap_err()]
+        {
+            assert!(
+                matches!(error.downcast_ref(), Some(CacheError::OtherSample { index: 0, .. })),
+                "{error}"
+            );
+        }
     }
-    // Without its files, the dataset cannot be compared.
-    let gone = Corpus(None).cached(&folder, "1").unwrap();
-    assert_eq!(gone.get_many(&[2, 1], &mut cx).unwrap(), ["a2", "a1"]);
+    // A dataset that fails cannot be compared, and is not asked again.
+    for panics in [false, true] {
+        let gone = open(None, panics);
+        let before = COMPUTED.get();
+        for _ in 0..2 {
+            assert_eq!(gone.get_many(&[2, 1], &mut cx).unwrap(), ["a2", "a1"]);
+        }
+        assert_eq!(COMPUTED.get() - before, 1);
+    }
+    assert_eq!(open(Some('a'), false).get_many(&[3, 1], &mut cx).unwrap(), ["a3", "a1"]);
 }
 
 #[test]
-fn samples_whose_encoding_varies_are_not_compared() {
+fn samples_whose_encoding_has_no_fixed_order_are_not_compared() {
     let folder = tempfile::tempdir().unwrap();
-    let numbers = || {
+    let open = || {
         let set = |sample: (u64, String), _cx: &mut SampleContext| Ok((0..sample.0).collect::<HashSet<_>>());
-        texts(60).map(set).cached(&folder, "1").unwrap()
+        texts(4).map(set).cached(&folder, "1").unwrap()
     };
-    let computed = numbers().get(50, &mut SampleContext::new(0)).unwrap();
-    let again = numbers();
-    assert_eq!(again.get(50, &mut SampleContext::new(0)).unwrap(), computed);
-    assert_eq!(again.is_of_dataset.get(), Some(&true));
+    let mut cx = SampleContext::new(0);
+    for index in [2, 3] {
+        let computed = open().get(index, &mut cx).unwrap();
+        for _ in 0..20 {
+            assert_eq!(open().get(index, &mut cx).unwrap(), computed);
+        }
+    }
 }
 
 #[test]
-fn comparing_a_sample_changes_no_generator() {
+fn a_comparison_changes_neither_the_index_nor_a_generator() {
     let folder = tempfile::tempdir().unwrap();
-    // A dataset around the cache draws before and after it, and asks for another sample than its own.
-    let draws = || {
-        let cached = texts(8).cached(&folder, "1").unwrap();
+    let draws = |many: bool| {
+        let cached = Texts { many, ..texts(8) }.cached(&folder, "1").unwrap();
         let mut cx = SampleContext::new(0);
         cx.set_index(5);
         let first = cx.rng().next_u64();
-        assert_eq!(cached.get(2, &mut cx).unwrap(), text(2));
-        (first, cx.rng().next_u64(), cx.index())
+        // A dataset around the cache draws before and after it, and asks for another sample than its own.
+        let sample = if many {
+            cached.get_many(&[2], &mut cx).unwrap().remove(0)
+        } else {
+            cached.get(2, &mut cx).unwrap()
+        };
+        assert_eq!(sample, text(2));
+        (first, cx.rng().next_u64(), cx.index(), compared(&cached))
     };
-    let before = draws();
-    assert_eq!(draws(), before);
+    let (first, second, index, _) = draws(false);
+    for many in [false, true] {
+        assert_eq!(draws(many), (first, second, index, 1));
+    }
 }
 
 #[test]
