@@ -132,7 +132,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn fields_are_those_of_the_crate(line in "\u{feff}?[a\",é \r\u{feff}]{1,12}", has_quotes: bool) {
+        fn fields_are_those_of_the_crate(line in "[a\",é \r\u{feff}]{1,12}", has_quotes: bool) {
             let mut reader = csv::ReaderBuilder::new();
             reader.has_headers(false).quoting(has_quotes).terminator(csv::Terminator::Any(b'\n'));
             let without_end = line.strip_suffix('\r').unwrap_or(&line);

@@ -32,7 +32,7 @@ pub(crate) use stream::first_line;
 pub(crate) const MAX_LINE_BYTES: u64 = 64 << 20;
 
 /// Bytes that some programs write at the beginning of a text file.
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// `get_many` reads lines together that are in at most this many bytes...
 const MAX_READ: u64 = 1 << 20;
