@@ -16,7 +16,7 @@ use super::{
     recorder::{RecordError, Recorder, Text},
 };
 
-// The first hashes of the parts.
+// What the hash of each kind of part starts from.
 const TUPLE: u64 = 1;
 const STRUCT: u64 = 2;
 const VARIANT: u64 = 3;
@@ -37,7 +37,7 @@ impl Part {
     /// Returns the schema of an option that contains this part.
     pub(super) fn in_option(self, recorder: &mut Recorder) -> Self {
         let hash = chain(OPTION, &self.hash.to_le_bytes());
-        recorder.note(hash, |recorder| Text {
+        recorder.keep_text(hash, |recorder| Text {
             short: format!("Some({})", recorder.short(self.hash)),
             declaration: None,
         });
@@ -91,7 +91,7 @@ impl<'a> Fields<'a> {
 
     pub(super) fn end(self) -> Part {
         let Self { recorder, owner, hash, is_fixed, fields } = self;
-        recorder.note(hash, |recorder| text(recorder, owner, &fields));
+        recorder.keep_text(hash, |recorder| text(recorder, owner, &fields));
         Part { hash, is_fixed }
     }
 }
@@ -125,7 +125,7 @@ pub(super) struct Elements<'a> {
     key: Option<Part>,
     distinct: BTreeSet<u64>,
     last: Option<Part>,
-    /// Number of elements in a row with the same schema.
+    /// Number of consecutive elements with the same schema.
     equal: usize,
 }
 
@@ -143,7 +143,9 @@ impl<'a> Elements<'a> {
         (self.last, self.equal) = (Some(part), 1);
     }
 
-    /// True if the other elements have the same schema as those before, which was fixed.
+    /// True if the other elements of a sequence have the same schema as those before, which was fixed. This is not
+    /// certain, because a `Serialize` implementation written by hand can write other kinds for each value. So no entry
+    /// of a map is left out: the order of a hash map would decide which kinds are seen.
     pub(super) fn is_enough(&self) -> bool {
         self.equal >= ROWS && self.distinct.len() == 1 && self.last.is_some_and(|last| last.is_fixed)
     }
@@ -152,7 +154,7 @@ impl<'a> Elements<'a> {
         let Self { recorder, is_map, distinct, .. } = self;
         let start = chain(if is_map { MAP } else { SEQUENCE }, b"");
         let hash = distinct.iter().fold(start, |hash, element| chain(hash, &element.to_le_bytes()));
-        recorder.note(hash, |recorder| {
+        recorder.keep_text(hash, |recorder| {
             let elements = recorder.join(distinct.iter().copied(), " | ");
             let short = if is_map { format!("{{{elements}}}") } else { format!("[{elements}]") };
             Text { short, declaration: None }
@@ -183,18 +185,15 @@ impl SerializeMap for Elements<'_> {
     type Error = RecordError;
 
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), RecordError> {
-        if !self.is_enough() {
-            self.key = Some(key.serialize(&mut *self.recorder)?);
-        }
+        self.key = Some(key.serialize(&mut *self.recorder)?);
         Ok(())
     }
 
     fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), RecordError> {
-        // Without a key, the entries before were enough.
         let Some(key) = self.key.take() else { return Ok(()) };
         let value = value.serialize(&mut *self.recorder)?;
         let hash = chain(chain(ENTRY, &key.hash.to_le_bytes()), &value.hash.to_le_bytes());
-        self.recorder.note(hash, |recorder| Text {
+        self.recorder.keep_text(hash, |recorder| Text {
             short: recorder.join([key.hash, value.hash], ": "),
             declaration: None,
         });

@@ -49,14 +49,18 @@ pub(super) struct Text {
 }
 
 impl Recorder {
-    /// Returns the structs and variants, each once, sorted.
+    /// Returns the structs and variants, each once, sorted. Returns none of them if some part may have no text: a type
+    /// could then be missing, or its text could differ from that of an equal type.
     pub(super) fn into_types(self) -> Vec<String> {
+        if self.texts.len() == MAX_TEXTS {
+            return Vec::new();
+        }
         let types: BTreeSet<_> = self.texts.into_values().filter_map(|text| text.declaration).collect();
         types.into_iter().collect()
     }
 
-    /// Notes the text of the part with `hash`, unless it is known.
-    pub(super) fn note(&mut self, hash: u64, make: impl FnOnce(&Self) -> Text) {
+    /// Keeps the text of the part with `hash`, unless it is known.
+    pub(super) fn keep_text(&mut self, hash: u64, make: impl FnOnce(&Self) -> Text) {
         if self.texts.len() < MAX_TEXTS && !self.texts.contains_key(&hash) {
             let text = make(self);
             self.texts.insert(hash, text);
