@@ -77,11 +77,14 @@ fn samples(loader: &DataLoader<Tensor<u64>>) -> Vec<u64> {
     loader.iter().unwrap().flat_map(|batch| batch.unwrap().as_slice().to_vec()).collect()
 }
 
-/// Returns what differs. The first batch must fail and end the iterator.
+/// Returns what differs. The first batch must fail and end the iterator, and a resumed run must begin with it.
 fn difference<B: Batch>(loader: DataLoader<B>) -> String {
     let mut batches = loader.iter().unwrap();
+    let before = batches.state();
     let error = batches.next().unwrap().err().unwrap();
+    assert_eq!(batches.state(), before);
     assert!(error.ends_iteration() && batches.next().is_none(), "{error}");
+    assert_eq!(batches.state(), before);
     assert!(error.to_string().contains("build both programs from the same source"), "{error}");
     let Error::ProgramsDiffer { batch: 0, difference, .. } = error else { panic!("{error:?}") };
     difference

@@ -278,6 +278,17 @@ impl Coordinator {
         self.supply.returned(task, wanted, worker, end, bad)
     }
 
+    /// Puts a task back whose error ends the iteration. The user's position stays before its batch, so that a resumed
+    /// run loads it.
+    pub(crate) fn put_back(&mut self, taken: Taken) {
+        let Taken { task, worker, wanted, .. } = taken;
+        let lane = match wanted {
+            Wanted::Samples(_) => worker,
+            Wanted::NextOf { shard, .. } => shard,
+        };
+        self.schedule.put_back(task, lane, worker, Pending::new(wanted, None));
+    }
+
     /// Returns the slots, from which batches are lent to the user.
     pub(crate) fn slots(&self) -> &SlotPool {
         self.leasing.slots()

@@ -330,6 +330,21 @@ impl<T> Schedule<T> {
         Some((number, worker, task))
     }
 
+    /// Puts a task back that [`next_ready`](Self::next_ready) has returned. The task waits for its batch again.
+    pub(crate) fn put_back(&mut self, number: u64, lane: usize, worker: usize, task: T) {
+        // The tasks between this one and the window are done.
+        while self.first > number {
+            self.window.push_front(Entry::Done);
+            self.first -= 1;
+        }
+        let entry = self.position(number).and_then(|position| self.window.get_mut(position));
+        *entry.expect("the task was in the window") =
+            Entry::Pending { lane, worker, has_arrived: false, task };
+        self.pending.insert(self.pending_before(number), number);
+        self.lanes[lane].load += 1;
+        self.workers[worker].waiting += 1;
+    }
+
     /// Closes a lane: it gets no more turns.
     pub(crate) fn close_lane(&mut self, lane: usize) {
         if mem::replace(&mut self.lanes[lane].is_open, false) {

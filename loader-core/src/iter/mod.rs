@@ -282,8 +282,8 @@ impl<B: Batch> Iter<B> {
     /// [`DataLoader::resume`](crate::DataLoader::resume) continues from the state, in this process or
     /// in another one, with any number of workers.
     ///
-    /// This call only copies the state. The state is exact; a batch that failed counts as returned, unless the sampler has
-    /// panicked: a resumed epoch asks the sampler again. For the
+    /// This call only copies the state. The state is exact; a batch that failed counts as returned, unless its error ends
+    /// the iterator, or the sampler has panicked: a resumed epoch asks the sampler again. For the
     /// cost of resuming an iterable dataset, see [`SnapshotDataset`](crate::SnapshotDataset).
     pub fn state(&self) -> State {
         let state = match self.inner.position() {

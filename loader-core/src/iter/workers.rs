@@ -121,12 +121,7 @@ impl<B: Batch> WorkerIter<B> {
             }
         }
         match step {
-            Ok(Some(step)) => {
-                if step.1.as_ref().is_err_and(Error::ends_iteration) {
-                    self.end();
-                }
-                Some(step)
-            }
+            Ok(Some(step)) => Some(step),
             Ok(None) => {
                 self.is_ended = true;
                 self.close();
@@ -318,7 +313,7 @@ fn in_forked_process() -> Error {
 /// Returns the next batch, or `None` at the end of the epoch.
 ///
 /// # Errors
-/// Only errors that belong to no batch. The error of a batch is part of the [`Step`].
+/// Errors that belong to no batch or end the iteration. Any other error of a batch is part of the [`Step`].
 fn next_batch<B: Batch>(
     team: &mut Team,
     interrupt: Option<&mut Interrupt>,
@@ -336,6 +331,12 @@ fn next_batch<B: Batch>(
         decoding.measure(|| open(coordinator, &taken, outcome));
     if let Some((trace, started)) = trace {
         trace.decoded(started, taken.batch());
+    }
+    if let Err(error) = batch.as_ref()
+        && error.ends_iteration()
+    {
+        team.coordinator.put_back(taken);
+        return batch.map(|_| None);
     }
     let mut info = team.coordinator.returned(taken, end, bad);
     info.bytes = bytes;
@@ -404,10 +405,6 @@ fn open<B: Batch>(coordinator: &Coordinator, taken: &Taken, outcome: Outcome) ->
             Problem::Differs(difference) => Error::ProgramsDiffer { batch, worker, difference },
         })
     });
-    // A resumed run begins with the batch of a shard that differs.
-    if let Err(error @ Error::ProgramsDiffer { .. }) = decoded {
-        return failed(ShardEnd { after: AfterFailure::EndsForEpoch, ..ShardEnd::default() }, error);
-    }
     let (hashes, snapshot, batch) = match decoded {
         Ok((hashes, (snapshot, batch))) => (hashes, snapshot, Ok(Some(batch))),
         Err(error) => (None, None, Err(error)),

@@ -226,6 +226,22 @@ fn tasks_that_wait_behind_a_slow_batch_can_be_moved() {
 }
 
 #[test]
+fn a_task_that_is_put_back_is_no_longer_done() {
+    for in_order in [true, false] {
+        let mut schedule = Schedule::of_workers(&[true; 2], 2, in_order);
+        fill(&mut schedule, 4, &mut Vec::new());
+        assert!([0, 1, 3].into_iter().all(|number| schedule.arrived(number)));
+        let taken = schedule.next_ready().unwrap();
+        assert_eq!((taken, schedule.next_ready().unwrap()), ((0, 0, 0), (1, 1, 1)));
+        assert_eq!((schedule.first(), schedule.len()), (2, 2));
+        schedule.put_back(0, 0, 0, 0);
+        assert_eq!((schedule.first(), schedule.done().collect::<Vec<_>>()), (0, vec![1]));
+        assert_eq!(schedule.waiting_at(0), [0, 2]);
+        assert_eq!(loads(&schedule), [2, 1]);
+    }
+}
+
+#[test]
 fn a_batch_arrives_only_once_and_only_for_a_sent_task() {
     let mut schedule = Schedule::of_workers(&[true], 2, true);
     assert!(!schedule.arrived(0));
