@@ -183,6 +183,8 @@ pub enum Error {
     /// If a process could not open a map-style dataset, each of its batches fails with this error. If it
     /// could not open an iterable dataset, it returns this error once, and all of its shards end. If a single
     /// shard could not be opened, the shard's next batch fails, and the shard ends.
+    ///
+    /// A worker program that was built from other source than the main program may be unable to decode the dataset.
     #[error("{}", failed("opening the dataset", &None, .batch, .worker, .failure))]
     OpenFailed {
         /// Number of the batch in its epoch.
@@ -194,7 +196,7 @@ pub enum Error {
     },
     /// The worker program and the main program are built from different source: types of the dataset or of its batches
     /// have other fields. Without this error, values of one field could become those of another. The iterator ends with this
-    /// error.
+    /// error, and its state stays before the batch.
     #[error(
         "the worker program and the main program are built from different source (batch {batch}, worker {worker}): \
          {difference}; build both programs from the same source"

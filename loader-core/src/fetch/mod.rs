@@ -281,21 +281,22 @@ where
     let decoded: (K, C, W) =
         attach::decode(dataset.bytes(), attached).map_err(|error| not_decoded(&error, schema.is_some()))?;
     if let Some(difference) = schema.and_then(|main| main.difference(&Schema::of(&decoded))) {
-        return Err(Failure::other_schema(format!("in the dataset, {difference}")));
+        return Err(Failure::other_schema(format!(
+            "in the dataset, its collation or `worker_init`, {difference}"
+        )));
     }
     let (kind, collate, hook) = decoded;
     kind.open(collate, seed, worker, &hook)
 }
 
-/// Returns the failure to decode a dataset. Main has decoded the same bytes, so a program other than main has other
-/// types.
+/// Returns the failure to decode a dataset. The codec's error does not tell whether the bytes do not fit the type or
+/// its `Deserialize` implementation failed for a reason of its own.
 fn not_decoded(error: &CodecError, is_other_program: bool) -> Failure {
-    match is_other_program {
-        true => Failure::other_schema(format!(
-            "the worker program cannot decode the dataset that the main program has sent: {error}"
-        )),
-        false => error_to_failure(&anyhow::Error::msg(error.to_string()), Stage::Open, None),
+    let mut problem = error.to_string();
+    if is_other_program {
+        problem += "; the worker program may be built from other source than the main program";
     }
+    error_to_failure(&anyhow::Error::msg(problem), Stage::Open, None)
 }
 
 /// The encoding of a dataset, its collation and its `worker_init`, and their decoded copies.

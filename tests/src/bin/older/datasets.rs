@@ -3,7 +3,7 @@
 
 use loader_core::prelude::*;
 
-use crate::{Equal, Longer, Reading, Readings, Rows, Spans, Step, Steps};
+use crate::{Equal, Label, Longer, Reading, Readings, Rows, Spans, Step, Steps};
 
 impl Dataset for Equal {
     type Sample = u64;
@@ -75,6 +75,18 @@ impl Dataset for Longer {
 
     fn len(&self) -> usize {
         self.len
+    }
+
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
+        Ok(index as u64)
+    }
+}
+
+impl Dataset for Label {
+    type Sample = u64;
+
+    fn len(&self) -> usize {
+        self.path.len()
     }
 
     fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {

@@ -4,11 +4,11 @@
 #[path = "datasets.rs"]
 mod datasets;
 
-use std::process::ExitCode;
+use std::{fs::File, process::ExitCode};
 
 use loader_core::{Sample, SharedVec};
 use loader_worker::Registry;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
 
 /// As in the main program.
 #[derive(Serialize, Deserialize)]
@@ -68,6 +68,18 @@ struct Longer {
     removed: u64,
 }
 
+/// Its `Deserialize` implementation opens the file.
+#[derive(Serialize, Deserialize)]
+struct Label {
+    #[serde(deserialize_with = "path_of_file")]
+    path: String,
+}
+
+fn path_of_file<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let path = String::deserialize(deserializer)?;
+    File::open(&path).map(|_| path).map_err(D::Error::custom)
+}
+
 fn main() -> ExitCode {
     Registry::new()
         .register::<Equal>("equal")
@@ -75,6 +87,7 @@ fn main() -> ExitCode {
         .register::<Steps>("steps")
         .register::<Rows>("rows")
         .register::<Longer>("longer")
+        .register::<Label>("label")
         .register::<Readings>("readings")
         .register_stream::<Readings>("readings-stream")
         .register_stream::<Spans>("stream")
