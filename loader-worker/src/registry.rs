@@ -10,6 +10,10 @@ use loader_core::{
 };
 
 /// The datasets that a worker program serves, by name. The main program selects one with `registered`.
+///
+/// Build both programs from the same source: if a type of the dataset has other fields in the worker program, the
+/// iterator returns [`Error::ProgramsDiffer`](loader_core::Error::ProgramsDiffer) and ends. If the workers cannot decode
+/// the dataset, it returns [`Error::OpenFailed`](loader_core::Error::OpenFailed).
 #[derive(Default)]
 pub struct Registry {
     entries: BTreeMap<String, Registered>,

@@ -278,7 +278,7 @@ where
                 );
                 return Err(unsendable(problem));
             }
-            // Of the decoded copy, as in the worker.
+            // The worker also computes it from a decoded copy.
             let schema = Schema::of(&decoded);
             DatasetCode::Registered { name, types: launch::types::<K, C, W>(), schema }
         }

@@ -682,6 +682,10 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// uses [`map`](crate::Dataset::map), [`collate`](Self::collate) or [`worker_init`](Self::worker_init).
     /// Instead, write a type for the composed dataset, implement [`Dataset`] for it, and use that type in
     /// both programs.
+    ///
+    /// Build both programs from the same source: if a type of the dataset has other fields in the worker program, the
+    /// iterator returns [`Error::ProgramsDiffer`] and ends. If the workers cannot decode the dataset, it returns
+    /// [`Error::OpenFailed`].
     #[must_use]
     pub fn registered(mut self, name: impl Into<String>) -> Self {
         self.settings.registered = Some(name.into());
