@@ -62,7 +62,11 @@ use wait::Wait;
 use workforce::Workforce;
 
 use crate::{
-    batch_info::BatchInfo, error::Error, fetch::FetchOptions, report::WorkerReport, state::Position,
+    batch_info::BatchInfo,
+    error::Error,
+    fetch::FetchOptions,
+    report::WorkerReport,
+    state::{Position, ShardsPosition},
 };
 
 pub(crate) use crew::Crew;
@@ -314,6 +318,12 @@ impl Coordinator {
     pub(crate) fn position(&self) -> Option<Position> {
         let is_over = self.schedule.is_closed() && self.schedule.is_empty() && !self.supply.has_rest();
         (!is_over).then(|| self.supply.position(&self.schedule))
+    }
+
+    /// Returns the user's position in the shards, also once the end of the epoch is known; `None` for a map-style
+    /// dataset.
+    pub(crate) fn shards_position(&self) -> Option<ShardsPosition> {
+        self.supply.shards_position()
     }
 
     /// True if an error has left a part of the epoch for a resumed run.

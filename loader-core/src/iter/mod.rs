@@ -27,7 +27,7 @@ use crate::{
     pinning,
     report::{BadSample, EpochReport, Stopwatch},
     sample_digest::SampleDigest,
-    state::{EpochEnd, Origin, Position, ResumedFrom, State},
+    state::{EpochEnd, Origin, Position, ResumedFrom, ShardsPosition, State},
     stats::{IterStats, SharedStats},
     trace::IterTrace,
     tracing_events,
@@ -123,6 +123,16 @@ impl<B: Batch> Inner<B> {
             Self::Batches(iter) => iter.position(),
             Self::Shards(iter) => iter.position(),
             Self::Workers(iter) => iter.position(),
+        }
+    }
+
+    /// Returns the user's position in the shards, also once the end of the epoch is known; `None` for a map-style
+    /// dataset.
+    fn shards_position(&self) -> Option<ShardsPosition> {
+        match self {
+            Self::Batches(_) => None,
+            Self::Shards(iter) => Some(iter.shards_position()),
+            Self::Workers(iter) => iter.shards_position(),
         }
     }
 
@@ -263,8 +273,8 @@ impl<B: Batch> Iter<B> {
         self.resumed_from = state.resumed_from();
         if self.epoch() != state.epoch() {
             self.digest_before = state.digest();
-            if self.options.steps.is_some() {
-                self.end_before = EpochEnd::after_steps(state.steps(), Some(state.position().clone()));
+            if let (Some(_), Position::Shards(shards)) = (self.options.steps, state.position()) {
+                self.end_before = EpochEnd::after_steps(state.steps(), shards.clone());
             }
             return;
         }
@@ -296,8 +306,9 @@ impl<B: Batch> Iter<B> {
                     .with_digest_before(self.digest_before)
                     .with_end_before(end_before)
             }
-            position => {
-                let end_before = self.options.steps.map(|_| EpochEnd::after_steps(self.steps, position));
+            _ => {
+                let shards = self.options.steps.and_then(|_| self.inner.shards_position());
+                let end_before = shards.map(|shards| EpochEnd::after_steps(self.steps, shards));
                 State::start(&self.origin, self.epoch().saturating_add(1))
                     .with_digest_before(self.stopwatch.digest())
                     .with_end_before(end_before.unwrap_or_default())

@@ -19,7 +19,7 @@ use crate::{
     memory,
     pool::Pool,
     report::WorkerReport,
-    state::Position,
+    state::{Position, ShardsPosition},
     trace::PassTracer,
     tuner::Setting,
     warning::Warning,
@@ -91,6 +91,8 @@ impl Decoding {
 pub(super) struct Summary {
     /// The user's position in the epoch; `None` at the end.
     pub(super) position: Option<Position>,
+    /// The user's position in the shards of an iterable dataset, also at the end.
+    pub(super) shards_position: Option<ShardsPosition>,
     /// True if an error has left a part of the epoch for a resumed run.
     pub(super) has_rest: bool,
     /// The number of batches that the sampler announced and the number that it has yielded, if they differ.
@@ -339,6 +341,7 @@ impl Team {
         let (times, workers) = self.measured();
         Summary {
             position: self.coordinator.position(),
+            shards_position: self.coordinator.shards_position(),
             has_rest: self.coordinator.has_rest(),
             miscount: self.coordinator.miscount(),
             pids: self.pool.pids(),

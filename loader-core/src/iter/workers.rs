@@ -31,7 +31,7 @@ use crate::{
     figures::ResourceUse,
     load_times::LoadTimes,
     report::WorkerReport,
-    state::Position,
+    state::{Position, ShardsPosition},
     stats::{IterStats, SharedStats},
     trace::PassTracer,
     tuner::TuningDecision,
@@ -178,6 +178,13 @@ impl<B> WorkerIter<B> {
     /// a resumed run.
     pub(super) fn position(&self) -> Option<Position> {
         self.team.as_ref().map_or_else(|| self.summary.position.clone(), |team| team.coordinator.position())
+    }
+
+    /// Returns the user's position in the shards, also at the end of the epoch; `None` for a map-style dataset.
+    pub(super) fn shards_position(&self) -> Option<ShardsPosition> {
+        self.team
+            .as_ref()
+            .map_or_else(|| self.summary.shards_position.clone(), |team| team.coordinator.shards_position())
     }
 
     /// True if an error has left a part of the epoch for a resumed run.

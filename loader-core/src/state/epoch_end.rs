@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Position, ShardsPosition};
+use super::ShardsPosition;
 
 /// How an epoch of an iterable dataset ended for a rank. The state at the beginning of the next epoch has it, because a
 /// merged state needs it if other ranks are still in the epoch that ended. The default is the end of an epoch without
@@ -28,14 +28,11 @@ pub(super) enum ShardsAtEnd {
 }
 
 impl EpochEnd {
-    /// The end of an epoch with the option, after `steps` batches. `position` is that of the rank in the epoch, or
-    /// `None` if the rank has read all of its shards.
-    pub(crate) fn after_steps(steps: u64, position: Option<Position>) -> Self {
-        let shards = match position {
-            Some(Position::Shards(position)) => ShardsAtEnd::At(position),
-            _ => ShardsAtEnd::AllRead,
-        };
-        Self { steps, shards }
+    /// The end of an epoch with the option, after `steps` batches, at this position of the rank. A rank that has read
+    /// all of its shards has a position too: the ranks of a group save equal states, although one of them may know
+    /// earlier than another that its shards have ended.
+    pub(crate) fn after_steps(steps: u64, position: ShardsPosition) -> Self {
+        Self { steps, shards: ShardsAtEnd::At(position) }
     }
 
     /// What a loader with this option `steps_per_epoch` knows of the end of an epoch without its iterator.

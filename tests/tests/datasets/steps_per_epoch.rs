@@ -1,5 +1,7 @@
 //! Streams whose epochs end after a number of batches.
 
+use std::{thread, time::Duration};
+
 use loader_core::{
     Builder, Error, MergeError,
     kind::{Iterable, Plain},
@@ -166,6 +168,32 @@ fn ranks_go_on_after_states_one_step_apart() {
         batches.for_each(|batch| seen.extend_from_slice(batch.unwrap().as_slice()));
         seen.sort_unstable();
         assert_eq!(seen, (0..60).collect::<Vec<_>>());
+    }
+}
+
+/// The last step is the last batch of the shards. One rank of a group asks for its batches at once; its partner has time
+/// to learn that its shards have ended.
+#[test]
+fn ranks_of_a_group_save_equal_states_at_the_end_of_their_shards() {
+    let _watchdog = Watchdog::start();
+    for workers in [0, 2] {
+        let state_of = |rank: usize, steps: usize, pause: Duration, asks_for_the_end: bool| {
+            let mut batches = rank_of(rank, 2, Some(15), workers).iter().unwrap();
+            for _ in 0..steps {
+                thread::sleep(pause);
+                batches.next().unwrap().unwrap();
+            }
+            assert!(!asks_for_the_end || batches.next().is_none());
+            batches.state()
+        };
+        let (at_once, slow) = (Duration::ZERO, Duration::from_millis(20));
+        let state = state_of(0, 15, at_once, false);
+        let partners = [state_of(0, 15, slow, false), state_of(0, 15, slow, true)];
+        assert_eq!(partners, [state.clone(), state.clone()], "{workers} workers");
+        let other_group = state_of(1, 14, at_once, false);
+        let merged = State::merge(partners.into_iter().chain([state, other_group])).unwrap();
+        let rest = rank_of(0, 1, None, 0).resume(&merged).unwrap();
+        assert_eq!((merged.epoch(), rest.map(Result::unwrap).count()), (0, 1));
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{
         Cursors, Hashed, Iterable, LocalSink, NoBatch, OpenShard, ShardBatch, ShardFetcher, ShardPosition,
     },
     shards::Shards,
-    state::Position,
+    state::{Position, ShardsPosition},
     worker_init::NoWorkerInit,
 };
 
@@ -187,6 +187,11 @@ impl<B> LocalShards<B> {
         let is_over =
             self.upcoming.is_none() && !self.open.contains(&true) && !self.shards.has_unread_shard();
         (!is_over).then(|| Position::Shards(self.shards.write()))
+    }
+
+    /// Returns the user's position in the shards, also once the end of the epoch is known.
+    pub(in super::super) fn shards_position(&self) -> ShardsPosition {
+        self.shards.write()
     }
 
     /// True if an error has ended a shard before its end.
