@@ -35,6 +35,15 @@ impl EpochEnd {
         Self { steps, shards: ShardsAtEnd::At(position) }
     }
 
+    /// How an epoch ended for all ranks of a merged state, if it ended so for each of them. The ranks of the next run
+    /// may have other shards, so a merged state has no position at which the epoch ended.
+    pub(super) fn of_all_ranks<'a>(mut ends: impl Iterator<Item = &'a Self>) -> Self {
+        match ends.find(|end| end.shards != ShardsAtEnd::AllRead) {
+            Some(end) => Self { steps: end.steps, shards: ShardsAtEnd::Unknown },
+            None => Self::default(),
+        }
+    }
+
     /// What a loader with this option `steps_per_epoch` knows of the end of an epoch without its iterator.
     pub(crate) fn without_iterator(steps_per_epoch: Option<u64>) -> Self {
         match steps_per_epoch {

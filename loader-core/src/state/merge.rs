@@ -210,6 +210,10 @@ impl State {
         let is_start = position == Position::Start;
         let bad_samples =
             |(rank, state): (usize, &Self)| if ranks.is_done(rank) { 0 } else { state.bad_samples };
+        let end_before = match is_start {
+            true => EpochEnd::of_all_ranks(ranks.states.iter().map(|state| &state.end_before)),
+            false => EpochEnd::default(),
+        };
         let steps = |(rank, state): (usize, &Self)| match ranks.is_done(rank) {
             true => state.end_before.steps,
             false => state.steps,
@@ -223,7 +227,7 @@ impl State {
             bad_samples: (0..).zip(&ranks.states).map(bad_samples).max().unwrap_or(0),
             digest: if is_start { None } else { ranks.digest()? },
             digest_before: None,
-            end_before: EpochEnd::default(),
+            end_before,
             // All ranks have the same one, or none that matters.
             resumed_from: ranks.resumed_from(first),
             position,
@@ -256,8 +260,10 @@ impl State {
         // The batches of the start of an epoch are those of a run that was never stopped.
         let is_start = self.position == Position::Start;
         let resumed_from = if is_start { self.resumed_from } else { Some(self.as_resumed_from()) };
-        let state = Self::new(origin, self.epoch, self.bad_samples, digest, position);
-        Ok(state.with_steps(self.steps).with_resumed_from(resumed_from))
+        Ok(Self::new(origin, self.epoch, self.bad_samples, digest, position)
+            .with_steps(self.steps)
+            .with_end_before(self.end_before.clone())
+            .with_resumed_from(resumed_from))
     }
 
     /// Returns what names this merged state in the states of the runs that are resumed from it.

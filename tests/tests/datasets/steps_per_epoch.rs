@@ -212,6 +212,34 @@ fn a_state_that_does_not_say_where_the_epoch_ended_is_not_merged() {
     }
 }
 
+/// One rank resumes from a merged state at the start of an epoch, and saves its state. The other is killed before that,
+/// so only its state of the epoch before exists.
+#[test]
+fn a_state_from_the_start_of_an_epoch_does_not_say_that_the_shards_were_read_to_the_end() {
+    let _watchdog = Watchdog::start();
+    for (steps, reads_all) in [(Some(10), false), (None, true)] {
+        let loader = |rank| rank_of(rank, 2, steps, 0);
+        let at_the_end = |rank| {
+            let mut batches = loader(rank).iter().unwrap();
+            batches.by_ref().for_each(|batch| drop(batch.unwrap()));
+            batches.state()
+        };
+        let merged = State::merge([at_the_end(0), at_the_end(1)]).unwrap();
+        assert_eq!((merged.epoch(), merged.batches()), (1, 0));
+        let new = loader(0).resume(&merged).unwrap().state();
+        let mut batches = loader(1).iter().unwrap();
+        batches.by_ref().take(9).for_each(|batch| drop(batch.unwrap()));
+        let both = State::merge([new, batches.state()]);
+        if reads_all {
+            let rest = rank_of(0, 1, None, 0).resume(&both.unwrap()).unwrap();
+            assert_eq!(rest.map(Result::unwrap).count(), 15 - 9);
+        } else {
+            let error = both.unwrap_err();
+            assert!(matches!(error, MergeError::EndMissing { rank: 0, epoch: 0 }), "{error}");
+        }
+    }
+}
+
 #[test]
 fn an_epoch_has_at_least_one_step_and_only_streams_have_the_option() {
     let none = stream().steps_per_epoch(0).build().unwrap_err();
