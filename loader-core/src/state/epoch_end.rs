@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::ShardsPosition;
 
-/// How an epoch of an iterable dataset ended for a rank. The state at the beginning of the next epoch has it, because a
-/// merged state needs it if other ranks are still in the epoch that ended. The default is the end of an epoch without
-/// the option `steps_per_epoch`.
+/// How an epoch of an iterable dataset ended for a rank. The state of the next epoch has it until that epoch has
+/// returned its first batch. `State::merge` needs it if other ranks are still in the epoch that ended. The default is
+/// the end of an epoch without the option `steps_per_epoch`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct EpochEnd {
     /// Number of batches that the rank returned, or whose error it returned; 0 without the option.

@@ -121,11 +121,12 @@ pub enum MergeError {
         /// The epoch.
         epoch: u64,
     },
-    /// The option `steps_per_epoch` ended the epoch of a rank, and its state does not say where in the shards, for example
-    /// because it was taken with [`DataLoader::state`](crate::DataLoader::state).
+    /// The option `steps_per_epoch` ended the epoch of a rank, and its state does not say where in the shards, because it
+    /// was taken with [`DataLoader::state`](crate::DataLoader::state), or from an iterator of the next epoch.
     #[error(
         "the state of rank {rank} does not say where in its shards `steps_per_epoch` ended epoch {epoch}, and other ranks \
-         are still in that epoch; give the states that `Iter::state` returned on each rank"
+         are still in that epoch; save the state of the iterator after a batch or at the end of the epoch, not after \
+         starting the next one"
     )]
     EndMissing {
         /// Rank of the state.
@@ -222,7 +223,8 @@ impl State {
             share,
             is_merged: true,
             epoch: ranks.epoch,
-            // Ranks that train together have taken equally many.
+            // All ranks go on after the last step that any rank has taken, so that all of them end the epoch at the same
+            // step.
             steps: (0..).zip(&ranks.states).map(steps).max().unwrap_or(0),
             bad_samples: (0..).zip(&ranks.states).map(bad_samples).max().unwrap_or(0),
             digest: if is_start { None } else { ranks.digest()? },

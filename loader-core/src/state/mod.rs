@@ -37,11 +37,12 @@ pub(crate) const SHARDS: &str = "number of shards (see `shards`)";
 /// options continues from it. Resuming from a state that was taken after the last batch of an epoch begins
 /// the next epoch, whether or not `next` has returned `None`.
 ///
-/// A state can be written with any serde format. It consists of some numbers (among them rank and world
-/// size), the fingerprints of the dataset and the sampler, at most 200 bytes each, and with the option
-/// [`digest`](crate::Builder::digest) the digest of the epoch so far. With `in_order(false)`, it also has a
-/// number for each batch that was returned before its turn. For an iterable dataset, it also has some numbers
-/// and the snapshot of each shard.
+/// A state can be written with any serde format. A format that does not write the names of fields, such as bincode,
+/// reads only the states of a version of this library whose states have the same fields. A state consists of some
+/// numbers (among them rank and world size), the fingerprints of the dataset and the sampler, at most 200 bytes each,
+/// and with the option [`digest`](crate::Builder::digest) the digest of the epoch so far. With `in_order(false)`, it
+/// also has a number for each batch that was returned before its turn. For an iterable dataset, it also has some
+/// numbers and the snapshot of each shard.
 ///
 /// `resume` works with another number of workers. For an iterable dataset, this requires the option
 /// [`shards`](crate::Builder::shards). To resume with another number of ranks, [merge](State::merge) the
@@ -69,11 +70,12 @@ pub struct State {
     /// Digest of the epoch so far, with the option `digest`.
     #[serde(default)]
     digest: Option<SampleDigest>,
-    /// Digest of the epoch before, if the state was taken at its end or soon after. A merged state needs it
-    /// if other ranks are still in that epoch.
+    /// Digest of the epoch before, if the state was taken at its end or soon after. `State::merge` needs it if
+    /// other ranks are still in that epoch.
     #[serde(default)]
     digest_before: Option<SampleDigest>,
-    /// How the epoch before ended, if the state was taken at its end or soon after. A merged state needs it too.
+    /// How the epoch before ended, until this epoch has returned its first batch. `State::merge` needs it if other
+    /// ranks are still in that epoch.
     #[serde(default)]
     end_before: EpochEnd,
     /// The merged state from which the run was resumed, if it was.
@@ -506,7 +508,8 @@ mod tests {
     /// States of this version that had no `end_before` are read as those of ranks that read their shards to the end.
     #[test]
     fn a_state_without_the_end_of_the_epoch_before_is_read() {
-        let end = EpochEnd::after_steps(4, Some(state().position));
+        let Position::Shards(position) = state().position else { panic!("a stream has shards") };
+        let end = EpochEnd::after_steps(4, position);
         let written = serde_json::to_string(&state().with_end_before(end.clone())).unwrap();
         assert_eq!(serde_json::from_str::<State>(&written).unwrap().end_before, end);
         let mut old = serde_json::to_value(state()).unwrap();
