@@ -1,8 +1,9 @@
-//! The account of the memory that a dataset keeps between samples, such as decoded row groups and caches.
+//! The account of the memory that a dataset keeps between samples, such as decoded row groups and caches, and what
+//! streams read ahead from servers.
 
 use std::sync::{
     Arc, Mutex, PoisonError, Weak,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicU64, Ordering, fence},
 };
 
 /// An account of the bytes that a dataset keeps from one sample to the next, such as decoded row groups or a
@@ -20,8 +21,8 @@ use std::sync::{
 /// All datasets of a composition, such as the parts of a [`ConcatDataset`](crate::ConcatDataset), reserve
 /// from the same account.
 ///
-/// The bytes that a stream of files on a server reads ahead count, too. They make no reservation fail: the stream loses
-/// them where a reservation needs the room, and fetches them again.
+/// The bytes that a stream of files on a server reads ahead count, too. They make no reservation fail: where a
+/// reservation needs their memory, the account drops them, and the stream fetches them again.
 ///
 /// Memory that a dataset needs only while it loads a sample is not reserved. There is no limit in `setup` of
 /// an iterable dataset, and none if a program calls a dataset directly with [`SampleContext::new`].
@@ -61,8 +62,8 @@ pub struct DatasetMemory(Option<Arc<Account>>);
 struct Account {
     limit: u64,
     reserved: AtomicU64,
-    /// The data that may be dropped.
-    reclaimable: Mutex<Vec<Weak<dyn Reclaim>>>,
+    /// The data that may be dropped, each with the number of its bytes, from the oldest to the newest.
+    reclaimable: Mutex<Vec<(u64, Weak<dyn Reclaim>)>>,
 }
 
 /// A number of bytes that a dataset has reserved. Dropping the reservation returns them; see
@@ -156,19 +157,37 @@ impl Account {
         reserved.map(drop).map_err(|reserved| MemoryLimitReached { bytes, reserved, limit: self.limit })
     }
 
-    /// Drops all reclaimable data, and then reserves `bytes` bytes.
+    /// Reserves `bytes` bytes. Drops reclaimable data, the newest first, until they fit; drops none if they cannot fit.
     fn reclaim_and_reserve(&self, bytes: u64) -> Result<(), MemoryLimitReached> {
-        // Held until the bytes are reserved, so that no other reclaimable data takes them.
+        // The lock is held until the bytes are reserved, so that no other reclaimable data takes them.
         let mut reclaimable = self.reclaimable.lock().unwrap_or_else(PoisonError::into_inner);
-        reclaimable.drain(..).filter_map(|data| data.upgrade()).for_each(|data| data.reclaim());
-        self.reserve(bytes)
+        let kept = reclaimable.iter().filter(|(_, data)| data.strong_count() > 0);
+        let kept = kept.map(|(bytes, _)| *bytes).fold(0, u64::saturating_add);
+        // Acquire: of data whose count is 0, the owner has given back the bytes before it released the count.
+        fence(Ordering::Acquire);
+        // Relaxed: the fence comes before. Data that its owner drops between the two reads makes the difference too low,
+        // so that no reservation that fits is refused.
+        let reserved = self.reserved.load(Ordering::Relaxed).saturating_sub(kept);
+        if reserved.checked_add(bytes).is_none_or(|sum| sum > self.limit) {
+            return Err(MemoryLimitReached { bytes, reserved, limit: self.limit });
+        }
+        loop {
+            let refused = match self.reserve(bytes) {
+                Ok(()) => return Ok(()),
+                Err(refused) => refused,
+            };
+            let (_, data) = reclaimable.pop().ok_or(refused)?;
+            if let Some(data) = data.upgrade() {
+                data.reclaim();
+            }
+        }
     }
 }
 
 /// Data that a dataset can do without, such as what it has read ahead. The account drops it where a reservation needs
 /// its bytes.
 #[derive(Debug)]
-pub struct Reclaimable<T>(Arc<Kept<T>>);
+pub struct Reclaimable<T: Send>(Arc<Kept<T>>);
 
 /// The data and the reservation of its bytes; `None` once the data was dropped or taken.
 type Kept<T> = Mutex<Option<(T, MemoryReservation)>>;
@@ -177,25 +196,44 @@ impl<T: Send + 'static> Reclaimable<T> {
     /// Reserves `bytes` bytes of `memory` for the data that `make` makes. Returns `None` if these bytes do not fit
     /// beside the reserved ones, or if `make` returns `None`. `make` must not use `memory`.
     pub fn new(memory: &DatasetMemory, bytes: u64, make: impl FnOnce() -> Option<T>) -> Option<Self> {
-        let mut reservation = MemoryReservation { memory: memory.clone(), bytes: 0 };
-        let Some(account) = &memory.0 else {
-            return Some(Self(Arc::new(Mutex::new(Some((make()?, reservation))))));
-        };
-        // Held until the data is in the list, so that no reservation is refused because of it.
+        let Some(account) = &memory.0 else { return Some(Self::unlisted(make()?)) };
+        // The lock is held until the data is in the list, so that no reservation is refused because of it.
         let mut reclaimable = account.reclaimable.lock().unwrap_or_else(PoisonError::into_inner);
         account.reserve(bytes).ok()?;
-        reservation.bytes = bytes;
+        let reservation = MemoryReservation { memory: memory.clone(), bytes };
         let kept = Arc::new(Mutex::new(Some((make()?, reservation))));
         let listed: Weak<Kept<T>> = Arc::downgrade(&kept);
-        reclaimable.retain(|data| data.strong_count() > 0);
-        reclaimable.push(listed);
+        reclaimable.retain(|(_, data)| data.strong_count() > 0);
+        reclaimable.push((bytes, listed));
         Some(Self(kept))
+    }
+
+    /// Holds data that no account knows, so that none drops it.
+    fn unlisted(data: T) -> Self {
+        let reservation = MemoryReservation { memory: DatasetMemory::default(), bytes: 0 };
+        Self(Arc::new(Mutex::new(Some((data, reservation)))))
     }
 
     /// Returns the data, and gives back its bytes. Returns `None` if the account has dropped the data.
     pub fn take(self) -> Option<T> {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        kept.map(|(data, _)| data)
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (data, reservation) = kept.take()?;
+        // This comes before the lock is released: a reservation that waits for the lock needs the bytes.
+        drop(reservation);
+        Some(data)
+    }
+
+    /// Gives back the bytes of the data, and keeps the data: no later reservation drops it. Returns `None` if the
+    /// account has dropped the data.
+    pub fn claim(self) -> Option<Self> {
+        self.take().map(Self::unlisted)
+    }
+}
+
+impl<T: Send> Drop for Reclaimable<T> {
+    /// Gives back the bytes while the lock is held, so that a reservation that needs them waits for them.
+    fn drop(&mut self) {
+        self.0.reclaim();
     }
 }
 
@@ -206,12 +244,16 @@ trait Reclaim: Send + Sync {
 
 impl<T: Send> Reclaim for Kept<T> {
     fn reclaim(&self) {
-        self.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mut kept = self.lock().unwrap_or_else(PoisonError::into_inner);
+        // The assignment drops the reservation before the lock is released.
+        *kept = None;
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::{sync::mpsc, thread, time::Duration};
+
     use super::*;
 
     #[test]
@@ -251,18 +293,59 @@ mod tests {
         let small = Reclaimable::new(&memory, 10, || Some(1)).unwrap();
         assert_eq!(Arc::strong_count(&dropped), 2);
 
+        let refused = MemoryLimitReached { bytes: 71, reserved: 30, limit: 100 };
+        assert_eq!(memory.reserve(71).unwrap_err(), refused);
         let second = memory.reserve(1).unwrap();
+        assert_eq!(small.take(), None, "the newest data is dropped");
+        assert_eq!(
+            Arc::strong_count(&dropped),
+            2,
+            "the refused reservation and the small one have kept the data"
+        );
+        let third = memory.reserve(10).unwrap();
         assert_eq!(Arc::strong_count(&dropped), 1, "the account has dropped the data");
-        assert_eq!((data.take(), small.take()), (None, None));
-        let refused = MemoryLimitReached { bytes: 70, reserved: 31, limit: 100 };
-        assert_eq!(memory.reserve(70).unwrap_err(), refused);
-        drop((first, second));
+        assert_eq!(data.take(), None);
+        drop((first, second, third));
 
         let taken = Reclaimable::new(&memory, 100, || Some(7)).unwrap();
         assert_eq!(taken.take(), Some(7));
         assert!(Reclaimable::new(&memory, 100, || None::<u8>).is_none());
         drop(Reclaimable::new(&memory, 100, || Some(7)));
         assert_eq!(memory.reserve(100).unwrap().bytes(), 100, "the bytes were given back");
+    }
+
+    #[test]
+    fn claimed_data_is_kept_and_has_no_bytes() {
+        let memory = DatasetMemory::new(100);
+        let claimed = Reclaimable::new(&memory, 100, || Some(7)).unwrap().claim().unwrap();
+        let all = memory.reserve(100).unwrap();
+        assert_eq!(claimed.take(), Some(7));
+        drop(all);
+        let dropped = Reclaimable::new(&memory, 100, || Some(7)).unwrap();
+        let all = memory.reserve(1).unwrap();
+        assert!(dropped.claim().is_none());
+        assert_eq!(all.bytes(), 1);
+    }
+
+    #[test]
+    fn a_reservation_waits_for_data_that_its_owner_drops() {
+        struct Slow(mpsc::Sender<()>);
+
+        impl Drop for Slow {
+            fn drop(&mut self) {
+                self.0.send(()).unwrap();
+                thread::sleep(Duration::from_millis(100));
+            }
+        }
+
+        let memory = DatasetMemory::new(100);
+        let (began, drops) = mpsc::channel();
+        let data = Reclaimable::new(&memory, 100, || Some(Slow(began))).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| drop(data));
+            drops.recv_timeout(Duration::from_secs(20)).unwrap();
+            assert_eq!(memory.reserve(100).unwrap().bytes(), 100);
+        });
     }
 
     #[test]
