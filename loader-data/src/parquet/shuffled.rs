@@ -26,15 +26,18 @@ pub(super) struct ShuffledGroups {
     /// The account from which these bytes are reserved.
     memory: DatasetMemory,
     /// A row group that is not decoded, which is being fetched if it lies on a server.
-    next: NextPart<ReadAhead>,
+    ahead: NextPart<ReadAhead>,
+    /// False if all files are local, or if the decoded row groups leave no memory to read ahead.
+    reads_ahead: bool,
 }
 
 /// A decoded row group, and the reservation of its bytes.
 type Kept = (Decoded, MemoryReservation);
 
 impl ShuffledGroups {
-    pub(super) fn new(draws: Draws, limit: u64, memory: DatasetMemory) -> Self {
-        Self { draws, decoded: Vec::new(), limit, memory, next: NextPart::default() }
+    pub(super) fn new(table: &Table, draws: Draws, limit: u64, memory: DatasetMemory) -> Self {
+        let reads_ahead = table.is_remote();
+        Self { draws, decoded: Vec::new(), limit, memory, ahead: NextPart::default(), reads_ahead }
     }
 
     /// Returns the next row; `None` at the end. Each row gives one sample or one error.
@@ -88,15 +91,14 @@ impl ShuffledGroups {
 
     fn decode(&mut self, table: &Table, index: usize) -> Result<Kept, DataProblem> {
         let group = table.group(index);
-        // Before the reservation, which could drop it.
-        let ahead = self.next.take(index as u64);
+        // This comes before the reservation, which could drop what was read ahead.
+        let ahead = self.claim(index);
         let of_others = self.decoded.iter().filter_map(|(_, rows)| rows.as_ref().ok());
         let of_others: u64 = of_others.map(|(_, reserved)| reserved.bytes()).sum();
         let mut reserved = self.memory.reserve(group.bytes)?;
         let batches = table.read(group, Selection::From(0), ahead).map_err(|error| error.problem)?;
-        let is_decoded = |index: usize| self.decoded.iter().any(|(decoded, _)| *decoded == index);
-        if let Some(next) = self.draws.groups().find(|&other| other != index && !is_decoded(other)) {
-            self.next.begin(next as u64, || table.begin(next, &self.memory));
+        if self.reads_ahead {
+            self.begin_next(table, index);
         }
         let limit = self.limit.saturating_sub(of_others);
         let decoded =
@@ -105,6 +107,22 @@ impl ShuffledGroups {
             Ok(rows) => Ok((rows, reserved)),
             Err(NoRoom { refused: Some(refused), .. }) => Err(refused.into()),
             Err(NoRoom { bytes, .. }) => Err(too_large(of_others.saturating_add(bytes), self.limit)),
+        }
+    }
+
+    /// Returns what was read ahead of a row group. If a reservation has dropped it, the shard reads ahead no more: it
+    /// would fetch each row group twice.
+    fn claim(&mut self, index: usize) -> Option<ReadAhead> {
+        let claimed = self.ahead.take(index as u64)?.claim();
+        self.reads_ahead &= claimed.is_some();
+        claimed
+    }
+
+    /// Starts to fetch a row group that is decoded after row group `index`.
+    fn begin_next(&mut self, table: &Table, index: usize) {
+        let is_decoded = |index: usize| self.decoded.iter().any(|(decoded, _)| *decoded == index);
+        if let Some(next) = self.draws.groups().find(|&other| other != index && !is_decoded(other)) {
+            self.ahead.begin(next as u64, || table.begin(next, &self.memory));
         }
     }
 }

@@ -161,7 +161,8 @@ impl<R> ParquetStream<R> {
                 let sizes = shard.of(groups).map(|group| (group, self.table.group(group).rows));
                 let mut draws = Draws::new(cx.rng(), open, sizes);
                 (0..position).try_for_each(|_| draws.next().map(drop));
-                Order::Blocks(ShuffledGroups::new(draws, self.block_bytes, cx.memory().clone()))
+                let memory = cx.memory().clone();
+                Order::Blocks(ShuffledGroups::new(&self.table, draws, self.block_bytes, memory))
             }
         };
         let samples = self.table.samples(cx.is_collated::<Self>());

@@ -188,6 +188,11 @@ impl Table {
         is_read_at_once(&ranges).then(|| ReadAhead::start(&file.blob, ranges, memory))?
     }
 
+    /// True if any file lies on a server.
+    pub(super) fn is_remote(&self) -> bool {
+        (0..self.files.len()).any(|file| self.files.is_remote(file))
+    }
+
     /// True if opening file `index` does not read its footer.
     fn has_footer(&self, index: usize) -> bool {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);

@@ -29,7 +29,14 @@ impl ReadAhead {
         Some(Self { blob: Arc::clone(blob), ranges, fetched })
     }
 
-    /// Returns the bytes of each range. Ranges that were dropped because their bytes were needed, and those whose
+    /// Keeps the data from being dropped for a reservation, and counts its bytes no longer. Returns `None` if it was
+    /// dropped.
+    #[cfg(feature = "parquet")]
+    pub(crate) fn claim(self) -> Option<Self> {
+        Some(Self { fetched: self.fetched.claim()?, ..self })
+    }
+
+    /// Returns the bytes of each range. Ranges that were dropped because a reservation needed their memory, and those whose
     /// requests have failed before this call, are read now.
     ///
     /// # Errors
@@ -56,6 +63,8 @@ impl<T> NextPart<T> {
     /// Calls `begin` to fetch part `number`, once for each part. Drops the part that was begun before.
     pub(crate) fn begin(&mut self, number: u64, begin: impl FnOnce() -> Option<T>) {
         if self.0.as_ref().is_none_or(|(begun, _)| *begun != number) {
+            // The bytes of the old part are given back before those of the new one are reserved.
+            self.0 = None;
             self.0 = Some((number, begin()));
         }
     }
