@@ -344,9 +344,18 @@ impl BlobReader {
         }
     }
 
+    /// Starts to fetch the next chunk, or half of it, a quarter and so on, down to the length of a first chunk, if
+    /// `memory` has no room for more.
     fn read_ahead(&mut self) {
-        let range = self.next..self.chunk_end(self.next);
-        self.ahead = ReadAhead::start(&self.blob, vec![range], &self.memory);
+        let mut len = self.chunk_end(self.next) - self.next;
+        loop {
+            let range = self.next..self.next + len;
+            self.ahead = ReadAhead::start(&self.blob, vec![range], &self.memory);
+            if self.ahead.is_some() || len <= REMOTE_CHUNKS.0 {
+                return;
+            }
+            len = (len / 2).max(REMOTE_CHUNKS.0);
+        }
     }
 
     /// Returns the end of the chunk that begins at `start`.
@@ -363,18 +372,19 @@ impl BlobReader {
     }
 
     fn read_next_chunk(&mut self) -> Result<()> {
-        let end = self.chunk_end(self.next);
         self.chunk = match self.ahead.take() {
             Some(ahead) => ahead.read()?.remove(0).into(),
-            None if self.blob.is_remote() => self.blob.read(self.next..end)?,
+            None if self.blob.is_remote() => self.blob.read(self.next..self.chunk_end(self.next))?,
             None => {
+                let end = self.chunk_end(self.next);
                 let mut chunk = std::mem::take(&mut self.chunk);
                 chunk.resize((end - self.next) as usize, 0);
                 self.blob.read_exact_at(&mut chunk, self.next)?;
                 chunk
             }
         };
-        self.next = end;
+        // What was read ahead may be shorter than `max_chunk`.
+        self.next += self.chunk.len() as u64;
         self.taken = 0;
         if self.blob.is_remote() && self.next < self.end.min(self.expected_end) {
             self.max_chunk = (self.max_chunk * 4).min(REMOTE_CHUNKS.1);

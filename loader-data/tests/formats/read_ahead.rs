@@ -339,8 +339,30 @@ fn nothing_is_read_ahead_that_memory_limit_has_no_room_for() {
     let server = Server::start();
     server.put("bucket/0.jsonl", format!("{{\"txt\": \"{}\"}}\n", "x".repeat(1000)).repeat(2000));
     let config = r#"{"kind": "json-lines-stream", "path": "s3://bucket/0.jsonl", "block_bytes": 4000000}"#;
-    check_requests(&server, config, 1 << 20, (1, 2));
+    check_requests(&server, config, 1 << 18, (1, 2));
     check_requests(&server, config, 2 << 20, (2, 2));
+    // Half of the rest fits, and then the other half.
+    check_requests(&server, config, 1 << 20, (2, 3));
+}
+
+#[test]
+fn the_next_file_leaves_room_for_the_chunks_of_the_open_one() {
+    let _watched = watched();
+    let server = Server::start();
+    let lines = format!("{{\"txt\": \"{}\"}}\n", "x".repeat(10_000)).repeat(1200);
+    for file in 0..3 {
+        server.put(&format!("bucket/{file}.jsonl"), lines.as_str());
+    }
+    let config =
+        r#"{"kind": "json-lines-stream", "path": "s3://bucket/{0..2}.jsonl", "block_bytes": 16000000}"#;
+    for kept in [5 << 19, 4 << 20] {
+        let loader = loader(open(&server, config), kept);
+        loader.iter().unwrap().for_each(|batch| drop(batch.unwrap()));
+        let chunks: Vec<_> = server.requests().into_iter().map(|request| request.range.unwrap()).collect();
+        // A chunk that is not read ahead has 8 MiB.
+        let is_ahead = |chunk: &std::ops::Range<usize>| chunk.len() as u64 <= kept;
+        assert!(chunks.len() >= 12 && chunks.iter().all(is_ahead), "within {kept} bytes: {chunks:?}");
+    }
 }
 
 #[test]
