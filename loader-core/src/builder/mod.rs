@@ -377,8 +377,8 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
 
     /// Sets the max bytes of data that the loader may hold in all of its processes together, at least
     /// 131,072. [`shared_memory_limit`](Self::shared_memory_limit) is the part for batches in shared memory.
-    /// The rest is for what datasets keep, such as decoded row groups and caches; see
-    /// [`DatasetMemory`](crate::DatasetMemory).
+    /// The rest is for what datasets keep, such as decoded row groups and caches, and what streams read ahead from
+    /// servers; see [`DatasetMemory`](crate::DatasetMemory).
     ///
     /// The default is half of the memory that the process may use: the machine's memory, or the limit of the
     /// process's control group if that is lower. If only `shared_memory_limit` is set, the default is that

@@ -84,7 +84,7 @@ impl<R> ArrowStream<R> {
             position,
             later,
             current: None,
-            next: NextPart::default(),
+            ahead: NextPart::default(),
             memory: cx.memory().clone(),
             sample: PhantomData,
         })
@@ -143,7 +143,7 @@ struct Rows<'a, R> {
     later: VecDeque<(usize, usize)>,
     current: Option<Current>,
     /// The record batch after the current one, which is being fetched if it lies on a server.
-    next: NextPart<ReadAhead>,
+    ahead: NextPart<ReadAhead>,
     /// The account of what is read ahead.
     memory: DatasetMemory,
     sample: PhantomData<fn() -> R>,
@@ -158,12 +158,12 @@ impl<R: DeserializeOwned + 'static> Iterator for Rows<'_, R> {
             self.current = Some(Current::new(self.table, self.table.index.entry(index), row as u64));
         }
         self.position += 1;
-        let Self { table, later, next, memory, .. } = self;
+        let Self { table, later, ahead, memory, .. } = self;
         let open = |entry: &Entry| {
-            let stored = table.fetch(entry, true, next.take(entry.index as u64))?;
+            let stored = table.fetch(entry, true, ahead.take(entry.index as u64))?;
             // This comes after the current record batch has arrived, and before it is decompressed.
             if let Some(&(index, _)) = later.front() {
-                next.begin(index as u64, || table.begin(&table.index.entry(index), memory));
+                ahead.begin(index as u64, || table.begin(&table.index.entry(index), memory));
             }
             table.unpack(entry, stored)
         };

@@ -126,8 +126,8 @@ impl Table {
         Body::new(stored, self.index.parts(entry).1, entry.codec, self.max_batch_bytes)
     }
 
-    /// Starts to fetch a record batch from a server, which is read in order. Returns `None` if it must be read when it is
-    /// needed: as for [`ReadAhead::start`], or if it has more than 64 MiB.
+    /// Starts to fetch from a server a record batch that is read in order. Returns `None` as [`ReadAhead::start`] does,
+    /// and if the record batch has more than 64 MiB.
     pub(super) fn begin(&self, entry: &Entry, memory: &DatasetMemory) -> Option<ReadAhead> {
         if !self.files.is_remote(entry.file) || self.stored_bytes(entry) > MAX_FETCH.min(self.max_batch_bytes)
         {

@@ -152,7 +152,7 @@ impl LineStream {
             step: count,
             block: start.block,
             open: None,
-            begun: NextPart::default(),
+            ahead: NextPart::default(),
             memory: memory.clone(),
             line: Vec::new(),
         };
@@ -162,13 +162,13 @@ impl LineStream {
         Ok(lines)
     }
 
-    /// Opens a block at its first line, or at `offset`. `begun` may be what [`begin_block`](Self::begin_block) returned
+    /// Opens a block at its first line, or at `offset`. `ahead` may be what [`begin_block`](Self::begin_block) returned
     /// for the block.
     fn open_block(
         &self,
         number: u64,
         offset: Option<u64>,
-        begun: Option<BlobReader>,
+        ahead: Option<BlobReader>,
         memory: &DatasetMemory,
     ) -> Result<OpenBlock> {
         let Some(block) = self.blocks.get(number, &self.files) else {
@@ -180,7 +180,7 @@ impl LineStream {
         };
         let blob = self.files.open(block.file)?;
         let has_header = offset.is_none() && self.rules.csv.is_some_and(|csv| csv.has_header);
-        let input = || begun.unwrap_or_else(|| self.reader_of(&block, offset, &blob, memory));
+        let input = || ahead.unwrap_or_else(|| self.reader_of(&block, offset, &blob, memory));
         if let Some(compression) = Compression::of(&blob.file().location) {
             let mut reader = decompressed(compression, input(), self.rules);
             reader.skip_to(offset.unwrap_or(0)).map_err(|error| read_error(&blob, 0, error))?;
@@ -276,7 +276,7 @@ struct LineIter<'a> {
     block: u64,
     open: Option<OpenBlock>,
     /// The beginning of the block after the open one, which is being fetched if it lies on a server.
-    begun: NextPart<BlobReader>,
+    ahead: NextPart<BlobReader>,
     /// The account of what is read ahead.
     memory: DatasetMemory,
     line: Vec<u8>,
@@ -310,8 +310,8 @@ impl LineIter<'_> {
                 if self.block >= self.stream.blocks.len() {
                     return Ok(None);
                 }
-                let begun = self.begun.take(self.block);
-                let opened = self.stream.open_block(self.block, None, begun, &self.memory);
+                let ahead = self.ahead.take(self.block);
+                let opened = self.stream.open_block(self.block, None, ahead, &self.memory);
                 self.open = Some(opened.inspect_err(|_| self.block += self.step)?);
                 continue;
             };
@@ -324,7 +324,7 @@ impl LineIter<'_> {
             if matches!(read, Ok(1..)) {
                 // After the request for the first line of the open block.
                 let next = self.block + self.step;
-                self.begun.begin(next, || self.stream.begin_block(next, &self.memory));
+                self.ahead.begin(next, || self.stream.begin_block(next, &self.memory));
             } else {
                 self.open = None;
                 self.block += self.step;

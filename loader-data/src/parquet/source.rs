@@ -22,14 +22,14 @@ use crate::{
 /// Name of the format in errors.
 pub(super) const FORMAT: &str = "Parquet";
 
-/// Max number of bytes of the columns of a row group that are read at once. Larger columns are read page by page.
-const MAX_AT_ONCE: u64 = 64 << 20;
+/// Max number of bytes of the columns of a row group that are read together. Larger columns are read page by page.
+const MAX_TOGETHER: u64 = 64 << 20;
 
 /// Reads a file by position. The library's own reader of files shares one offset among all its parts.
 #[derive(Debug, Clone)]
 pub(super) struct Source {
     blob: Arc<Blob>,
-    /// The columns that were read at once, each with its offset.
+    /// The columns that were read together, each with its offset.
     parts: Vec<(u64, Bytes)>,
     /// The row group that is read, for errors.
     group: Option<usize>,
@@ -47,12 +47,12 @@ impl Source {
         Self { group: Some(group), ..Self::new(blob) }
     }
 
-    /// Reads the columns at `ranges` at once, if they are not too large. `ahead` may be fetching them.
+    /// Reads the columns at `ranges` together, if they are not too large. `ahead` may be fetching them.
     ///
     /// # Errors
     /// Returns an error if a range cannot be read.
     pub(super) fn load(&mut self, ranges: &[Range<u64>], ahead: Option<ReadAhead>) -> Result<()> {
-        if is_read_at_once(ranges) {
+        if are_read_together(ranges) {
             let parts = ahead.map_or_else(|| self.blob.read_ranges(ranges), ReadAhead::read)?;
             self.parts = ranges.iter().map(|range| range.start).zip(parts).collect();
         }
@@ -99,9 +99,9 @@ impl Source {
     }
 }
 
-/// True if the columns at `ranges` are small enough to be read at once.
-pub(super) fn is_read_at_once(ranges: &[Range<u64>]) -> bool {
-    ranges.iter().map(|range| range.end - range.start).sum::<u64>() <= MAX_AT_ONCE
+/// True if the columns at `ranges` are small enough to be read together.
+pub(super) fn are_read_together(ranges: &[Range<u64>]) -> bool {
+    ranges.iter().map(|range| range.end - range.start).sum::<u64>() <= MAX_TOGETHER
 }
 
 /// Returns the problem of content that is not valid Parquet.
@@ -146,7 +146,7 @@ impl ChunkReader for Source {
     }
 }
 
-/// Reads from a column that was read at once, or from the file.
+/// Reads from a column that was read together with the others, or from the file.
 #[derive(Debug)]
 pub(super) enum PartReader {
     Memory(buf::Reader<Bytes>),

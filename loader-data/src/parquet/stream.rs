@@ -149,7 +149,7 @@ impl<R> ParquetStream<R> {
             None => {
                 let later = remaining(shard.of(groups), position, |group| self.table.group(group).rows);
                 let memory = cx.memory().clone();
-                Order::Groups { later, current: None, next: NextPart::default(), memory }
+                Order::Groups { later, current: None, ahead: NextPart::default(), memory }
             }
             Some(open) => {
                 // Checks before the first row that the limit suffices. Drops the reservation at once, because
@@ -230,7 +230,7 @@ enum Order {
         later: VecDeque<(usize, usize)>,
         current: Option<Current>,
         /// The row group after the current one, which is being fetched if it lies on a server.
-        next: NextPart<ReadAhead>,
+        ahead: NextPart<ReadAhead>,
         /// The account of what is read ahead.
         memory: DatasetMemory,
     },
@@ -259,17 +259,17 @@ impl<R: DeserializeOwned + 'static> Iterator for Stream<'_, R> {
     fn next(&mut self) -> Option<Result<R>> {
         let Self { table, samples, .. } = self;
         let sample = match &mut self.order {
-            Order::Groups { later, current, next, memory } => loop {
+            Order::Groups { later, current, ahead, memory } => loop {
                 if let Some(current) = current
                     && current.row < current.group.rows
                 {
                     let index = current.index;
                     let open = |row| {
-                        let ahead = next.take(index as u64);
-                        let batches = table.read(table.group(index), Selection::From(row), ahead)?;
+                        let fetched = ahead.take(index as u64);
+                        let batches = table.read(table.group(index), Selection::From(row), fetched)?;
                         // This comes after the columns of the current group have arrived, and before they are decoded.
                         if let Some(&(index, _)) = later.front() {
-                            next.begin(index as u64, || table.begin(index, memory));
+                            ahead.begin(index as u64, || table.begin(index, memory));
                         }
                         Ok(batches)
                     };

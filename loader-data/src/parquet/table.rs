@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     batches::{Batches, Selection},
     footer::{OpenFile, arrow_schema, column_ranges, decode_footer, read_footer},
-    source::{FORMAT, is_read_at_once, malformed},
+    source::{FORMAT, are_read_together, malformed},
 };
 use crate::{
     arrow_rows::{Kind, Samples, select_columns},
@@ -175,9 +175,8 @@ impl Table {
         Batches::new(&file, group.number, selection, ahead)
     }
 
-    /// Starts to fetch the columns of row group `index` from a server. Returns `None` if they must be read when they are
-    /// needed: as for [`ReadAhead::start`], if they are too large to be read at once, or if the footer of their file must
-    /// be read first.
+    /// Starts to fetch the columns of row group `index` from a server. Returns `None` as [`ReadAhead::start`] does, and
+    /// if the columns are too large to be read together, or if the footer of their file must be read first.
     pub(super) fn begin(&self, index: usize, memory: &DatasetMemory) -> Option<ReadAhead> {
         let group = self.group(index);
         if !self.files.is_remote(group.file) || !self.has_footer(group.file) {
@@ -185,7 +184,7 @@ impl Table {
         }
         let file = self.file(group.file, false).ok()?;
         let ranges = column_ranges(file.row_group(group.number), &file.mask, file.blob.len()).ok()?;
-        is_read_at_once(&ranges).then(|| ReadAhead::start(&file.blob, ranges, memory))?
+        are_read_together(&ranges).then(|| ReadAhead::start(&file.blob, ranges, memory))?
     }
 
     /// True if any file lies on a server.

@@ -22,22 +22,22 @@ pub(crate) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Starts to fetch `ranges` of `blob`. Returns `None` if they must be read when they are needed: of a local file,
-    /// which the system reads ahead, if `memory` has no room for their bytes, or if they cannot be read.
+    /// Starts to fetch `ranges` of `blob`. Returns `None` if the file is local (the system reads it ahead), if `memory`
+    /// has no room for the bytes, or if the fetch cannot be started. The caller then reads the ranges when it needs
+    /// them.
     pub(crate) fn start(blob: &Arc<Blob>, ranges: Vec<Range<u64>>, memory: &DatasetMemory) -> Option<Self> {
         let fetched = blob.read_ahead(&ranges, memory)?;
         Some(Self { blob: Arc::clone(blob), ranges, fetched })
     }
 
-    /// Keeps the data from being dropped for a reservation, and counts its bytes no longer. Returns `None` if it was
-    /// dropped.
+    /// Gives back the bytes, and keeps the data: no later reservation drops it. Returns `None` if it was dropped.
     #[cfg(feature = "parquet")]
     pub(crate) fn claim(self) -> Option<Self> {
         Some(Self { fetched: self.fetched.claim()?, ..self })
     }
 
-    /// Returns the bytes of each range. Ranges that were dropped because a reservation needed their memory, and those whose
-    /// requests have failed before this call, are read now.
+    /// Returns the bytes of each range. Ranges that were dropped because a reservation needed their memory, and those
+    /// whose requests have failed before this call, are read now.
     ///
     /// # Errors
     /// As for [`Blob::read_ranges`].

@@ -37,7 +37,7 @@ pub(super) struct Stream<'a, R> {
     /// The file at `next`, if it is open.
     open: Option<(Arc<Blob>, Samples)>,
     /// The beginning of the file after the open one, which is being fetched if it lies on a server.
-    begun: NextPart<BlobReader>,
+    ahead: NextPart<BlobReader>,
     /// The account of what is read ahead.
     memory: DatasetMemory,
     /// Seed of the random numbers of the samples.
@@ -52,7 +52,7 @@ impl<'a, R: DeserializeOwned + 'static> Stream<'a, R> {
         memory: DatasetMemory,
         next: TarPosition,
     ) -> Self {
-        Self { shards, files, next, open: None, begun: NextPart::default(), memory, seed }
+        Self { shards, files, next, open: None, ahead: NextPart::default(), memory, seed }
     }
 
     /// Returns the next sample of `file`, or `None` at its end.
@@ -84,16 +84,16 @@ impl<'a, R: DeserializeOwned + 'static> Stream<'a, R> {
     }
 
     fn opened(&mut self, file: usize) -> Result<(Arc<Blob>, Samples)> {
-        let begun = self.begun.take(file as u64);
+        let ahead = self.ahead.take(file as u64);
         let blob = self.shards.files.open(file)?;
         let whole = |blob: &Arc<Blob>| blob.reader(0..blob.len()).with_memory(&self.memory);
         // A resumed shard continues further on, and needs only a few bytes of the beginning.
-        let reader = (self.next.offset == 0).then(|| begun.unwrap_or_else(|| whole(&blob)));
+        let reader = (self.next.offset == 0).then(|| ahead.unwrap_or_else(|| whole(&blob)));
         let members = Members::open(&blob, reader, self.next.offset, self.shards.end);
         // This comes after the requests for the open file, so that they are sent first.
         let next = usize::try_from(self.next.files).ok().and_then(|files| self.files.get(files + 1));
         if let Some(&next) = next {
-            self.begun.begin(next as u64, || self.shards.files.begin(next, whole));
+            self.ahead.begin(next as u64, || self.shards.files.begin(next, whole));
         }
         Ok((blob, Samples::new(members?)))
     }
