@@ -304,6 +304,32 @@ fn a_part_that_could_not_be_read_ahead_is_read_in_its_turn() {
     }
 }
 
+#[test]
+fn a_request_that_fails_while_the_program_waits_for_it_is_sent_again() {
+    // With a cache, opening a dataset of Parquet or Arrow files already fetches the blocks of its small files.
+    for ((config, parts), is_cached) in PARTS.map(|it| (it, false)).into_iter().chain([(PARTS[0], true)]) {
+        let _watched = watched();
+        let server = server();
+        let folder = tempfile::tempdir().unwrap();
+        let cached = CacheOptions { folder: folder.path().to_owned(), max_bytes: 1 << 30 };
+        let cache = is_cached.then_some(cached);
+        // A request fails after a quarter of `timeout` without a byte.
+        let options = StoreOptions { timeout: Duration::from_secs(4), cache, ..options(&server) };
+        let stream = open_with(&server, config, &options);
+        let mut cx = SampleContext::new(0);
+        let mut items = stream.iter(Shard::new(0, 1), &mut cx).unwrap().map(text_of);
+        server.fail([Fault::Slow(1), Fault::Stall]);
+        let mut found = vec![items.next().unwrap()];
+        assert_eq!(requests(&server, 2), 2, "{config}");
+        let started = Instant::now();
+        found.extend(items);
+        let waited = started.elapsed();
+        assert!(found.iter().all(Result::is_ok), "{config}: {found:?}");
+        assert_eq!(found.len(), parts.iter().sum::<usize>(), "{config}");
+        assert!(waited > options.timeout / 16, "{config}: it waited for {waited:?}, not for the stall");
+    }
+}
+
 /// The content of a record, or the error.
 fn text_of(item: anyhow::Result<Record>) -> Result<String, String> {
     item.map(|record| format!("{record:?}")).map_err(|error| format!("{error:#}"))

@@ -62,11 +62,6 @@ pub(super) fn start<T: Send + 'static>(
 }
 
 impl<T> Task<T> {
-    /// True if the work has ended.
-    pub(super) fn has_ended(&self) -> bool {
-        self.work.is_finished()
-    }
-
     /// Waits for the result.
     pub(super) fn wait(self) -> Result<T, Stopped> {
         let rest = self.within.saturating_add(GRACE).saturating_sub(self.started.elapsed());

@@ -100,29 +100,17 @@ pub(in super::super) enum Ahead {
 }
 
 impl Ahead {
-    /// Waits for the bytes of each range. Returns `None` if the read had failed before this call: the caller then reads
-    /// the ranges itself.
-    ///
-    /// # Errors
-    /// As for [`Object::read`].
+    /// Waits for the bytes of each range. Returns `None` if the read has failed: the caller then reads the ranges itself.
+    /// A request that was sent ahead may have used up its time or its retries before the caller needed it.
     pub(in super::super) fn wait(self) -> Option<Result<Vec<Bytes>, DataProblem>> {
-        let (had_ended, read) = match self {
+        let read = match self {
             Self::Fetched { wanted, pieces, task } => {
-                let had_ended = task.has_ended();
-                let fetched = task.wait().unwrap_or_else(|stopped| Err(problem_of(stopped)));
-                let cut = |fetched: Vec<Bytes>| {
-                    wanted.iter().map(|range| ranges::cut(&pieces, &fetched, range)).collect()
-                };
-                (had_ended, fetched.map(cut))
+                let fetched = task.wait().ok()?.ok()?;
+                wanted.iter().map(|range| ranges::cut(&pieces, &fetched, range)).collect()
             }
-            Self::Cached(thread) => {
-                let had_ended = thread.is_finished();
-                let panicked =
-                    |_| Err(DataProblem::Store("the thread that reads ahead has panicked".to_owned()));
-                (had_ended, thread.join().unwrap_or_else(panicked))
-            }
+            Self::Cached(thread) => thread.join().ok()?.ok()?,
         };
-        (read.is_ok() || !had_ended).then_some(read)
+        Some(Ok(read))
     }
 }
 
