@@ -3,19 +3,23 @@
 use std::{
     future::Future,
     io,
-    sync::{Mutex, PoisonError, mpsc},
+    sync::{Arc, Mutex, PoisonError, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
 use tokio::{
     runtime::{Builder, Handle},
+    sync::Semaphore,
     task::AbortHandle,
     time::error::Elapsed,
 };
 
 /// Time that the thread gets beyond the deadline of the work, to say that the deadline has passed.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// Max number of requests of this process that are sent ahead at the same time.
+pub(super) const AHEAD: usize = 8;
 
 /// Why work on the thread has no result.
 #[derive(Debug)]
@@ -26,8 +30,18 @@ pub(super) enum Stopped {
     Failed(io::Error),
 }
 
-/// The thread, and the process that started it.
-static THREAD: Mutex<Option<(u32, Handle)>> = Mutex::new(None);
+/// The thread, once it is started.
+static THREAD: Mutex<Option<IoThread>> = Mutex::new(None);
+
+#[derive(Debug, Clone)]
+struct IoThread {
+    /// The process that has started it.
+    process: u32,
+    runtime: Handle,
+    /// A permit for each request that may be sent ahead. A forked process has its own, because no task of that process
+    /// gives back the permits that its parent had taken.
+    ahead: Arc<Semaphore>,
+}
 
 /// Work on the thread. Dropping it stops the work.
 #[derive(Debug)]
@@ -54,7 +68,7 @@ pub(super) fn start<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
 ) -> io::Result<Task<T>> {
     let (done, result) = mpsc::sync_channel(1);
-    let work = handle()?.spawn(async move {
+    let work = io_thread()?.runtime.spawn(async move {
         // The receiver is gone if the task was dropped.
         drop(done.send(tokio::time::timeout(within, work).await));
     });
@@ -81,21 +95,27 @@ impl<T> Drop for Task<T> {
     }
 }
 
-/// Returns the runtime of the thread, which is started if this process has none.
-fn handle() -> io::Result<Handle> {
+/// Returns the permits of this process: one for each request that may be sent ahead.
+pub(super) fn permits() -> io::Result<Arc<Semaphore>> {
+    Ok(io_thread()?.ahead)
+}
+
+/// Returns the thread of this process, which is started if there is none.
+fn io_thread() -> io::Result<IoThread> {
     let mut thread = THREAD.lock().unwrap_or_else(PoisonError::into_inner);
     let process = std::process::id();
-    if let Some((_, handle)) = thread.as_ref().filter(|(started_by, _)| *started_by == process) {
-        return Ok(handle.clone());
+    if let Some(started) = thread.as_ref().filter(|started| started.process == process) {
+        return Ok(started.clone());
     }
     let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
-    let handle = runtime.handle().clone();
+    let started =
+        IoThread { process, runtime: runtime.handle().clone(), ahead: Arc::new(Semaphore::new(AHEAD)) };
     thread::Builder::new()
         .name("loader-io".to_owned())
         // It ends with the process.
         .spawn(move || runtime.block_on(std::future::pending::<()>()))?;
-    *thread = Some((process, handle.clone()));
-    Ok(handle)
+    *thread = Some(started.clone());
+    Ok(started)
 }
 
 #[cfg(test)]

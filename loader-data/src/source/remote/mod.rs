@@ -53,7 +53,7 @@ impl Remote {
         // A file without a version may change without a trace, so it is not kept.
         let cache = self.cache.clone().filter(|_| file.version != NO_VERSION);
         let identity = format!("{}\0{url}", self.endpoint).into();
-        Ok(Object { store, path, file, limits: self.limits, identity, cache })
+        Ok(Object { store, path, file, limits: self.limits, identity, cache, ahead: None })
     }
 }
 

@@ -5,15 +5,21 @@ use std::{
     fmt,
     future::Future,
     ops::Range,
+    pin::pin,
     sync::Arc,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
-use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
+use futures_util::{
+    FutureExt, StreamExt, TryStreamExt,
+    future::{Either, select},
+    stream,
+};
 use loader_core::{DatasetMemory, internal::Reclaimable};
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, path::Path};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::{
     super::DataFile,
@@ -40,6 +46,8 @@ pub(in super::super) struct Object {
     /// The endpoint and the URL, for the cache.
     pub(super) identity: Arc<str>,
     pub(super) cache: Option<Arc<Cache>>,
+    /// For a read ahead that fills the cache: this channel is closed once the [`Ahead`] is dropped.
+    pub(super) ahead: Option<watch::Receiver<bool>>,
 }
 
 /// The limits of a request.
@@ -87,10 +95,17 @@ fn problem_of(stopped: io::Stopped) -> DataProblem {
     }
 }
 
-/// A read that goes on while its caller does other work. Dropping it cancels its requests, except those that fill the
-/// cache.
+/// A read that goes on while its caller does other work. Dropping it cancels its requests, except those that were sent
+/// to fill the cache.
 #[derive(Debug)]
-pub(in super::super) enum Ahead {
+pub(in super::super) struct Ahead {
+    read: Reading,
+    /// Its value is true once the caller waits. Dropping it tells the read that no caller will.
+    needed: watch::Sender<bool>,
+}
+
+#[derive(Debug)]
+enum Reading {
     Fetched {
         wanted: Vec<Range<u64>>,
         pieces: Vec<Range<u64>>,
@@ -103,15 +118,42 @@ impl Ahead {
     /// Waits for the bytes of each range. Returns `None` if the read has failed: the caller then reads the ranges itself.
     /// A request that was sent ahead may have used up its time or its retries before the caller needed it.
     pub(in super::super) fn wait(self) -> Option<Result<Vec<Bytes>, DataProblem>> {
-        let read = match self {
-            Self::Fetched { wanted, pieces, task } => {
+        // Requests that wait for their turn are sent now.
+        self.needed.send_replace(true);
+        let read = match self.read {
+            Reading::Fetched { wanted, pieces, task } => {
                 let fetched = task.wait().ok()?.ok()?;
                 wanted.iter().map(|range| ranges::cut(&pieces, &fetched, range)).collect()
             }
-            Self::Cached(thread) => thread.join().ok()?.ok()?,
+            Reading::Cached(thread) => thread.join().ok()?.ok()?,
         };
         Some(Ok(read))
     }
+}
+
+/// Waits until this process may send `requests` more requests ahead, or until the caller of the read waits for them.
+/// Requests that are sent ahead hold permits, so that those of many shards do not slow each other down until all of
+/// them exceed their deadlines, and leave room for those that a shard waits for. These need none.
+///
+/// # Errors
+/// Returns an error if the read was dropped.
+async fn turn(
+    requests: usize,
+    permits: Arc<Semaphore>,
+    mut needed: watch::Receiver<bool>,
+) -> Result<Option<OwnedSemaphorePermit>, DataProblem> {
+    let permits = pin!(permits.acquire_many_owned(requests.min(io::AHEAD) as u32));
+    let needed = pin!(async { needed.wait_for(|needed| *needed).await.is_ok() });
+    match select(needed, permits).await {
+        Either::Left((true, _)) => Ok(None),
+        Either::Left((false, _)) => Err(unwanted()),
+        Either::Right((permits, _)) => Ok(permits.ok()),
+    }
+}
+
+/// The error of a read ahead that was dropped. No caller gets it.
+fn unwanted() -> DataProblem {
+    DataProblem::Store("the read was dropped".to_owned())
 }
 
 impl Object {
@@ -137,18 +179,37 @@ impl Object {
         wanted: Vec<Range<u64>>,
         memory: &DatasetMemory,
     ) -> Option<Reclaimable<Ahead>> {
+        let permits = io::permits().ok()?;
+        let (needed, is_needed) = watch::channel(false);
         if self.cache.is_some() {
-            let object = self.clone();
-            let thread = thread::Builder::new().name("loader-ahead".to_owned());
+            let object = Self { ahead: Some(is_needed.clone()), ..self.clone() };
             let bytes = ranges::bytes(&wanted);
-            let start = || thread.spawn(move || object.read(&wanted)).ok().map(Ahead::Cached);
+            let read = move || {
+                // Before it locks blocks, which others may need.
+                let _permits = wait(turn(ranges::blocks(&wanted), permits, is_needed))?;
+                object.read(&wanted)
+            };
+            let thread = thread::Builder::new().name("loader-ahead".to_owned());
+            let start = || Some(Ahead { read: Reading::Cached(thread.spawn(read).ok()?), needed });
             return Reclaimable::new(memory, bytes, start);
         }
         let pieces = ranges::pieces(&wanted);
         Reclaimable::new(memory, ranges::bytes(&pieces), || {
-            let task = io::start(LONG, self.fetching(pieces.clone())).ok()?;
-            Some(Ahead::Fetched { wanted, pieces: pieces.clone(), task })
+            let fetching = self.fetching(pieces.clone());
+            let turn = turn(pieces.len(), permits, is_needed);
+            let read = async move {
+                let _permits = turn.await?;
+                fetching.await
+            };
+            let task = io::start(LONG, read).ok()?;
+            Some(Ahead { read: Reading::Fetched { wanted, pieces: pieces.clone(), task }, needed })
         })
+    }
+
+    /// Returns an error if this is a read ahead that was dropped.
+    pub(super) fn check_wanted(&self) -> Result<(), DataProblem> {
+        let is_dropped = |ahead: &watch::Receiver<bool>| ahead.has_changed().is_err();
+        if self.ahead.as_ref().is_some_and(is_dropped) { Err(unwanted()) } else { Ok(()) }
     }
 
     /// Fetches `pieces`, several at a time.

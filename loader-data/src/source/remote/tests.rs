@@ -8,10 +8,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use loader_core::DatasetMemory;
 use object_store::{ObjectStoreExt, path::Path as ObjectPath};
 
 use super::{
-    super::{Blob, Files, StoreOptions},
+    super::{Blob, CacheOptions, Files, ReadAhead, StoreOptions},
     address::Address,
     object::wait,
     stores::Stores,
@@ -117,6 +118,49 @@ fn large_file() -> (Server, Arc<Blob>, Vec<u8>) {
     (server, blob, expected)
 }
 
+/// Waits until the server has seen `count` requests. Returns how many it has seen.
+pub(super) fn seen(server: &Server, count: usize) -> usize {
+    // Other tests hold permits to send requests ahead.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while server.seen() < count && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // Enough time for a request that must not be sent.
+    std::thread::sleep(Duration::from_millis(50));
+    server.seen()
+}
+
+#[test]
+fn a_process_sends_8_requests_ahead_and_those_that_a_caller_waits_for() {
+    let (server, folder) = (Server::start(), tempfile::tempdir().unwrap());
+    (0..12_u8).for_each(|number| server.put(&format!("{number}.bin"), [number; 100]));
+    let cache = CacheOptions { folder: folder.path().to_owned(), max_bytes: 1 << 30 };
+    let options = StoreOptions { timeout: Duration::from_secs(120), ..options() };
+    let with_cache = StoreOptions { cache: Some(cache), ..options.clone() };
+    let files = |options| Files::list_with([server.url("{0..11}.bin")], &[], options).unwrap();
+    let (files, cached) = (files(&options), files(&with_cache));
+    let begin = |files: &Files, number: usize| {
+        let blob = files.open(number).unwrap();
+        let whole = 0..100;
+        ReadAhead::start(&blob, vec![whole], &DatasetMemory::default()).unwrap()
+    };
+    server.requests();
+    server.fail([Fault::Stall; 8]);
+    let stalled: Vec<_> = (0..8).map(|number| begin(&files, number)).collect();
+    assert_eq!(seen(&server, 8), 8);
+    let needed = [(8_u8, begin(&files, 8)), (9, begin(&cached, 9))];
+    let unwanted = [begin(&files, 10), begin(&cached, 11)];
+    assert_eq!(seen(&server, 8), 8, "8 requests have no answer");
+    for (number, ahead) in needed {
+        assert_eq!(ahead.read().unwrap(), [vec![number; 100]]);
+    }
+    assert_eq!(server.seen(), 10);
+    drop(unwanted);
+    drop(stalled);
+    let _later = begin(&files, 0);
+    assert_eq!(seen(&server, 11), 11, "the requests that were dropped are not sent, and hold no permits");
+}
+
 #[test]
 fn ranges_are_read_together_and_a_reader_reads_ahead() {
     let (server, blob, expected) = large_file();
@@ -129,13 +173,8 @@ fn ranges_are_read_together_and_a_reader_reads_ahead() {
 
     let mut reader = blob.reader(7..expected.len() as u64);
     assert!(!reader.fill_buf().unwrap().is_empty());
-    let deadline = Instant::now() + Duration::from_secs(2);
-    let mut requests = 0;
-    while requests < 2 && Instant::now() < deadline {
-        requests += server.requests().len();
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    assert_eq!(requests, 2, "the second chunk is fetched before it is asked for");
+    assert_eq!(seen(&server, 2), 2, "the second chunk is fetched before it is asked for");
+    server.requests();
     let mut read = Vec::new();
     reader.read_to_end(&mut read).unwrap();
     assert!(read == expected[7..]);

@@ -102,6 +102,7 @@ impl Cache {
         missing.retain(|block, parts| !self.look_up(object, *block, parts, &mut found));
         let deadline = Instant::now() + object.limits.timeout;
         while !missing.is_empty() {
+            object.check_wanted()?;
             let wait = Instant::now() < deadline;
             if !self.fetch_some(object, &mut missing, &mut found, wait)? {
                 // Other processes fetch all of them.

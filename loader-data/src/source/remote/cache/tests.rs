@@ -9,11 +9,13 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use super::super::tests::{content, options, server::Server};
+use loader_core::DatasetMemory;
+
+use super::super::tests::{content, options, seen, server::Server};
 use crate::{
     CacheOptions, StoreOptions,
     error::DataProblem,
-    source::{Blob, Files},
+    source::{Blob, Files, ReadAhead},
 };
 
 const BLOCK: usize = 8 << 20;
@@ -68,6 +70,26 @@ fn blocks_are_fetched_once_by_all_who_read_at_the_same_time() {
     }
     assert_eq!(per_block(&server, 4), [0; 4]);
     assert!(named(folder.path(), "tmp").is_empty());
+}
+
+#[test]
+fn a_read_ahead_that_is_dropped_fetches_only_the_blocks_that_it_has_asked_for() {
+    let (server, folder) = (Server::start(), tempfile::tempdir().unwrap());
+    server.put_with("a.bin", vec![0; 10 * BLOCK], Some("\"1\""), None);
+    let blob = open(&server.url("a.bin"), &cached(folder.path(), 1 << 30));
+    server.set_latency(Duration::from_millis(200));
+    server.requests();
+    let ranges = (0..10).map(|block| block * BLOCK as u64..block * BLOCK as u64 + 1).collect();
+    let ahead = ReadAhead::start(&blob, ranges, &DatasetMemory::default()).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while server.seen() == 0 && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(1));
+    }
+    drop(ahead);
+    while named(folder.path(), "block").len() < 8 && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(seen(&server, 8), 8);
 }
 
 #[test]
