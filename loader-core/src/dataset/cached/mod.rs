@@ -50,7 +50,10 @@ use std::{
     ffi::OsString,
     panic::{self, AssertUnwindSafe},
     path::{self, Path},
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
 };
 
 use loader_ipc::codec;
@@ -64,6 +67,7 @@ use self::{
 use super::{Dataset, many};
 use crate::{
     context::SampleContext,
+    panic::forget_backtrace,
     state::shorten,
     warning::{Warn, Warning},
 };
@@ -85,6 +89,9 @@ pub struct Cached<D> {
     /// Set by the first sample in each process.
     #[serde(skip)]
     comparison: Arc<OnceLock<Comparison>>,
+    /// Number of comparisons in this process that have failed.
+    #[serde(skip)]
+    failures: Arc<AtomicU32>,
 }
 
 /// What a process has found when it compared a stored sample with the dataset.
@@ -93,11 +100,17 @@ enum Comparison {
     /// No sample was stored.
     Empty,
     Equal,
-    /// The dataset did not return the sample, or the encoding of its type has no fixed order.
-    Impossible,
+    /// Two computations of the sample, or two encodings of it, differ.
+    Varies,
+    /// The dataset did not return the sample: its files have gone, or a server does not answer. The process uses the
+    /// stored samples, and stores none.
+    Failed,
     /// The sample with this index differs.
     Differs(usize),
 }
+
+/// Number of samples that a process tries to compare with a dataset that fails.
+const ATTEMPTS: u32 = 3;
 
 /// A sample in the cache, or the entry that says that it is absent.
 enum Found<S> {
@@ -124,6 +137,7 @@ impl<D: Dataset<Sample: Serialize + DeserializeOwned>> Cached<D> {
             max_bytes: u64::MAX,
             store: Arc::default(),
             comparison: Arc::default(),
+            failures: Arc::default(),
         })
     }
 
@@ -170,9 +184,14 @@ impl<D: Dataset<Sample: Serialize + DeserializeOwned>> Cached<D> {
             return Ok(comparison);
         }
         let comparison = match store.first_from(wanted, self.dataset.len()) {
-            Some((index, stored)) => self.compare(index, &stored, cx)?,
-            None => Comparison::Empty,
+            Ok(Some((index, stored))) => self.compare(index, &stored, cx)?,
+            Ok(None) => Comparison::Empty,
+            Err(_) => Comparison::Failed,
         };
+        // Relaxed: the number protects no other data.
+        if comparison == Comparison::Failed && self.failures.fetch_add(1, Relaxed) + 1 < ATTEMPTS {
+            return Ok(comparison);
+        }
         Ok(*self.comparison.get_or_init(|| comparison))
     }
 
@@ -186,34 +205,45 @@ impl<D: Dataset<Sample: Serialize + DeserializeOwned>> Cached<D> {
             Some(mut samples) => Ok(samples.remove(0)),
             None => self.dataset.get(index, cx),
         };
-        let load = |cx: &mut SampleContext| Ok(panic::catch_unwind(AssertUnwindSafe(|| load(cx))));
-        // If the files have gone or a server does not answer, the stored samples are used.
-        let Ok(Ok(computed)) = self.compute(index, &mut cx, load)? else {
-            return Ok(Comparison::Impossible);
+        let mut compute = || {
+            let load = |cx: &mut SampleContext| Ok(catch(|| load(cx)));
+            let Some(sample) = self.compute(index, &mut cx, load)? else { return Ok(None) };
+            anyhow::Ok(Some(self.encode(index, &sample)?))
         };
-        let encode =
-            |sample: &D::Sample| codec::encode(sample).map_err(|error| self.unreadable(index, &error));
-        if encode(&computed)? == stored {
+        let Some(computed) = compute()? else { return Ok(Comparison::Failed) };
+        if computed == stored {
             return Ok(Comparison::Equal);
         }
         // Each decoded `HashMap` has an order of its own.
         for _ in 0..ENCODINGS {
-            if encode(&sample)? != stored {
-                return Ok(Comparison::Impossible);
+            if self.encode(index, &sample)? != stored {
+                return Ok(Comparison::Varies);
             }
             sample = self.decode(index, stored)?;
         }
-        Ok(Comparison::Differs(index))
+        Ok(match compute()? {
+            None => Comparison::Failed,
+            Some(again) if again != computed => Comparison::Varies,
+            Some(_) => Comparison::Differs(index),
+        })
     }
 
     /// Stores a computed sample. Returns it as the next epoch will read it.
     fn keep(&self, index: usize, seen: Entry, sample: &D::Sample) -> Result<D::Sample, CacheError> {
-        let bytes = codec::encode(sample).map_err(|error| self.unreadable(index, &error))?;
+        let bytes = self.encode(index, sample)?;
         let sample = self.decode(index, &bytes)?;
-        if let Some(store) = self.store() {
+        let may_store =
+            |comparison| matches!(comparison, Comparison::Empty | Comparison::Equal | Comparison::Varies);
+        if let Some(store) = self.store()
+            && self.comparison.get().copied().is_some_and(may_store)
+        {
             store.write(index, seen, &bytes);
         }
         Ok(sample)
+    }
+
+    fn encode(&self, index: usize, sample: &D::Sample) -> Result<Vec<u8>, CacheError> {
+        codec::encode(sample).map_err(|error| self.unreadable(index, &error))
     }
 
     fn decode(&self, index: usize, bytes: &[u8]) -> Result<D::Sample, CacheError> {
@@ -293,4 +323,9 @@ impl<D: Dataset<Sample: Serialize + DeserializeOwned>> Dataset for Cached<D> {
     }
 
     pass_on_to_inner!(adds_layers: 0);
+}
+
+/// Returns what `load` returns, or `None` if it fails or panics.
+fn catch<S>(load: impl FnOnce() -> anyhow::Result<S>) -> Option<S> {
+    panic::catch_unwind(AssertUnwindSafe(load)).inspect_err(|_| forget_backtrace()).ok()?.ok()
 }

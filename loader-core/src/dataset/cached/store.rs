@@ -24,6 +24,9 @@ use crate::warning::{Warn, Warning};
 /// Size of an entry in bytes. A page holds a whole number of them.
 pub(super) const ENTRY: usize = size_of::<[u64; 4]>();
 
+/// Number of entries that a search reads together.
+const BLOCK: usize = 4096;
+
 /// An entry of the index: offset, length, and the two halves of the checksum. All words of an absent one are
 /// 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -86,12 +89,33 @@ impl Store {
     }
 
     /// Returns the first complete sample of `len` samples, from sample `from` on and then from the beginning on.
-    pub(super) fn first_from(&self, from: usize, len: usize) -> Option<(usize, Vec<u8>)> {
+    pub(super) fn first_from(&self, from: usize, len: usize) -> io::Result<Option<(usize, Vec<u8>)>> {
         // Most caches are empty or full when a process opens them.
-        if self.samples.metadata().is_ok_and(|samples| samples.len() == 0) {
-            return None;
+        if self.samples.metadata()?.len() == 0 {
+            return Ok(None);
         }
-        (from..len).chain(0..from).find_map(|number| Some((number, self.read(number).1?)))
+        // The index ends with the last entry that was written.
+        let entries = self.index.metadata()?.len().saturating_sub(self.entries).div_ceil(ENTRY as u64);
+        let end = len.min(entries.try_into().unwrap_or(len));
+        let mut block = vec![Entry::default().0; BLOCK];
+        for mut range in [from.min(end)..end, 0..from.min(end)] {
+            while !range.is_empty() {
+                let numbers = range.start..range.end.min(range.start + BLOCK);
+                block.fill(Entry::default().0);
+                read_all(
+                    &self.index,
+                    cast_slice_mut(&mut block[..numbers.len()]),
+                    self.entry_at(range.start),
+                )?;
+                for (number, &entry) in numbers.clone().zip(&block) {
+                    if let Some(bytes) = self.bytes(number, Entry(entry))? {
+                        return Ok(Some((number, bytes)));
+                    }
+                }
+                range.start = numbers.end;
+            }
+        }
+        Ok(None)
     }
 
     fn entry(&self, number: usize) -> io::Result<Entry> {
@@ -102,10 +126,13 @@ impl Store {
     }
 
     fn bytes(&self, number: usize, entry: Entry) -> io::Result<Option<Vec<u8>>> {
+        if entry == Entry::default() {
+            return Ok(None);
+        }
         let [offset, len, ..] = entry.0;
         // Checked before the allocation: a torn entry may have any length.
         let available = self.samples.metadata()?.len();
-        if entry == Entry::default() || offset.checked_add(len).is_none_or(|end| end > available) {
+        if offset.checked_add(len).is_none_or(|end| end > available) {
             return Ok(None);
         }
         let mut bytes = vec![0; len as usize];
