@@ -37,7 +37,7 @@ impl ReadAhead {
     }
 
     /// Returns the bytes of each range. Ranges that were dropped because a reservation needed their memory, and those
-    /// whose requests have failed before this call, are read now.
+    /// whose requests have failed, are read now.
     ///
     /// # Errors
     /// As for [`Blob::read_ranges`].

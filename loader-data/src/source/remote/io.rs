@@ -21,6 +21,10 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Max number of requests of this process that are sent ahead at the same time.
 pub(super) const AHEAD: usize = 8;
 
+/// Locked by tests that need all permits: the tests of a program share them.
+#[cfg(test)]
+pub(super) static ALL_PERMITS: Mutex<()> = Mutex::new(());
+
 /// Why work on the thread has no result.
 #[derive(Debug)]
 pub(super) enum Stopped {

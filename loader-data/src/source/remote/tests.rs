@@ -4,7 +4,7 @@ use std::{
     env,
     io::{BufRead, Read, Write},
     net::TcpStream,
-    sync::Arc,
+    sync::{Arc, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -14,6 +14,7 @@ use object_store::{ObjectStoreExt, path::Path as ObjectPath};
 use super::{
     super::{Blob, CacheOptions, Files, ReadAhead, StoreOptions},
     address::Address,
+    io::ALL_PERMITS,
     object::wait,
     stores::Stores,
 };
@@ -132,6 +133,7 @@ pub(super) fn seen(server: &Server, count: usize) -> usize {
 
 #[test]
 fn a_process_sends_8_requests_ahead_and_those_that_a_caller_waits_for() {
+    let _permits = ALL_PERMITS.lock().unwrap_or_else(PoisonError::into_inner);
     let (server, folder) = (Server::start(), tempfile::tempdir().unwrap());
     (0..12_u8).for_each(|number| server.put(&format!("{number}.bin"), [number; 100]));
     let cache = CacheOptions { folder: folder.path().to_owned(), max_bytes: 1 << 30 };

@@ -4,14 +4,17 @@ use std::{
     env, fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::Arc,
+    sync::{Arc, PoisonError},
     thread,
     time::{Duration, Instant, SystemTime},
 };
 
 use loader_core::DatasetMemory;
 
-use super::super::tests::{content, options, seen, server::Server};
+use super::super::{
+    io::ALL_PERMITS,
+    tests::{content, options, seen, server::Server},
+};
 use crate::{
     CacheOptions, StoreOptions,
     error::DataProblem,
@@ -74,6 +77,7 @@ fn blocks_are_fetched_once_by_all_who_read_at_the_same_time() {
 
 #[test]
 fn a_read_ahead_that_is_dropped_fetches_only_the_blocks_that_it_has_asked_for() {
+    let _permits = ALL_PERMITS.lock().unwrap_or_else(PoisonError::into_inner);
     let (server, folder) = (Server::start(), tempfile::tempdir().unwrap());
     server.put_with("a.bin", vec![0; 10 * BLOCK], Some("\"1\""), None);
     let blob = open(&server.url("a.bin"), &cached(folder.path(), 1 << 30));
