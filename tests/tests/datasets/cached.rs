@@ -83,16 +83,22 @@ fn uncached() -> [(u64, u64); 2] {
 fn two_epochs_compute_each_sample_once() {
     let _watchdog = Watchdog::start();
     let expected = uncached();
+    // Each process of an epoch may compute one more sample, to compare it with the cache.
+    let processes = |workers: usize| 2 * workers.max(1);
     for workers in [0, 1, 3] {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(epochs(&loader(cached(folder.path()), workers)), expected, "{workers} workers");
         let log = fs::read_to_string(folder.path().join("log")).unwrap();
         let mut computed: Vec<usize> = log.lines().map(|line| line.parse().unwrap()).collect();
+        assert!(computed.len() <= SAMPLES + processes(workers), "{workers} workers: {computed:?}");
+        let before = computed.len();
         computed.sort_unstable();
+        computed.dedup();
         assert!(computed.into_iter().eq(0..SAMPLES), "{workers} workers");
         let other = loader(cached(folder.path()), 3 - workers);
         assert_eq!(epochs(&other), expected, "read by a program with another number of workers");
-        assert_eq!(expensive(folder.path()).computed(), SAMPLES);
+        let compared = expensive(folder.path()).computed() - before;
+        assert!((1..=processes(3 - workers)).contains(&compared), "{workers} workers: {compared}");
     }
 }
 
@@ -116,7 +122,8 @@ fn killed_workers_leave_each_sample_complete_or_absent() {
     let computed = expensive(folder.path()).computed();
     assert!((SAMPLES..2 * SAMPLES).contains(&computed), "{computed} computations");
     assert_eq!(digest(loader.epoch(1).unwrap()).unwrap(), expected[1]);
-    assert_eq!(expensive(folder.path()).computed(), computed, "the second epoch computes nothing");
+    let compared = expensive(folder.path()).computed() - computed;
+    assert!((1..=3).contains(&compared), "each worker of the second epoch compares a sample: {compared}");
 }
 
 /// Returns a command that runs `test` in another process with `folder`, started by `wrapper` if that is not
@@ -148,9 +155,11 @@ fn two_programs_fill_one_cache() {
     let mut programs = [start(), start()];
     assert!(programs.iter_mut().all(|program| program.wait().unwrap().success()));
     let computed = expensive(folder.path()).computed();
-    assert!((SAMPLES..=2 * SAMPLES).contains(&computed), "{computed} computations");
+    // Each of two workers in two epochs may compare one sample with the cache.
+    let compared = 4;
+    assert!((SAMPLES..=2 * (SAMPLES + compared)).contains(&computed), "{computed} computations");
     assert_eq!(epochs(&loader(cached(folder.path()), 2)), uncached());
-    assert_eq!(expensive(folder.path()).computed(), computed);
+    assert!(expensive(folder.path()).computed() <= computed + compared);
 }
 
 #[test]
