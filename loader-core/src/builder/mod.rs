@@ -684,8 +684,8 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// both programs.
     ///
     /// Build both programs from the same source: if a type of the dataset has other fields in the worker program, the
-    /// iterator returns [`Error::ProgramsDiffer`] and ends. If the workers cannot decode the dataset, it returns
-    /// [`Error::OpenFailed`].
+    /// iterator returns [`Error::ProgramsDiffer`](crate::Error::ProgramsDiffer) and ends. If the workers cannot decode the
+    /// dataset, it returns [`Error::OpenFailed`](crate::Error::OpenFailed).
     #[must_use]
     pub fn registered(mut self, name: impl Into<String>) -> Self {
         self.settings.registered = Some(name.into());
