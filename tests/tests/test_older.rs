@@ -4,6 +4,7 @@
 #[path = "../src/bin/older/datasets.rs"]
 mod datasets;
 
+use datasets::{Equal, Readings};
 use loader_core::{Builder, Error, collate::Batch, kind::DatasetKind, prelude::*};
 use loader_tests::Watchdog;
 use serde::{Deserialize, Serialize};
@@ -11,13 +12,6 @@ use serde::{Deserialize, Serialize};
 loader_worker::init_before_main!();
 
 const OLDER: &str = env!("CARGO_BIN_EXE_test-older");
-
-/// As in the worker program.
-#[derive(Serialize, Deserialize)]
-struct Equal {
-    starts: Vec<u64>,
-    step: u64,
-}
 
 #[derive(Serialize, Deserialize)]
 struct Spans {
@@ -51,11 +45,6 @@ struct Rows {
 struct Reading {
     low: u64,
     high: u64,
-}
-
-#[derive(Serialize, Deserialize)]
-struct Readings {
-    len: usize,
 }
 
 #[derive(Serialize, Deserialize)]

@@ -8,8 +8,6 @@ use loader_core::{DatasetMemory, Phase, internal::Reclaimable};
 use super::Blob;
 #[cfg(feature = "cloud")]
 pub(super) use super::remote::Ahead;
-#[cfg(not(feature = "cloud"))]
-use crate::error::DataProblem;
 use crate::error::Result;
 
 /// Ranges of a file on a server that are being fetched. Until they are read, their bytes are part of the dataset's
@@ -42,10 +40,8 @@ impl ReadAhead {
     /// # Errors
     /// As for [`Blob::read_ranges`].
     pub(crate) fn read(self) -> Result<Vec<Bytes>> {
-        match Phase::Read.measure(|| self.fetched.take().and_then(Ahead::wait)) {
-            Some(read) => read.map_err(|problem| self.blob.error_of(&self.ranges, problem)),
-            None => self.blob.read_ranges(&self.ranges),
-        }
+        let read = Phase::Read.measure(|| self.fetched.take().and_then(Ahead::wait));
+        read.map_or_else(|| self.blob.read_ranges(&self.ranges), Ok)
     }
 }
 
@@ -82,7 +78,7 @@ pub(super) enum Ahead {}
 
 #[cfg(not(feature = "cloud"))]
 impl Ahead {
-    fn wait(self) -> Option<Result<Vec<Bytes>, DataProblem>> {
+    fn wait(self) -> Option<Vec<Bytes>> {
         match self {}
     }
 }

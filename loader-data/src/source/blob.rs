@@ -170,7 +170,10 @@ impl Blob {
                 failed.map_or(Ok(read), |(offset, error)| Err(self.read_error(offset, error)))
             }
             #[cfg(feature = "cloud")]
-            Inner::Remote(object) => object.read(ranges).map_err(|problem| self.error_of(ranges, problem)),
+            Inner::Remote(object) => object.read(ranges).map_err(|problem| {
+                let offset = ranges.iter().map(|range| range.start).min().unwrap_or_default();
+                self.error(offset, problem)
+            }),
         }
     }
 
@@ -281,11 +284,6 @@ impl Blob {
         }
     }
 
-    /// Returns an error about the first of `ranges`.
-    pub(super) fn error_of(&self, ranges: &[Range<u64>], problem: DataProblem) -> DataError {
-        self.error(ranges.iter().map(|range| range.start).min().unwrap_or_default(), problem)
-    }
-
     /// Returns an error about this file at `offset`.
     pub(crate) fn error(&self, offset: u64, problem: impl Into<DataProblem>) -> DataError {
         DataError::new(&self.file.location, problem).at(Position::Offset(offset))
@@ -314,7 +312,7 @@ pub(crate) struct BlobReader {
 }
 
 impl BlobReader {
-    /// Reads ahead only what `memory` has room for. Without this call, there is no limit.
+    /// Makes the reader read ahead only what `memory` has room for. Without this call, the reader has no limit.
     #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
     pub(crate) fn with_memory(self, memory: &DatasetMemory) -> Self {
         Self { memory: memory.clone(), ..self }

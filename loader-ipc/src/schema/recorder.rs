@@ -216,8 +216,8 @@ impl<'a> Serializer for &'a mut Recorder {
         Ok(Elements::new(self, true))
     }
 
-    fn serialize_struct(self, name: &'static str, _len: usize) -> Result<Fields<'a>, RecordError> {
-        Ok(Fields::new(self, Owner::Struct(name)))
+    fn serialize_struct(self, name: &'static str, len: usize) -> Result<Fields<'a>, RecordError> {
+        self.serialize_tuple_struct(name, len)
     }
 
     fn serialize_struct_variant(
@@ -225,9 +225,9 @@ impl<'a> Serializer for &'a mut Recorder {
         name: &'static str,
         index: u32,
         variant: &'static str,
-        _len: usize,
+        len: usize,
     ) -> Result<Fields<'a>, RecordError> {
-        Ok(Fields::new(self, Owner::Variant(name, index, variant)))
+        self.serialize_tuple_variant(name, index, variant, len)
     }
 
     fn collect_str<T: Display + ?Sized>(self, _value: &T) -> Result<Part, RecordError> {

@@ -117,17 +117,16 @@ enum Reading {
 impl Ahead {
     /// Waits for the bytes of each range. Returns `None` if the read has failed: the caller then reads the ranges itself.
     /// A request that was sent ahead may have used up its time or its retries before the caller needed it.
-    pub(in super::super) fn wait(self) -> Option<Result<Vec<Bytes>, DataProblem>> {
+    pub(in super::super) fn wait(self) -> Option<Vec<Bytes>> {
         // Requests that wait for their turn are sent now.
         self.needed.send_replace(true);
-        let read = match self.read {
+        match self.read {
             Reading::Fetched { wanted, pieces, task } => {
                 let fetched = task.wait().ok()?.ok()?;
-                wanted.iter().map(|range| ranges::cut(&pieces, &fetched, range)).collect()
+                Some(wanted.iter().map(|range| ranges::cut(&pieces, &fetched, range)).collect())
             }
-            Reading::Cached(thread) => thread.join().ok()?.ok()?,
-        };
-        Some(Ok(read))
+            Reading::Cached(thread) => thread.join().ok()?.ok(),
+        }
     }
 }
 

@@ -1,9 +1,22 @@
-//! What the datasets of the main program and of the older worker program do. Both programs have this source, and
-//! types of their own.
+//! What the datasets of the main program and of the older worker program do, and the types that are equal in both. Each
+//! program has its own source of the other types.
 
 use loader_core::prelude::*;
 
-use crate::{Equal, Label, Longer, Reading, Readings, Rows, Spans, Step, Steps};
+use serde::{Deserialize, Serialize};
+
+use crate::{Label, Longer, Reading, Rows, Spans, Step, Steps};
+
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Equal {
+    pub(crate) starts: Vec<u64>,
+    pub(crate) step: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Readings {
+    pub(crate) len: usize,
+}
 
 impl Dataset for Equal {
     type Sample = u64;

@@ -4,18 +4,12 @@
 #[path = "datasets.rs"]
 mod datasets;
 
+use datasets::{Equal, Readings};
 use std::{fs::File, process::ExitCode};
 
 use loader_core::{Sample, SharedVec};
 use loader_worker::Registry;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
-
-/// As in the main program.
-#[derive(Serialize, Deserialize)]
-struct Equal {
-    starts: Vec<u64>,
-    step: u64,
-}
 
 /// The main program has exchanged the fields since.
 #[derive(Serialize, Deserialize)]
@@ -53,12 +47,6 @@ struct Rows {
 struct Reading {
     high: u64,
     low: u64,
-}
-
-/// As in the main program.
-#[derive(Serialize, Deserialize)]
-struct Readings {
-    len: usize,
 }
 
 /// The main program has removed a field since.
