@@ -200,7 +200,13 @@ where
         let options = epochs.fetch;
         let max_bad_samples = settings.options.max_bad_samples.unwrap_or_else(default::max_bad_samples);
         let steps = settings.options.steps_per_epoch;
-        let iteration = IterOptions { max_bad_samples, steps, digest: options.digest, cpus: cpus.count() };
+        let iteration = IterOptions {
+            max_bad_samples,
+            allows_bad_samples: options.on_bad_sample != OnBadSample::Error,
+            steps,
+            digest: options.digest,
+            cpus: cpus.count(),
+        };
         self.kind.set_options(options, settings.memory()?.datasets / parts as u64);
         let pinner =
             pinning::open(settings.options.pin_memory.unwrap_or_else(default::pin_memory), &settings.warn);

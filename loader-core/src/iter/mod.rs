@@ -77,8 +77,8 @@ pub struct Iter<B> {
     end_before: EpochEnd,
     /// The merged state from which the run was resumed, if it was.
     resumed_from: Option<ResumedFrom>,
-    /// True once the epoch has had more bad samples than allowed, which ends the iteration.
-    has_too_many_bad_samples: bool,
+    /// The state before the batch by which the epoch had more bad samples than allowed, which ends the iteration.
+    before_too_many_bad_samples: Option<State>,
     /// Called once before `next` returns `SharedMemoryExhausted`: waits until the program may have made room.
     wait_for_room: Option<Box<dyn FnMut() + Send>>,
     /// Declared after `inner`, so it is dropped after `inner`, which collects its last spans when it is dropped.
@@ -97,6 +97,8 @@ pub(crate) type FillOf<B> = fn(&B) -> Option<Fill>;
 pub(crate) struct IterOptions {
     /// Maximum number of bad samples in the epoch.
     pub(crate) max_bad_samples: u64,
+    /// True if the loader leaves bad samples out or replaces them.
+    pub(crate) allows_bad_samples: bool,
     /// Number of batches after which the epoch ends; `None` for all.
     pub(crate) steps: Option<u64>,
     /// True if batches come with the hashes of their samples.
@@ -189,7 +191,7 @@ impl<B: Batch> Iter<B> {
             digest_before: None,
             end_before: EpochEnd::without_iterator(options.steps),
             resumed_from: None,
-            has_too_many_bad_samples: false,
+            before_too_many_bad_samples: None,
             wait_for_room: None,
             trace: None,
             stats: Arc::default(),
@@ -296,6 +298,9 @@ impl<B: Batch> Iter<B> {
     /// the iterator, or the sampler has panicked: a resumed epoch asks the sampler again. For the
     /// cost of resuming an iterable dataset, see [`SnapshotDataset`](crate::SnapshotDataset).
     pub fn state(&self) -> State {
+        if let Some(state) = &self.before_too_many_bad_samples {
+            return state.clone();
+        }
         let state = match self.inner.position() {
             Some(position) if !self.has_all_steps() => {
                 let bad_samples = self.bad_before.saturating_add(self.stopwatch.bad_samples());
@@ -442,33 +447,7 @@ impl<B: Batch> Iterator for Iter<B> {
     fn next(&mut self) -> Option<Self::Item> {
         let mut asked = Instant::now();
         self.stats.next_begins(asked);
-        let mut may_wait_for_room = true;
-        let step = loop {
-            let step = tracing_events::in_next(self.stopwatch.epoch(), || self.step());
-            if let Some((Some(info), _)) = &step
-                && !info.bad_samples.is_empty()
-                && let Err(error) = self.count_bad_samples(&info.bad_samples)
-            {
-                break Some((None, Err(error)));
-            }
-            match step {
-                Some((_, Ok(None))) => {}
-                Some((_, Err(Error::SharedMemoryExhausted { .. })))
-                    if may_wait_for_room && self.wait_for_room.is_some() =>
-                {
-                    may_wait_for_room = false;
-                    // The program is the bottleneck in this wait, not the loader.
-                    if let Some(wait_for_room) = &mut self.wait_for_room {
-                        wait_for_room();
-                    }
-                    asked = Instant::now();
-                    self.stats.next_begins(asked);
-                }
-                Some((info, Ok(Some(batch)))) => break Some((info, Ok(self.count_fill(batch)))),
-                Some((info, Err(error))) => break Some((info, Err(error))),
-                None => break None,
-            }
-        };
+        let step = self.next_with_samples(&mut asked);
         pinning::warn_of_failure(self.pinner.as_ref(), &self.warn);
         self.check_batch_count();
         let Some((info, batch)) = step.or_else(|| self.too_short().map(|error| (None, Err(error)))) else {
@@ -505,7 +484,7 @@ impl<B: Batch> Iterator for Iter<B> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        if self.has_too_many_bad_samples {
+        if self.before_too_many_bad_samples.is_some() {
             return (0, Some(0));
         }
         let (lower, upper) = match &self.inner {
@@ -522,7 +501,7 @@ impl<B: Batch> Iterator for Iter<B> {
 
 impl<B: Batch> Iter<B> {
     fn step(&mut self) -> Option<Step<B>> {
-        let has_ended = self.has_too_many_bad_samples || self.has_all_steps();
+        let has_ended = self.before_too_many_bad_samples.is_some() || self.has_all_steps();
         match &mut self.inner {
             // `WorkerIter` ends by itself, because it must wait for its workers.
             Inner::Workers(iter) => {
@@ -534,6 +513,39 @@ impl<B: Batch> Iter<B> {
             _ if has_ended => None,
             Inner::Batches(iter) => iter.step(),
             Inner::Shards(iter) => iter.step(),
+        }
+    }
+
+    /// Returns the next batch that has samples, or its error. Counts the bad samples on the way. Sets `asked` again after
+    /// a wait for memory that the program holds.
+    fn next_with_samples(&mut self, asked: &mut Instant) -> Option<(Option<BatchInfo>, Result<B, Error>)> {
+        let mut may_wait_for_room = true;
+        loop {
+            let before = self.options.allows_bad_samples.then(|| self.state());
+            let (info, batch) = tracing_events::in_next(self.stopwatch.epoch(), || self.step())?;
+            let bad = info.as_ref().map_or(&[][..], |info| &info.bad_samples);
+            if !bad.is_empty()
+                && let Err(error) = self.count_bad_samples(bad)
+            {
+                self.before_too_many_bad_samples = before.or_else(|| Some(self.state()));
+                return Some((None, Err(error)));
+            }
+            match batch {
+                Ok(None) => {}
+                Err(Error::SharedMemoryExhausted { .. })
+                    if may_wait_for_room && self.wait_for_room.is_some() =>
+                {
+                    may_wait_for_room = false;
+                    // The program is the bottleneck in this wait, not the loader.
+                    if let Some(wait_for_room) = &mut self.wait_for_room {
+                        wait_for_room();
+                    }
+                    *asked = Instant::now();
+                    self.stats.next_begins(*asked);
+                }
+                Ok(Some(batch)) => return Some((info, Ok(self.count_fill(batch)))),
+                Err(error) => return Some((info, Err(error))),
+            }
         }
     }
 
@@ -624,7 +636,6 @@ impl<B: Batch> Iter<B> {
             max_bad_samples: self.options.max_bad_samples,
             sample: Box::new(sample.clone()),
         };
-        self.has_too_many_bad_samples = true;
         if let Inner::Workers(iter) = &mut self.inner {
             iter.end();
         }

@@ -212,6 +212,43 @@ fn a_resumed_epoch_counts_the_bad_samples_from_its_beginning() {
     }
 }
 
+#[test]
+fn a_run_resumed_after_too_many_bad_samples_begins_with_the_batch_that_was_not_returned() {
+    let _watchdog = Watchdog::start();
+    // The first two count in the state, the third does not.
+    let bad = [20, 22, 30];
+    for workers in 0..=2 {
+        let run = |batches: Iter<Tensor<u64>>, again: &dyn Fn(&State) -> Iter<Tensor<u64>>| {
+            let mut batches = batches;
+            let (mut numbers, mut errors) = (Vec::<u64>::new(), 0);
+            while let Some(batch) = batches.next() {
+                match batch {
+                    Ok(batch) => numbers.extend(batch.as_slice()),
+                    Err(error) => {
+                        assert!(matches!(error, Error::TooManyBadSamples { .. }), "{error:?}");
+                        errors += 1;
+                        batches = again(&batches.state());
+                    }
+                }
+            }
+            assert_eq!((errors, batches.report().bad_samples.len()), (1, 1));
+            assert!(numbers.into_iter().eq((0..60).filter(|number| !bad.contains(&(*number as usize)))));
+        };
+        let samples = || DataLoader::builder(failing(&bad)).on_bad_sample(OnBadSample::Skip);
+        let loader = |max| {
+            let builder = samples().batch_size(4).num_workers(workers).on_warning(|_| {});
+            builder.max_bad_samples(max).build().unwrap()
+        };
+        run(loader(2).iter().unwrap(), &|state| loader(3).resume(state).unwrap());
+        let stream = |max| {
+            let items = failing(&bad).into_stream();
+            let builder = DataLoader::stream(items).shards(1).on_bad_sample(OnBadSample::Skip).batch_size(4);
+            builder.num_workers(workers).on_warning(|_| {}).max_bad_samples(max).build().unwrap()
+        };
+        run(stream(2).iter().unwrap(), &|state| stream(3).resume(state).unwrap());
+    }
+}
+
 /// A report of a worker has room for 256 bad samples.
 #[test]
 fn a_batch_reports_at_most_256_bad_samples() {
