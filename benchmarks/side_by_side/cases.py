@@ -194,6 +194,7 @@ def formats() -> Iterator[Case]:
     yield from of_format("json-lines", f"{ROWS} rows of JSON lines", ROW_SIDES)
     yield from of_format("json-lines", f"{ROWS} rows of JSON lines as records", (OURS, STANDARD), ["--records"])
     yield from of_format("csv", f"{ROWS} rows of CSV", ROW_SIDES)
+    yield from of_format("csv", f"{ROWS} rows of CSV as records", (OURS, STANDARD), ["--records"])
     yield from of_format("tar", f"{ROWS} samples of a tar archive", (OURS, "webdataset"))
     yield from of_format("token-files", "16 x 2048 tokens, shuffled", (OURS, STANDARD), ["--shuffle"], "tokens")
 

@@ -52,7 +52,7 @@ pub(crate) struct Options {
     /// Measure the library that decodes the file, in a loop that makes the same batches without the loader.
     #[arg(long)]
     pub(crate) decoder: bool,
-    /// In `json-lines`, read records, whose fields are known only when the program runs.
+    /// In `json-lines` and `csv`, read records, whose fields are known only when the program runs.
     #[arg(long)]
     pub(crate) records: bool,
     /// The image folder for `images` and `cached-images`.

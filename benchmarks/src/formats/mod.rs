@@ -41,6 +41,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             throughput::time(options, &loader, batches(options)?, |_| 0.0, &check)
         }
         (Workload::Arrow, true) => bail!("`arrow` has no decoder, because the file is not encoded"),
+        (Workload::Csv, false) if options.records => {
+            measure(options, &csv::record_loader(options, &path)?, csv::record_columns)
+        }
         (Workload::Csv, false) => measure(options, &csv::loader(options, &path)?, csv::columns),
         (Workload::Csv, true) => decoder(options, || csv::decode(options, &path)),
         (Workload::Tar, false) => measure(options, &tar::loader(options, &path)?, tar::columns),

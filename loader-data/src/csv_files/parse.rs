@@ -220,9 +220,9 @@ impl Parser {
         if TypeId::of::<R>() == TypeId::of::<Record>() || self.has_fields() {
             return self.fields.apply(self.record(&fields, prepared)?)?.into_row();
         }
-        let fields: StringRecord =
-            fields.iter().map(|text| if self.is_missing(text) { "" } else { text }).collect();
-        fields.deserialize(Some(&prepared.header)).map_err(|error| DataProblem::Record(error.to_string()))
+        let mut record = StringRecord::with_capacity(line.len(), self.names.len());
+        fields.iter().for_each(|text| record.push_field(if self.is_missing(text) { "" } else { text }));
+        record.deserialize(Some(&prepared.header)).map_err(|error| DataProblem::Record(error.to_string()))
     }
 
     /// True if columns are selected or converted.
@@ -231,21 +231,22 @@ impl Parser {
     }
 
     fn record(&self, fields: &Fields<'_>, prepared: &Prepared) -> Result<Record, DataProblem> {
-        let value = |((column, typed), name): (&(usize, Typed), &Arc<str>)| {
-            let text = fields.get(*column);
-            if self.is_missing(text) || text.is_empty() && typed.column != ColumnType::Text {
-                return Ok((Arc::clone(name), Value::Null));
-            }
-            // A code such as `01067` is no number of a column whose first fields look like numbers.
-            let is_allowed =
-                typed.is_set || !matches!(typed.column, ColumnType::Number(_)) || is_number(text);
-            let value = typed.column.parse(text).filter(|_| is_allowed);
-            Ok((Arc::clone(name), value.ok_or_else(|| wrong(name, *typed, text))?))
-        };
-        iter::zip(&self.selected, &prepared.names)
-            .map(value)
-            .collect::<Result<_, _>>()
-            .map(Record::from_fields)
+        // `collect` would not reserve memory for results.
+        let mut values = Vec::with_capacity(self.selected.len());
+        for ((column, typed), name) in iter::zip(&self.selected, &prepared.names) {
+            values.push((Arc::clone(name), self.value(fields.get(*column), *typed, name)?));
+        }
+        Ok(Record::from_fields(values))
+    }
+
+    fn value(&self, text: &str, typed: Typed, name: &str) -> Result<Value, DataProblem> {
+        if self.is_missing(text) || text.is_empty() && typed.column != ColumnType::Text {
+            return Ok(Value::Null);
+        }
+        // A code such as `01067` is no number of a column whose first fields look like numbers.
+        let is_allowed = typed.is_set || !matches!(typed.column, ColumnType::Number(_)) || is_number(text);
+        let value = typed.column.parse(text).filter(|_| is_allowed);
+        value.ok_or_else(|| wrong(name, typed, text))
     }
 }
 

@@ -77,12 +77,12 @@ impl ColumnType {
             Self::Bool | Self::Number(DType::Bool) => {
                 trimmed.eq_ignore_ascii_case("false").then(|| false.into())
             }
+            Self::Number(dtype @ (DType::F16 | DType::BF16 | DType::F32 | DType::F64)) => {
+                Scalar::new(float(trimmed)?).convert(dtype).map(Value::from)
+            }
             Self::Number(dtype) => {
-                let integer = || {
-                    let signed = trimmed.parse::<i64>().map(Scalar::new);
-                    signed.or_else(|_| trimmed.parse::<u64>().map(Scalar::new)).ok()
-                };
-                let number = integer().or_else(|| float(trimmed).map(Scalar::new))?;
+                let signed = trimmed.parse::<i64>().map(Scalar::new);
+                let number = signed.or_else(|_| trimmed.parse::<u64>().map(Scalar::new)).ok()?;
                 number.convert(dtype).map(Value::from)
             }
         }
@@ -183,6 +183,10 @@ mod tests {
         assert_eq!((parse("float64", "1e400"), parse("float32", "1e39")), (None, None));
         assert_eq!(parse("float32", "-inf"), Some(f32::NEG_INFINITY.into()));
         assert_eq!(parse("uint64", "18446744073709551615"), Some(u64::MAX.into()));
+        assert_eq!(
+            (parse("float64", "-0"), parse("int64", "-0")),
+            (Some((-0.0_f64).into()), Some(0_i64.into()))
+        );
         assert_eq!(parse("float32", " 1 "), Some(1.0_f32.into()));
         assert_eq!((parse("bool", "1"), parse("str", " a ")), (None, Some(" a ".into())));
         assert!(ColumnType::try_from("text".to_owned()).unwrap_err().contains("neither `str` nor"));
