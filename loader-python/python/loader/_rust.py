@@ -138,12 +138,12 @@ class RustStream(_DescribedDataset):
         info = _worker_info.any_worker_info()
         if info is not None and info.num_workers > 1:
             raise RuntimeError(
-                f"each of the {info.num_workers} workers would read all samples of {self!r}: give a stream of the"
-                " package's own class to `loader.DataLoader`, which shares its samples among the workers; or iterate"
-                " in the worker over `loader.RustLoader(stream, batch_size=None, rank=info.id,"
-                " world_size=info.num_workers, seed=info.seed - info.id)`, where `info` is `get_worker_info()`; or, if"
-                " the program chooses the samples or the files of each worker itself, or each worker needs all samples,"
-                " over `loader.RustLoader(stream, batch_size=None, seed=info.seed - info.id)`"
+                f"each of the {info.num_workers} workers would read all samples of {self!r}. Give a stream of the"
+                " package's own class to `loader.DataLoader`, which shares its samples among the workers. To share them"
+                " yourself, iterate in the worker over `loader.RustLoader(stream, batch_size=None, rank=info.id,"
+                " world_size=info.num_workers, seed=info.seed - info.id)`, where `info` is `get_worker_info()`. If the"
+                " program has given each worker its own samples or files, or each worker needs all samples, iterate"
+                " over `loader.RustLoader(stream, batch_size=None, seed=info.seed - info.id)`."
             )
         stream = of_native(self._native_dataset, self._output)
         return iter(RustLoader(stream, batch_size=None, seed=_seed()))
