@@ -7,7 +7,10 @@ use loader_core::{
     kind::{Iterable, Plain},
     prelude::*,
 };
-use loader_tests::{Watchdog, datasets::Shards};
+use loader_tests::{
+    Watchdog,
+    datasets::{Fault, Shards, Uneven},
+};
 
 /// Two shards of 10 and 4 batches of two samples.
 fn stream() -> Builder<Iterable<Plain<Shards>>> {
@@ -171,8 +174,8 @@ fn ranks_go_on_after_states_one_step_apart() {
     }
 }
 
-/// The last step is the last batch of the shards. One rank of a group asks for its batches at once; its partner has time
-/// to learn that its shards have ended.
+/// The last step is the last batch of the shards. The ranks of a group are not equally fast, and one of them asks for
+/// the end.
 #[test]
 fn ranks_of_a_group_save_equal_states_at_the_end_of_their_shards() {
     let _watchdog = Watchdog::start();
@@ -195,6 +198,37 @@ fn ranks_of_a_group_save_equal_states_at_the_end_of_their_shards() {
         let rest = rank_of(0, 1, None, 0).resume(&merged).unwrap();
         assert_eq!((merged.epoch(), rest.map(Result::unwrap).count()), (0, 1));
     }
+}
+
+/// The only step is an error that ends the only shard with samples. A rank that gives this shard to another worker finds
+/// no more batches in it, so that it knows the end of its shards at once. A rank that leaves it where it is does not.
+#[test]
+fn ranks_of_a_group_save_equal_states_after_an_error_that_ends_their_last_shard() {
+    let _watchdog = Watchdog::start();
+    let loader = |rank, ranks, workers| {
+        let shards = Uneven { sizes: vec![0, 2, 0, 4], at: Some(101), fault: Fault::Panic };
+        let builder = DataLoader::stream(shards).shards(4 / ranks).batch_size(2).distributed(rank, ranks);
+        match workers {
+            // With one task for each worker, none is sent behind the one that fails.
+            2 => builder.num_workers(2).prefetch_factor(1).steps_per_epoch(1),
+            _ => builder,
+        }
+        .build()
+        .unwrap()
+    };
+    let state_of = |num_workers| {
+        let mut batches = loader(0, 2, 2).iter().unwrap();
+        batches.set_num_workers(num_workers).unwrap();
+        let error = batches.next().unwrap().unwrap_err();
+        assert!(!error.ends_iteration(), "{error}");
+        batches.state()
+    };
+    let (stays, moves) = (state_of(2), state_of(1));
+    assert_eq!((stays.epoch(), &moves), (1, &stays));
+    let other_group = loader(1, 2, 2).iter().unwrap().state();
+    let merged = State::merge([stays, moves, other_group]).unwrap();
+    let rest = loader(0, 1, 0).resume(&merged).unwrap();
+    assert_eq!((merged.epoch(), rest.map(Result::unwrap).count()), (0, 2));
 }
 
 #[test]
