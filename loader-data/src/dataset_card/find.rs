@@ -1,6 +1,7 @@
 //! Finds the files that a pattern in the header stands for.
 
 use std::{
+    borrow::Cow,
     collections::{HashMap, HashSet, hash_map::Entry},
     fs, io,
     path::{Path, PathBuf},
@@ -10,7 +11,7 @@ use glob::{MatchOptions, Pattern};
 
 use crate::{
     error::{DataError, DataProblem, Result},
-    source::{Files, Location, StoreOptions, is_glob},
+    source::{Files, LocalPattern, Location, StoreOptions, is_glob},
 };
 
 /// Files about a dataset, which no wildcard matches.
@@ -86,16 +87,24 @@ impl Place {
         if !is_glob(&self.pattern) {
             return Ok(vec![file(whole())?.as_path().to_owned()]);
         }
-        let pattern = Pattern::new(&self.pattern)
-            .map_err(|error| DataError::new(whole(), DataProblem::Pattern(error.to_string())))?;
-        let rules = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
-        let name = file_name(&self.pattern);
-        let matched = |path: &&PathBuf| {
-            let Some(path) = relative(path, &folder) else { return false };
-            let is_data = !NO_DATA.contains(&file_name(&path)) || file_name(&path) == name;
-            is_data && pattern.matches_with(&path, rules)
+        let malformed = |problem| DataError::new(whole(), problem);
+        let mut files = match &folder {
+            Location::Path(path) => on_disk(&self.pattern, Path::new(path), malformed)?,
+            Location::Url(_) => {
+                let pattern = Pattern::new(&self.pattern)
+                    .map_err(|error| malformed(DataProblem::Pattern(error.to_string())))?;
+                let rules = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
+                let is_match = |path: &&PathBuf| {
+                    relative(path, &folder).is_some_and(|path| pattern.matches_with(&path, rules))
+                };
+                lists.containing(self)?.iter().filter(is_match).cloned().collect()
+            }
         };
-        let files: Vec<PathBuf> = lists.containing(self)?.iter().filter(matched).cloned().collect();
+        let name = file_name(&self.pattern);
+        files.retain(|file| {
+            let file = file.file_name().unwrap_or_default().to_string_lossy();
+            !NO_DATA.contains(&&*file) || file == name
+        });
         if files.is_empty() {
             return Err(DataError::new(whole(), DataProblem::NotFound));
         }
@@ -143,11 +152,31 @@ pub(super) fn files(places: &[Place], extensions: &[&str], store: &StoreOptions)
     Ok(files)
 }
 
-/// The lists that the patterns of a split are matched against. No file is listed twice.
+/// Returns the files in `folder` that `pattern` matches, ordered by path.
+fn on_disk(
+    pattern: &str,
+    folder: &Path,
+    malformed: impl Fn(DataProblem) -> DataError,
+) -> Result<Vec<PathBuf>> {
+    // At the end of a pattern in a header, `**` stands for all files.
+    let is_all = pattern == "**" || pattern.ends_with("/**");
+    let pattern = if is_all { Cow::Owned(format!("{pattern}/*")) } else { Cow::Borrowed(pattern) };
+    let found = LocalPattern::new(&pattern).map_err(malformed)?.matches(folder)?;
+    let is_hidden = |path: &Path| {
+        let name = path.strip_prefix(folder).unwrap_or(path);
+        name.iter().any(|name| name.as_encoded_bytes().starts_with(b"."))
+    };
+    let paths = found.into_iter().map(|found| found.path);
+    let mut files: Vec<_> = paths.filter(|path| !is_hidden(path) && !path.is_dir()).collect();
+    files.sort_by(|one, other| one.as_os_str().cmp(other.as_os_str()));
+    Ok(files)
+}
+
+/// The lists of a server that the patterns of a split are matched against. A list is a request or more, so the patterns
+/// with wildcards have one list of the folder that they have in common.
 struct Lists<'a> {
-    /// The folders that are listed, below that of the README.md. On a server there is one, which all patterns with
-    /// wildcards have in common, because a list is a request or more. On disk, folders without a pattern are not read.
-    roots: Vec<&'a [String]>,
+    /// The names of this folder, below that of the README.md; `None` without wildcards.
+    in_common: Option<&'a [String]>,
     /// The files in a folder and in its sub-folders, by the folder.
     listed: HashMap<PathBuf, Vec<PathBuf>>,
     store: &'a StoreOptions,
@@ -155,24 +184,20 @@ struct Lists<'a> {
 
 impl<'a> Lists<'a> {
     fn new(places: &'a [Place], store: &'a StoreOptions) -> Self {
-        let globs = || places.iter().filter(|place| is_glob(&place.pattern));
-        let folders = globs().map(|place| &place.folders[..]);
-        let roots = match globs().next().map(|place| &place.root) {
-            Some(Location::Url(_)) => folders.reduce(in_common).into_iter().collect(),
-            _ => folders.collect(),
-        };
-        Self { roots, listed: HashMap::new(), store }
+        let globs = places.iter().filter(|place| is_glob(&place.pattern));
+        let in_common = globs.map(|place| &place.folders[..]).reduce(in_common);
+        Self { in_common, listed: HashMap::new(), store }
     }
 
     /// Returns a list that has all files in the folder of `place`.
     fn containing(&mut self, place: &Place) -> Result<&[PathBuf]> {
         // The list of a folder does not have the hidden folders in it.
-        let is_in = |root: &&&[String]| {
-            let below = place.folders.strip_prefix(**root);
+        let is_in = |root: &&[String]| {
+            let below = place.folders.strip_prefix(*root);
             below.is_some_and(|below| !below.iter().any(|folder| folder.starts_with('.')))
         };
-        let outermost = self.roots.iter().filter(is_in).map(|root| root.len()).min();
-        let folder = place.folder_at(outermost.unwrap_or(place.folders.len()));
+        let in_common = self.in_common.filter(is_in).map(<[String]>::len);
+        let folder = place.folder_at(in_common.unwrap_or(place.folders.len()));
         Ok(match self.listed.entry(folder.as_path().to_owned()) {
             Entry::Occupied(found) => found.into_mut(),
             Entry::Vacant(vacant) => vacant.insert(listed(&folder, self.store)?),
@@ -186,14 +211,8 @@ fn in_common<'a>(one: &'a [String], other: &'a [String]) -> &'a [String] {
     &one[..count]
 }
 
-/// Lists all files in `folder` and in its sub-folders, ordered by path.
+/// Lists all files in `folder`, which is on a server, and in its sub-folders, ordered by path.
 fn listed(folder: &Location, store: &StoreOptions) -> Result<Vec<PathBuf>> {
-    // A path that does not exist could be a pattern for other folders.
-    if let Location::Path(_) = folder
-        && !folder.is_folder()
-    {
-        return Ok(Vec::new());
-    }
     let files = match Files::list_with([folder.as_path()], &[""], store) {
         Ok(files) => files,
         Err(DataError { problem: DataProblem::NoFiles { .. }, .. }) => return Ok(Vec::new()),
@@ -297,6 +316,7 @@ mod tests {
             ("", "README.md", &["README.md"]),
             ("", "*/../a.csv", &[]),
             ("", "[!b].csv", &[a]),
+            ("", ".h*/*", &[]),
         ] {
             assert_eq!(found(data_dir, pattern).unwrap_or_default(), expected, "{data_dir} {pattern}");
         }
@@ -338,29 +358,62 @@ mod tests {
         }
     }
 
-    #[test]
-    fn folders_on_disk_are_listed_once() {
+    /// Makes files and links to folders, and returns those that `patterns` match.
+    fn found_in(links: &[(&str, &str)], patterns: &[&str]) -> Result<Vec<String>> {
         let folder = tempfile::tempdir().unwrap();
-        for name in ["a/1.csv", "a/sub/2.csv", "b/3.csv", "b/.hidden/4.csv", "c/5.csv"] {
+        for name in ["0.csv", "a/1.csv", "a/sub/2.csv", "b/3.csv", "b/.hidden/4.csv", "c/5.csv"] {
             let path = folder.path().join(name);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, "").unwrap();
         }
-        // A list of all folders would fail, because this link leads nowhere.
-        std::os::unix::fs::symlink("missing", folder.path().join("c/link.csv")).unwrap();
+        for (to, link) in links {
+            std::os::unix::fs::symlink(to, folder.path().join(link)).unwrap();
+        }
         let root = Location::from(folder.path().to_owned());
-        let patterns = ["b/.hidden/*", "a/sub/*", "a/*", "b/*", "a/**", "c/5.csv"];
-        let places = patterns.map(|pattern| Place::new(&root, "", pattern).unwrap());
-        let store = StoreOptions::default();
-        let found = files(&places, &[".csv"], &store).unwrap();
-        let expected = ["b/.hidden/4.csv", "a/sub/2.csv", "a/1.csv", "b/3.csv", "c/5.csv"];
-        assert_eq!(found, expected.map(|name| folder.path().join(name)));
+        let places: Vec<_> = patterns.iter().map(|pattern| Place::new(&root, "", pattern).unwrap()).collect();
+        let files = files(&places, &[".csv"], &StoreOptions::default())?;
+        Ok(files.iter().map(|file| relative(file, &root).unwrap()).collect())
+    }
 
-        let mut lists = Lists::new(&places, &store);
-        places[..5].iter().for_each(|place| drop(lists.containing(place).unwrap().to_vec()));
-        let mut listed: Vec<_> = lists.listed.into_keys().collect();
-        listed.sort();
-        assert_eq!(listed, ["a", "b", "b/.hidden"].map(|name| folder.path().join(name)));
+    #[test]
+    fn folders_on_disk_without_a_pattern_are_not_read() {
+        // A list of all folders would fail, because this link leads nowhere.
+        let links = [("missing", "c/link.csv")];
+        let patterns = ["b/.hidden/*", "a/sub/*", "a/*", "b/*", "a/**", "c/5.csv"];
+        let expected = ["b/.hidden/4.csv", "a/sub/2.csv", "a/1.csv", "b/3.csv", "c/5.csv"];
+        assert_eq!(found_in(&links, &patterns).unwrap(), expected);
+        assert_eq!(found_in(&links, &["c/*"]).unwrap(), ["c/5.csv", "c/link.csv"]);
+    }
+
+    #[test]
+    fn a_pattern_matches_the_same_files_whatever_other_patterns_there_are() {
+        let links = [("..", "a/up"), ("..", "a/sub/a")];
+        for (pattern, expected) in [
+            ("a/up/*", &["a/up/0.csv"][..]),
+            ("a/*/0.csv", &["a/up/0.csv"]),
+            ("*/*/*", &["a/sub/2.csv", "a/up/0.csv"]),
+            (
+                "a/sub/**",
+                &[
+                    "a/sub/2.csv",
+                    "a/sub/a/1.csv",
+                    "a/sub/a/up/0.csv",
+                    "a/sub/a/up/b/3.csv",
+                    "a/sub/a/up/c/5.csv",
+                ],
+            ),
+            ("**/sub/*", &["a/sub/2.csv"]),
+            ("**", &["0.csv", "a/1.csv", "a/sub/2.csv", "b/3.csv", "c/5.csv"]),
+        ] {
+            assert_eq!(found_in(&links, &[pattern]).unwrap(), expected, "{pattern}");
+            for other in ["*", "a/*", "**"] {
+                let mut all = found_in(&links, &[other]).unwrap();
+                all.extend(expected.iter().map(|&file| file.to_owned()));
+                let mut seen = HashSet::new();
+                all.retain(|file| seen.insert(file.clone()));
+                assert_eq!(found_in(&links, &[other, pattern]).unwrap(), all, "{other} {pattern}");
+            }
+        }
     }
 
     #[cfg(feature = "cloud")]

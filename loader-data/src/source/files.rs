@@ -3,8 +3,8 @@
 use std::{
     collections::{HashSet, VecDeque},
     fs, io,
-    os::unix::fs::{FileTypeExt, MetadataExt},
-    path::Path,
+    os::unix::fs::FileTypeExt,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -19,7 +19,11 @@ use xxhash_rust::xxh3::Xxh3;
 use super::BlobReader;
 #[cfg(feature = "cloud")]
 use super::remote::Remote;
-use super::{Blob, Location, StoreOptions, patterns};
+use super::{
+    Blob, Location, StoreOptions,
+    local_pattern::{Folders, LocalPattern, Match},
+    patterns,
+};
 use crate::error::{DataError, DataProblem, Result};
 
 /// Max number of files that one worker keeps open.
@@ -277,25 +281,20 @@ fn connect(remote: &Mutex<Option<Arc<Remote>>>, store: &StoreOptions) -> Result<
 fn list_paths(path: &Path, extensions: &[&str], files: &mut Vec<DataFile>) -> Result<()> {
     // A name that exists is not a pattern, whatever characters it has. One that is not Unicode is not either.
     let (false, Some(text)) = (path.exists(), path.to_str()) else {
-        return list_path(path, extensions, files);
+        return list_path(path, None, extensions, files);
     };
     let invalid = |problem| DataError::new(Location::from(path.to_owned()), problem);
     for name in patterns::expand_braces(text).map_err(invalid)? {
         if !patterns::is_glob(&name) {
-            list_path(Path::new(&name), extensions, files)?;
+            list_path(Path::new(&name), None, extensions, files)?;
             continue;
         }
-        let found = glob::glob(&name).map_err(|error| invalid(DataProblem::Pattern(error.to_string())))?;
-        // `glob` returns the paths in alphabetic order.
         let before = files.len();
-        for path in found {
-            let path = path.map_err(|error| invalid(DataProblem::Unreadable(error.into())))?;
-            let is_hidden = path.to_str().is_some_and(|path| patterns::is_hidden(&name, path));
+        for Match { path, folders } in LocalPattern::new(&name).map_err(invalid)?.matches(Path::new(""))? {
             // An index that is stored beside its data file.
-            if is_hidden || path.extension().is_some_and(|extension| extension == "index") {
-                continue;
+            if path.extension().is_none_or(|extension| extension != "index") {
+                list_path(&path, folders, extensions, files)?;
             }
-            list_path(&path, extensions, files)?;
         }
         // The files of a folder that matches may match too.
         let mut seen = HashSet::new();
@@ -308,7 +307,13 @@ fn list_paths(path: &Path, extensions: &[&str], files: &mut Vec<DataFile>) -> Re
     Ok(())
 }
 
-fn list_path(path: &Path, extensions: &[&str], files: &mut Vec<DataFile>) -> Result<()> {
+/// Lists a file, or the files in a folder. `folders`: the folders of a walk that has come to this folder.
+fn list_path(
+    path: &Path,
+    folders: Option<Folders>,
+    extensions: &[&str],
+    files: &mut Vec<DataFile>,
+) -> Result<()> {
     let location = Location::from(path.to_owned());
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => DataError::new(&location, DataProblem::NotFound),
@@ -320,17 +325,18 @@ fn list_path(path: &Path, extensions: &[&str], files: &mut Vec<DataFile>) -> Res
         return Ok(());
     }
     let before = files.len();
-    // Each folder with the device and inode of the folders that contain it.
-    let mut folders = vec![(path.to_owned(), Vec::new())];
-    while let Some((folder, mut above)) = folders.pop() {
+    // `**` also stands for folders without such files.
+    let must_have_files = folders.is_none();
+    let folders = folders.map_or_else(|| Folders::begin(path), Ok)?;
+    let mut left = vec![(path.to_owned(), folders)];
+    while let Some((folder, folders)) = left.pop() {
         let failed = |error| DataError::new(Location::from(folder.clone()), error);
-        let metadata = fs::metadata(&folder).map_err(failed)?;
-        let identity = (metadata.dev(), metadata.ino());
-        // A link to a folder that contains it: each file behind it also has a shorter path.
-        if above.contains(&identity) {
-            continue;
-        }
-        above.push(identity);
+        // Behind a link to a folder that contains it, each file also has a shorter path.
+        let mut enter = |path: PathBuf| {
+            let inside = folders.enter(&path)?;
+            left.extend(inside.map(|folders| (path, folders)));
+            Ok::<_, DataError>(())
+        };
         for entry in fs::read_dir(&folder).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -340,20 +346,20 @@ fn list_path(path: &Path, extensions: &[&str], files: &mut Vec<DataFile>) -> Res
             if !extensions.iter().any(|extension| name.ends_with(extension)) {
                 // Other files may vanish at any time, such as an index that another process is storing.
                 if path.is_dir() {
-                    folders.push((path, above.clone()));
+                    enter(path)?;
                 }
                 continue;
             }
             let metadata = settled_metadata(&path)
                 .map_err(|error| DataError::new(Location::from(path.clone()), error))?;
             if metadata.is_dir() {
-                folders.push((path, above.clone()));
+                enter(path)?;
             } else {
                 files.push(DataFile::of(Location::from(path), &metadata)?);
             }
         }
     }
-    if files.len() == before {
+    if must_have_files && files.len() == before {
         let extensions = extensions.join(" or ");
         return Err(DataError::new(&location, DataProblem::NoFiles { extensions }));
     }
@@ -492,6 +498,32 @@ mod tests {
             let expected =
                 ["a/b/file.txt", "other/file.txt"].map(|name| format!("`{}`", path(name).display()));
             assert_eq!(names, expected);
+        }
+    }
+
+    /// With two links in a folder, a walk that followed them would find 2^40 paths before the system refused them.
+    #[test]
+    fn a_pattern_lists_each_file_of_folders_with_links_to_them_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::create_dir_all(path("a/links")).unwrap();
+        for name in ["one.txt", "a/two.txt"] {
+            fs::write(path(name), "").unwrap();
+        }
+        for link in ["a/up", "a/too", "a/links/up"] {
+            std::os::unix::fs::symlink(folder.path(), path(link)).unwrap();
+        }
+        for (pattern, expected) in [
+            ("**/*.txt", &["a/two.txt", "one.txt"][..]),
+            ("**/*", &["a/two.txt", "one.txt"]),
+            ("**", &["a/two.txt", "one.txt"]),
+            ("a/u*/*.txt", &["a/up/one.txt"]),
+            ("a/up/*.txt", &["a/up/one.txt"]),
+        ] {
+            let files = Files::list([path(pattern)], &[".txt"]).unwrap();
+            let names: Vec<_> = (0..files.len()).map(|file| files.get(file).location).collect();
+            let expected: Vec<_> = expected.iter().map(|name| Location::from(path(name))).collect();
+            assert_eq!(names, expected, "{pattern}");
         }
     }
 

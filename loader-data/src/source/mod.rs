@@ -5,6 +5,7 @@ mod blob;
 #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
 mod compression;
 mod files;
+mod local_pattern;
 mod options;
 mod patterns;
 #[cfg(feature = "cloud")]
@@ -28,6 +29,7 @@ pub(crate) use blob::{Blob, BlobReader};
 #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
 pub(crate) use compression::{Compression, Decompressor, problem};
 pub(crate) use files::{DataFile, Files};
+pub(crate) use local_pattern::LocalPattern;
 pub use options::{CacheOptions, StoreOptions};
 pub(crate) use patterns::is_glob;
 

@@ -47,6 +47,7 @@ fn choices(inside: &str) -> Result<Vec<String>, DataProblem> {
 
 /// True if a wildcard of `pattern` matches the leading dot of a name in `path`. A shell does not match such names,
 /// which programs write beside the data.
+#[cfg(feature = "cloud")]
 pub(super) fn is_hidden(pattern: &str, path: &str) -> bool {
     let is_dotted = |name: &&str| name.starts_with('.') && !matches!(*name, "." | "..");
     let dots = |path: &str| path.split('/').filter(is_dotted).count();
@@ -62,6 +63,7 @@ pub(crate) fn is_glob(name: &str) -> bool {
 mod tests {
     use super::*;
 
+    #[cfg(feature = "cloud")]
     #[test]
     fn a_wildcard_does_not_match_a_leading_dot() {
         for (pattern, path) in [("./data/*.tar", "data/._a.tar"), ("../*/a", "../.git/a"), ("**/*.x", "a/.x")]
