@@ -37,7 +37,7 @@ pub(crate) fn of_target(target: &Path) -> Result<Option<DatasetConfig>, Stop> {
     }
     let (folder, found) = match CardFiles::read(target) {
         Ok(None) => (None, of_names(target)?),
-        Ok(Some(CardFiles { folder, files })) => match (of_files(target, &files)?, folder) {
+        Ok(Some(card)) => match (of_files(target, &card)?, card.folder) {
             (None, None) => {
                 return Err(Stop::InvalidArguments(format!(
                     "the README.md of `{}` names only some of the images in a folder, which the command cannot read; give \
@@ -72,9 +72,10 @@ fn records(config: RecordConfig) -> DatasetConfig {
     DatasetConfig::Records(Box::new(config))
 }
 
-/// Returns settings for `files`, which the header of the README.md in `folder` names. Returns `None` if they are
+/// Returns settings for the files that the header of the README.md in `folder` names. Returns `None` if they are
 /// images without a table.
-fn of_files(folder: &Path, files: &[PathBuf]) -> Result<Option<RecordConfig>, Stop> {
+fn of_files(folder: &Path, card: &CardFiles) -> Result<Option<RecordConfig>, Stop> {
+    let files = &card.files;
     let is_table = |path: &&PathBuf| TABLE_NAMES.iter().any(|name| path.ends_with(name));
     let mut tables = files.iter().filter(is_table);
     match (tables.next().map(|table| (table, table.parent())), tables.next()) {
@@ -87,7 +88,7 @@ fn of_files(folder: &Path, files: &[PathBuf]) -> Result<Option<RecordConfig>, St
     }
     let mut chosen: Option<RecordConfig> = None;
     for path in files {
-        let Some(config) = RecordConfig::of_extension(path, path) else {
+        let Some(config) = card.config_of(path) else {
             return Err(Stop::InvalidArguments(format!(
                 "the header of README.md names `{}`, which is of no known format; give a config (a .toml file)",
                 path.display()

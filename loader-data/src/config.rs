@@ -405,8 +405,8 @@ impl RecordConfig {
                 return Ok(options.sources()?.iter().flat_map(|source| entries(&source.files)).collect());
             }
             Self::Arrow(options) | Self::ArrowStream(options) => options.files(),
-            Self::Csv(options) => options.source.files(&csv_files::EXTENSIONS),
-            Self::CsvStream(options) => options.source.stream_files(&csv_files::EXTENSIONS),
+            Self::Csv(options) => options.files(),
+            Self::CsvStream(options) => options.stream_files(),
             Self::AudioFiles(options) => options.files(),
             Self::AudioTable(options) => options.files(),
             Self::ImageTable(options) => options.files(),

@@ -77,30 +77,75 @@ impl SourceOptions {
     /// wildcard stands for the files whose names end with one of `extensions`.
     ///
     /// # Errors
-    /// Returns an error if a path is no folder with a README.md whose header names these files.
+    /// Returns an error if a path is no folder with a README.md whose header names these files, or if the header sets
+    /// options of their format.
     pub(crate) fn resolved(&self, extensions: &[&str]) -> Result<Cow<'_, Self>> {
-        if self.config.is_none() && self.split.is_none() {
-            return Ok(Cow::Borrowed(self));
-        }
         #[cfg(feature = "dataset-card")]
-        {
-            let store = self.store.clone().unwrap_or_else(StoreOptions::current);
-            let wanted = crate::dataset_card::Selection {
-                config: self.config.as_deref(),
-                split: self.split.as_deref(),
-            };
-            let mut path = Vec::new();
-            for folder in &self.path {
-                path.extend(wanted.files(&Location::new(folder), extensions, &store)?);
-            }
-            Ok(Cow::Owned(self.renamed(path)))
+        if let Some((path, options)) = self.of_cards(extensions)? {
+            options.iter().try_for_each(crate::dataset_card::FormatOptions::none)?;
+            return Ok(Cow::Owned(self.renamed(path)));
         }
         #[cfg(not(feature = "dataset-card"))]
-        {
-            let _ = extensions;
-            let reason = "the options `config` and `split` need the feature `dataset-card` of loader-data";
-            Err(self.error(DataProblem::Unsupported(reason.to_owned())))
+        let _ = extensions;
+        self.without_card()
+    }
+
+    /// As [`resolved`](Self::resolved), but also returns the options of CSV that the header sets.
+    #[cfg(feature = "csv")]
+    pub(crate) fn resolved_csv(
+        &self,
+        extensions: &[&str],
+    ) -> Result<(Cow<'_, Self>, crate::csv_files::CsvSettings)> {
+        #[cfg(feature = "dataset-card")]
+        if let Some((path, options)) = self.of_cards(extensions)? {
+            let settings = options.iter().map(crate::dataset_card::FormatOptions::csv);
+            let mut settings = settings.collect::<Result<Vec<_>>>()?;
+            let settings = match settings.pop() {
+                Some(last) if settings.iter().all(|other| *other == last) => last,
+                Some(_) => {
+                    let reason = "the folders have README.md files with different options of CSV; open each folder as \
+                                  a dataset of its own"
+                        .to_owned();
+                    return Err(self.error(DataProblem::InvalidOption { option: "path", reason }));
+                }
+                None => Default::default(),
+            };
+            return Ok((Cow::Owned(self.renamed(path)), settings));
         }
+        #[cfg(not(feature = "dataset-card"))]
+        let _ = extensions;
+        Ok((self.without_card()?, Default::default()))
+    }
+
+    /// Returns the files that the headers of the folders name, and what each header says about their format; `None` if
+    /// neither a configuration nor a split is set.
+    #[cfg(feature = "dataset-card")]
+    fn of_cards(
+        &self,
+        extensions: &[&str],
+    ) -> Result<Option<(Vec<PathBuf>, Vec<crate::dataset_card::FormatOptions>)>> {
+        if self.config.is_none() && self.split.is_none() {
+            return Ok(None);
+        }
+        let store = self.store.clone().unwrap_or_else(StoreOptions::current);
+        let wanted =
+            crate::dataset_card::Selection { config: self.config.as_deref(), split: self.split.as_deref() };
+        let (mut path, mut options) = (Vec::new(), Vec::new());
+        for folder in &self.path {
+            let (files, of_format) = wanted.files(&Location::new(folder), extensions, &store)?;
+            path.extend(files);
+            options.push(of_format);
+        }
+        Ok(Some((path, options)))
+    }
+
+    /// Returns the options, which name no configuration and no split.
+    fn without_card(&self) -> Result<Cow<'_, Self>> {
+        if self.config.is_some() || self.split.is_some() {
+            let reason = "the options `config` and `split` need the feature `dataset-card` of loader-data";
+            return Err(self.error(DataProblem::Unsupported(reason.to_owned())));
+        }
+        Ok(Cow::Borrowed(self))
     }
 
     /// Lists the files. A folder stands for the files in it whose names end with one of `extensions`.

@@ -104,6 +104,34 @@ fn the_header_of_a_readme_names_the_files() {
 }
 
 #[test]
+fn the_header_tells_the_format_of_json_files_and_the_options_of_csv() {
+    let hub = tempfile::tempdir().unwrap();
+    let target = hub.path().to_str().unwrap();
+    let write = |name: &str, text: &str| fs::write(hub.path().join(name), text).unwrap();
+    let card = |data: &str| {
+        write("README.md", &format!("---\nconfigs:\n- config_name: default\n  data_files: {data}\n---\n"))
+    };
+    write("a.json", "{\"n\": 1}\n{\"n\": 2}\n");
+    write("b.jsonl", "{\"n\": 3}\n");
+    card("[a.json, b.jsonl]");
+    let found = inspected(target);
+    assert_eq!((&found["samples"], &found["fields"][0]["name"]), (&json!(3), &json!("n")));
+    assert!(found["kind"].as_str().unwrap().starts_with("json-lines"), "{found}");
+    // A file with one array is not read as lines.
+    write("a.json", "[\n {\"n\": 1},\n {\"n\": 2}\n]\n");
+    let error = run(&["run", target]).stderr;
+    assert!(error.contains("a.json") && error.contains("the line begins an array"), "{error}");
+
+    write("c.csv", "1;one\n2;two\n");
+    card("c.csv\n  sep: \";\"\n  column_names: [number, name]");
+    let found = inspected(target);
+    let names: Vec<_> = found["fields"].as_array().unwrap().iter().map(|field| &field["name"]).collect();
+    assert_eq!((&found["samples"], names), (&json!(2), vec![&json!("number"), &json!("name")]));
+    card("c.csv\n  skiprows: 1");
+    assert!(refused(target).contains("sets `skiprows`, which the loader does not read"));
+}
+
+#[test]
 fn the_header_may_name_a_table_of_images_or_a_folder_of_them() {
     let names = ["metadata.csv", "part/1.jpg", "part/0.png", "007", "8"];
     let files = names.map(|name| (format!("images/csv/{name}"), name));

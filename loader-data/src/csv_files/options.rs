@@ -1,6 +1,6 @@
 //! Options of CSV.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use super::{ColumnType, Csv, CsvStream, EXTENSIONS, parse::Parser};
 use crate::{
@@ -48,6 +48,13 @@ format_options! {
     }
 }
 
+/// How a README.md says that CSV is read.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct CsvSettings {
+    pub(crate) delimiter: Option<char>,
+    pub(crate) names: Option<Vec<String>>,
+}
+
 impl CsvOptions {
     /// Sets the type of column `name` in records. The types of other columns are found by the first rows, see
     /// [`Csv`].
@@ -68,10 +75,11 @@ impl CsvOptions {
     /// Opens the files for random access. The columns for which `is_text` returns true have texts, unless their type is
     /// set.
     pub(crate) fn open_with_texts(&self, is_text: impl Fn(&str) -> bool) -> Result<Csv<Record>, DataError> {
-        let files = self.source.files(&EXTENSIONS)?;
-        let rules = self.rules(&files)?;
+        let options = self.resolved(&EXTENSIONS)?;
+        let files = options.source.files(&EXTENSIONS)?;
+        let rules = options.rules(&files)?;
         let lines = Lines::open(files, LineRules::csv(rules), &self.index, self.max_line_bytes)?;
-        let parser = Parser::open(lines.files(), self, rules, is_text)?;
+        let parser = Parser::open(lines.files(), &options, rules, is_text)?;
         Ok(Csv::new(lines, parser))
     }
 
@@ -80,9 +88,10 @@ impl CsvOptions {
     /// # Errors
     /// As for [`CsvStream::open`].
     pub fn open_stream(&self) -> Result<CsvStream<Record>, DataError> {
-        let files = self.source.stream_files(&EXTENSIONS)?;
-        let rules = self.rules(&files)?;
-        let parser = Parser::open(&files, self, rules, |_| false)?;
+        let options = self.resolved_stream()?;
+        let files = options.source.stream_files(&EXTENSIONS)?;
+        let rules = options.rules(&files)?;
+        let parser = Parser::open(&files, &options, rules, |_| false)?;
         let stream = LineStream::open(files, LineRules::csv(rules), None, self.max_line_bytes)?;
         Ok(CsvStream::new(stream, parser))
     }
@@ -93,8 +102,45 @@ impl CsvOptions {
     /// # Errors
     /// Returns an error if there is no such file, or one is not a regular file.
     pub fn indexes(&self) -> Result<Vec<StoredIndex>, DataError> {
-        let files = self.source.files(&EXTENSIONS)?;
-        Lines::indexes(&files, LineRules::csv(self.rules(&files)?), &self.index)
+        let options = self.resolved(&EXTENSIONS)?;
+        let files = options.source.files(&EXTENSIONS)?;
+        Lines::indexes(&files, LineRules::csv(options.rules(&files)?), &self.index)
+    }
+
+    /// Returns the options with the files and the options of the configuration in the header of the folder's README.md.
+    /// Options that are set here are preferred to those of the header.
+    ///
+    /// # Errors
+    /// As for [`SourceOptions::resolved`](crate::options::SourceOptions::resolved).
+    fn resolved(&self, extensions: &[&str]) -> Result<Cow<'_, Self>, DataError> {
+        let (source, settings) = self.source.resolved_csv(extensions)?;
+        let Cow::Owned(source) = source else { return Ok(Cow::Borrowed(self)) };
+        let mut options = Self { source, ..self.clone() };
+        options.set(&settings);
+        Ok(Cow::Owned(options))
+    }
+
+    fn resolved_stream(&self) -> Result<Cow<'_, Self>, DataError> {
+        let extensions = Compression::extensions(&EXTENSIONS);
+        self.resolved(&extensions.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// Takes over `settings`, except for options that are set.
+    pub(crate) fn set(&mut self, settings: &CsvSettings) {
+        self.delimiter = self.delimiter.or(settings.delimiter);
+        self.names = self.names.take().or_else(|| settings.names.clone());
+    }
+
+    /// Lists the files for random access.
+    #[cfg(feature = "formats")]
+    pub(crate) fn files(&self) -> Result<Files, DataError> {
+        self.resolved(&EXTENSIONS)?.source.files(&EXTENSIONS)
+    }
+
+    /// Lists the files for a stream.
+    #[cfg(feature = "formats")]
+    pub(crate) fn stream_files(&self) -> Result<Files, DataError> {
+        self.resolved_stream()?.source.stream_files(&EXTENSIONS)
     }
 
     fn rules(&self, files: &Files) -> Result<CsvRules, DataError> {

@@ -11,7 +11,7 @@ use serde::{
     de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 
-use super::TRAIN;
+use super::{TRAIN, options::Setting};
 use crate::{
     error::{DataError, DataProblem, Result},
     source::{Files, Location, OneOrMany, StoreOptions},
@@ -31,7 +31,7 @@ struct Header {
     configs: Option<Vec<Configuration>>,
 }
 
-/// A configuration of the dataset. Its other keys are options of `datasets`.
+/// A configuration of the dataset.
 #[derive(Debug, Deserialize)]
 pub(super) struct Configuration {
     pub(super) config_name: String,
@@ -40,17 +40,9 @@ pub(super) struct Configuration {
     /// The folder that the patterns begin at.
     pub(super) data_dir: Option<String>,
     pub(super) data_files: Option<DataFiles>,
+    /// The options that `datasets` takes for the format of the files.
     #[serde(flatten)]
-    others: BTreeMap<String, IgnoredAny>,
-}
-
-impl Configuration {
-    /// Returns the names of the options that `datasets` takes for the format of the files.
-    #[cfg(feature = "formats")]
-    pub(super) fn options(&self) -> impl Iterator<Item = &str> {
-        let about = ["description", "version", "drop_labels", "drop_metadata"];
-        self.others.keys().map(String::as_str).filter(move |key| !about.contains(key))
-    }
+    pub(super) others: BTreeMap<String, Setting>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -3,12 +3,17 @@
 
 mod find;
 mod header;
+mod options;
 
 use std::path::PathBuf;
 
 use find::Place;
 use header::{Configuration, README};
 
+pub(crate) use options::FormatOptions;
+
+#[cfg(feature = "formats")]
+use crate::{JsonLinesOptions, RecordConfig, TABLE_NAMES, csv_files::CsvSettings, source::Compression};
 use crate::{
     error::{DataError, DataProblem, Result},
     source::{Location, StoreOptions},
@@ -28,7 +33,7 @@ pub(crate) struct Selection<'a> {
 }
 
 impl Selection<'_> {
-    /// Returns the files of the dataset in `folder`, each once.
+    /// Returns the files of the dataset in `folder`, each once, and the options of the configuration for their format.
     ///
     /// # Errors
     /// Returns an error if the folder has no README.md whose header has configurations, if it has no such
@@ -39,7 +44,7 @@ impl Selection<'_> {
         folder: &Location,
         extensions: &[&str],
         store: &StoreOptions,
-    ) -> Result<Vec<PathBuf>> {
+    ) -> Result<(Vec<PathBuf>, FormatOptions)> {
         let option = if self.config.is_some() { "config" } else { "split" };
         let invalid = |reason: String| DataError::new(folder, DataProblem::InvalidOption { option, reason });
         if !folder.is_folder() {
@@ -54,8 +59,9 @@ impl Selection<'_> {
                 "the folder has no {README} with `configs` in its header; give the files as the path instead"
             )));
         };
-        let places = card.places(card.configuration(self.config)?, self.split)?;
-        find::files(&places, extensions, &card.store)
+        let config = card.configuration(self.config)?;
+        let places = card.places(config, self.split)?;
+        Ok((find::files(&places, extensions, &card.store)?, card.format_options(config)))
     }
 }
 
@@ -67,6 +73,7 @@ pub struct CardFiles {
     /// The folder of which they are all files, if there is one.
     pub folder: Option<PathBuf>,
     pub files: Vec<PathBuf>,
+    csv: CsvSettings,
 }
 
 #[cfg(feature = "formats")]
@@ -75,8 +82,8 @@ impl CardFiles {
     ///
     /// # Errors
     /// Returns [`DataProblem::InvalidOption`] if there are several configurations without a default, or several
-    /// splits, or if the configuration has options of the format, and [`DataProblem::Malformed`] if the header cannot
-    /// be read. Also returns an error if it names files that do not exist.
+    /// splits, or if the configuration has an option of the format that is not read, and [`DataProblem::Malformed`] if
+    /// the header cannot be read. Also returns an error if it names files that do not exist.
     #[doc(hidden)]
     pub fn read(folder: impl AsRef<std::path::Path>) -> Result<Option<Self>, DataError> {
         let Some(card) = Card::read(&Location::new(folder), &StoreOptions::current())? else {
@@ -87,18 +94,44 @@ impl CardFiles {
             return Ok(None);
         }
         let places = card.places(config, None)?;
-        if let Some(option) = config.options().next() {
-            let reason =
-                format!("the configuration `{}` sets `{option}`; set it for the format", config.config_name);
-            return Err(card.invalid("config", reason));
-        }
         let files = find::files(&places, &[""], &card.store)?;
+        let options = card.format_options(config);
+        let csv = match files.iter().all(|file| is_csv(file)) {
+            true => options.csv()?,
+            false => options.none().map(|()| CsvSettings::default())?,
+        };
         let folder = match &places[..] {
             [place] => place.whole_folder(),
             _ => None,
         };
-        Ok(Some(Self { folder, files }))
+        Ok(Some(Self { folder, files, csv }))
     }
+
+    /// Returns settings for one of the files: its format, which its extension tells, and the options that the header sets
+    /// for it. In a header, `.json` stands for JSON lines. Returns `None` if the extension is that of no format.
+    #[doc(hidden)]
+    pub fn config_of(&self, file: &std::path::Path) -> Option<RecordConfig> {
+        let name = Location::new(file).file_name().to_ascii_lowercase();
+        let mut config = match Compression::split(&name) {
+            (stem, None) if stem.ends_with(".json") => RecordConfig::JsonLines(JsonLinesOptions::new(file)),
+            (stem, Some(_)) if stem.ends_with(".json") => {
+                RecordConfig::JsonLinesStream(JsonLinesOptions::new(file))
+            }
+            _ => RecordConfig::of_extension(file, file)?,
+        };
+        if let RecordConfig::Csv(options) | RecordConfig::CsvStream(options) = &mut config {
+            options.set(&self.csv);
+        }
+        Some(config)
+    }
+}
+
+/// True if `file` is CSV, and no table of images or audio files, whose format has no options.
+#[cfg(feature = "formats")]
+fn is_csv(file: &std::path::Path) -> bool {
+    let config = RecordConfig::of_extension(file, file);
+    matches!(config, Some(RecordConfig::Csv(_) | RecordConfig::CsvStream(_)))
+        && !TABLE_NAMES.iter().any(|name| file.ends_with(name))
 }
 
 /// The header of a README.md that has configurations.
@@ -134,6 +167,11 @@ impl Card {
             (Some(config), None) => Ok(config),
             _ => Err(invalid(format!("set `config` to one of the configurations: {}", names()))),
         }
+    }
+
+    fn format_options(&self, config: &Configuration) -> FormatOptions {
+        let (config, settings) = (config.config_name.clone(), config.others.clone());
+        FormatOptions { readme: self.readme.clone(), config, settings }
     }
 
     /// Returns where the files of `split` are, or those of the only split.

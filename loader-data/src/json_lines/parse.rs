@@ -30,10 +30,20 @@ fn parse_as<R: DeserializeOwned + 'static>(line: &[u8]) -> Result<R, DataProblem
         let text = error.to_string();
         // serde_json gets a single line, so it always reports line 1.
         let reason = text.replace(" at line 1 column ", " at column ");
-        let is_object = line.trim_ascii_start().first() == Some(&b'{');
+        let start = line.trim_ascii_start().first();
+        let is_object = start == Some(&b'{');
+        let is_record = TypeId::of::<R>() == TypeId::of::<Record>();
         match error.classify() {
-            Category::Data if is_object && TypeId::of::<R>() != TypeId::of::<Record>() => {
-                DataProblem::Record(reason)
+            Category::Data if is_object && !is_record => DataProblem::Record(reason),
+            // All rows of a file may be in one array, on one line or on many. A row type may be an array.
+            _ if is_record && start == Some(&b'[') => {
+                let reason = "the line begins an array; write each object of the array on a line of its own, for example \
+                              with `jq -c '.[]'`";
+                DataProblem::Malformed { format: FORMAT, reason: reason.to_owned() }
+            }
+            Category::Eof if is_object => {
+                let reason = format!("{reason}; an object must end on the line on which it begins");
+                DataProblem::Malformed { format: FORMAT, reason }
             }
             Category::Data if !is_object => {
                 let reason = format!("the line is not an object: {reason}");
@@ -98,6 +108,13 @@ mod tests {
             problem(b"{\"n\": 1,}").to_string(),
             "is not valid JSON lines: trailing comma at column 9"
         );
+        for (line, expected) in
+            [("[", "the line begins an array"), ("[{\"n\": 1}]", "for example with `jq -c '.[]'`")]
+        {
+            let error = parse::<Record>(line.as_bytes(), &all).unwrap_err().to_string();
+            assert!(error.contains(expected), "{line}: {error}");
+        }
+        assert!(problem(b"{").to_string().ends_with("an object must end on the line on which it begins"));
         // Nested so deep that a parser without a limit would overflow its stack.
         let deep = [b"{\"n\": ".as_slice(), &b"[".repeat(1 << 20)].concat();
         assert!(matches!(parse::<Record>(&deep, &all), Err(DataProblem::Malformed { .. })));

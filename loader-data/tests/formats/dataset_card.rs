@@ -2,8 +2,11 @@
 
 use std::{fs, path::Path};
 
-use loader_core::{Dataset, IterableDataset, SampleContext};
-use loader_data::{CsvOptions, DataError, DataProblem, ParquetOptions, RecordConfig, Records, Value};
+use loader_core::{Dataset, IterableDataset, SampleContext, Shard};
+use loader_data::{
+    CsvOptions, DataError, DataProblem, IndexPlace, JsonLinesOptions, ParquetOptions, RecordConfig, Records,
+    Value,
+};
 
 const PARQUET: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtures/parquet");
 
@@ -178,6 +181,58 @@ fn a_header_without_a_default_or_with_damage_is_refused() {
     assert!(error.contains("no README.md with `configs`"), "{error}");
 }
 
+#[test]
+fn options_of_csv_in_the_header_are_used_and_others_refused() {
+    let write = |options: &str| {
+        let readme =
+            format!("---\nconfigs:\n- config_name: a\n  data_files: semicolons.csv\n  {options}\n---\n");
+        let hub = hub(&readme);
+        fs::write(hub.path().join("semicolons.csv"), "x;name\n1;b,c\n").unwrap();
+        hub
+    };
+    let hub = write("sep: \";\"");
+    let options = CsvOptions::new(hub.path()).split("train");
+    assert_eq!(names(&options).unwrap(), ["b,c"]);
+    let (mut rows, mut cx) = (options.open_stream().unwrap(), SampleContext::new(0));
+    rows.setup(&mut cx).unwrap();
+    let first = rows.iter(Shard::new(0, 1), &mut cx).unwrap().next().unwrap().unwrap();
+    assert!(matches!(first.get("name"), Some(Value::Text(text)) if text == "b,c"), "{first:?}");
+    let config = serde_json::json!({"kind": "csv-stream", "path": hub.path(), "config": "a"});
+    assert_eq!(serde_json::from_value::<RecordConfig>(config).unwrap().files().unwrap().len(), 1);
+    // Options that the program sets are preferred.
+    let comma = options.delimiter(',').open().unwrap();
+    assert_eq!(comma.columns()[0].0, "x;name");
+
+    let hub = write("sep: \";\"\n  names: [y, name]");
+    assert_eq!(names(&CsvOptions::new(hub.path()).split("train")).unwrap(), ["name", "b,c"]);
+
+    let hub = write("encoding: latin-1");
+    let options = CsvOptions::new(hub.path()).split("train");
+    let errors = [options.open().map(drop), options.open_stream().map(drop), options.indexes().map(drop)];
+    for error in errors.map(Result::unwrap_err) {
+        assert!(error.to_string().contains("sets `encoding`, which the loader does not read"), "{error}");
+    }
+    // Another format has none of the options.
+    fs::write(hub.path().join("semicolons.csv"), "{\"name\": \"a\"}\n").unwrap();
+    let readme = "---\nconfigs:\n- config_name: a\n  data_files: semicolons.csv\n  field: data\n---\n";
+    fs::write(hub.path().join("README.md"), readme).unwrap();
+    let error = JsonLinesOptions::new(hub.path()).split("train").open().unwrap_err();
+    assert!(error.to_string().contains("sets `field`, which the loader does not read"), "{error}");
+}
+
+#[test]
+fn folders_with_other_options_of_csv_are_not_read_as_one_dataset() {
+    let readme =
+        |options: &str| format!("---\nconfigs:\n- config_name: a\n  data_files: en/one.csv\n{options}---\n");
+    let hubs = ["", "  sep: \",\"\n", "  sep: \"|\"\n"].map(|options| hub(&readme(options)));
+    let open = |hubs: &[&tempfile::TempDir]| {
+        names(&CsvOptions::new_all(hubs.iter().map(|hub| hub.path())).split("train").index(IndexPlace::None))
+    };
+    assert_eq!(open(&[&hubs[0], &hubs[0]]).unwrap(), ["en/one.csv"; 2]);
+    let error = open(&[&hubs[1], &hubs[2]]).unwrap_err().to_string();
+    assert!(error.contains("different options of CSV"), "{error}");
+}
+
 /// Each list is a request or more, so the patterns of a split share one, below the folder that they have in common.
 #[cfg(feature = "cloud")]
 #[test]
@@ -197,7 +252,7 @@ fn a_server_lists_the_files_of_all_patterns_once() {
         timeout: std::time::Duration::from_secs(20),
         ..loader_data::StoreOptions::default()
     };
-    let options = CsvOptions::new("s3://bucket/hub/").store(store).index(loader_data::IndexPlace::None);
+    let options = CsvOptions::new("s3://bucket/hub/").store(store).index(IndexPlace::None);
     let found = self::names(&options.split("train")).unwrap();
     let order = ["data/de/b-0.csv", "data/en/1.csv", "data/en/2.csv", "data/de/a.csv", "data/de/sub/c.csv"];
     assert_eq!(found, order);
