@@ -6,7 +6,7 @@ use std::{
 };
 
 use loader_core::{DatasetMemory, SharedVec, SharedVecError, Tensor};
-use parquet::arrow::ProjectionMask;
+use parquet::{arrow::ProjectionMask, basic::Type as PhysicalType};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -60,6 +60,8 @@ pub(super) struct Table {
     pub(super) rows: usize,
     /// The columns that are read, in the order of the record.
     columns: Vec<(String, Kind)>,
+    /// True if one of them has timestamps of the type INT96.
+    has_int96: bool,
     pub(super) fields: FieldOptions,
     #[serde(skip)]
     open: Mutex<Opened>,
@@ -81,6 +83,7 @@ impl Clone for Table {
             footers: self.footers.clone(),
             rows: self.rows,
             columns: self.columns.clone(),
+            has_int96: self.has_int96,
             fields: self.fields.clone(),
             open: Mutex::default(),
         }
@@ -100,6 +103,7 @@ impl Table {
         let read = |file| FileGroups::read(&files, file + 1, Some(&columns), &fields);
         found.extend(parallel::map_on(parallel::READS, files.len() - 1, read)?);
 
+        let has_int96 = found.iter().any(|found| found.has_int96);
         let (mut words, mut rows) = (Vec::new(), 0u64);
         for (file, found) in found.iter().enumerate() {
             let mut first_in_file = 0;
@@ -117,7 +121,7 @@ impl Table {
         let count = words.len() / WORDS;
         let groups = Tensor::from_vec(words, [count, WORDS]).map_err(|error| memory(&error))?;
         let rows = usize::try_from(rows).map_err(|error| memory(&error))?;
-        Ok(Self { files, groups, footers, rows, columns, fields, open: Mutex::default() })
+        Ok(Self { files, groups, footers, rows, columns, has_int96, fields, open: Mutex::default() })
     }
 
     /// Returns the same files with other options.
@@ -228,14 +232,16 @@ impl Table {
         open.samples.get_or_insert_with(|| Samples::new(&self.fields)).collated(is_collated)
     }
 
-    /// Text for the fingerprint: which rows there are, and which columns.
+    /// Text for the fingerprint: which rows there are, which columns, and the unit of timestamps of the type INT96, which
+    /// the files do not say.
     pub(super) fn fingerprint(&self) -> String {
         let groups = self.len();
         format!(
-            "#{:016x}, {} rows in {groups} groups{}",
+            "#{:016x}, {} rows in {groups} groups{}{}",
             self.files.listing(),
             self.rows,
-            self.fields.fingerprint()
+            self.fields.fingerprint(),
+            if self.has_int96 { ", INT96 in microseconds" } else { "" }
         )
     }
 
@@ -260,6 +266,7 @@ struct Footer(#[serde(with = "serde_bytes")] Vec<u8>);
 /// What the footer of a file says.
 struct FileGroups {
     columns: Vec<(String, Kind)>,
+    has_int96: bool,
     groups: Vec<GroupSize>,
     footer: Footer,
 }
@@ -283,7 +290,10 @@ impl FileGroups {
         let metadata = decode_footer(&blob, &footer)?;
         let schema = arrow_schema(&blob, &metadata)?;
         let (columns, positions) = select_columns(FORMAT, &schema, expected, fields).map_err(failed)?;
-        let mask = ProjectionMask::roots(metadata.file_metadata().schema_descr(), positions);
+        let leaves = metadata.file_metadata().schema_descr();
+        let mask = ProjectionMask::roots(leaves, positions);
+        let is_int96 = |leaf| leaves.column(leaf).physical_type() == PhysicalType::INT96;
+        let has_int96 = (0..leaves.num_columns()).any(|leaf| mask.leaf_included(leaf) && is_int96(leaf));
         let groups = metadata.row_groups().iter().enumerate().map(|(number, group)| {
             let invalid = |reason: String| failed(malformed(format!("row group {number}: {reason}")));
             column_ranges(group, &mask, blob.len()).map_err(invalid)?;
@@ -296,6 +306,11 @@ impl FileGroups {
         });
         let groups = groups.collect::<Result<_>>()?;
         let is_shared = footer.len() <= MAX_SHARED_FOOTERS / files.len();
-        Ok(Self { columns, groups, footer: if is_shared { Footer(footer) } else { Footer::default() } })
+        Ok(Self {
+            columns,
+            has_int96,
+            groups,
+            footer: if is_shared { Footer(footer) } else { Footer::default() },
+        })
     }
 }

@@ -6,12 +6,15 @@ use std::{
     sync::Arc,
 };
 
-use loader_core::{DType, DataLoader, Dataset, IterableDataset, SampleContext, Shard, Tensor};
-use loader_data::{Column, DataProblem, FieldOptions, Parquet, ParquetOptions};
+use loader_core::{
+    CacheError, CachePart, DType, DataLoader, Dataset, IterableDataset, SampleContext, Shard, Tensor,
+};
+use loader_data::{Column, DataProblem, FieldOptions, Parquet, ParquetOptions, Record};
 use parquet::{
     data_type::{Int64Type, Int96, Int96Type},
     file::writer::SerializedFileWriter,
 };
+use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
 use super::{fixture, json, open, rows};
@@ -92,6 +95,52 @@ fn timestamps_of_the_type_int96_are_microseconds_of_any_year() {
         assert_eq!((&row["at"], &row["list"]), (&Json::from(expected), &serde_json::json!([expected])));
         assert_eq!(row["nanos"], 7);
     }
+}
+
+/// Rows with the fingerprint of a program that reads INT96 in another unit.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct InNanoseconds(Parquet);
+
+impl Dataset for InNanoseconds {
+    type Sample = Record;
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<Record> {
+        self.0.get(index, cx)
+    }
+
+    fn fingerprint(&self) -> String {
+        self.0.fingerprint().replace("microseconds", "nanoseconds")
+    }
+}
+
+#[test]
+fn the_unit_of_int96_is_part_of_the_fingerprint() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("spark.parquet");
+    int96_file(&path, &[(2_440_588, 0)]);
+    let rows = |fields: FieldOptions| ParquetOptions::new(&path).fields(fields).open().unwrap();
+    let all = rows(FieldOptions::new());
+    assert!(
+        all.fingerprint().ends_with(", 1 rows in 1 groups, INT96 in microseconds)"),
+        "{}",
+        all.fingerprint()
+    );
+    assert!(all.clone().stream().fingerprint().contains("INT96 in microseconds"));
+    for (column, has_int96) in [("at", true), ("list", true), ("nanos", false)] {
+        let selected = rows(FieldOptions::new().select([column]));
+        let later = all.clone().fields(FieldOptions::new().select([column])).unwrap();
+        assert_eq!(selected.fingerprint().contains("INT96"), has_int96, "{column}");
+        assert_eq!(later.fingerprint(), selected.fingerprint());
+    }
+    let cache = folder.path().join("cache");
+    InNanoseconds(all.clone()).cached(&cache, "1").unwrap();
+    let refused = all.clone().cached(&cache, "1").unwrap_err();
+    assert!(matches!(refused, CacheError::Differs { part: CachePart::Fingerprint, .. }), "{refused}");
+    drop(InNanoseconds(all).cached(&cache, "1").unwrap());
 }
 
 #[test]
