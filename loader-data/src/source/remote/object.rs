@@ -46,8 +46,8 @@ pub(in super::super) struct Object {
     /// The endpoint and the URL, for the cache.
     pub(super) identity: Arc<str>,
     pub(super) cache: Option<Arc<Cache>>,
-    /// For a read ahead that fills the cache: this channel is closed once the [`Ahead`] is dropped.
-    pub(super) ahead: Option<watch::Receiver<bool>>,
+    /// For a read ahead that fills the cache.
+    pub(super) ahead: Option<Turns>,
 }
 
 /// The limits of a request.
@@ -130,23 +130,53 @@ impl Ahead {
     }
 }
 
-/// Waits until this process may send `requests` more requests ahead, or until the caller of the read waits for them.
-/// Requests that are sent ahead hold permits, so that those of many shards do not slow each other down until all of
-/// them exceed their deadlines, and leave room for those that a shard waits for. These need none.
+/// Tells a read ahead when it may send its next requests.
 ///
-/// # Errors
-/// Returns an error if the read was dropped.
-async fn turn(
-    requests: usize,
+/// Requests that are sent ahead hold permits, so that those of many shards do not slow each other down until all of
+/// them exceed their deadlines, and leave room for those that a shard waits for. These need none. The permits also bound
+/// the bytes that are on their way to 8 requests of at most [`ranges::PIECE`] bytes, 64 MiB. The account of a dataset
+/// does not have all of them: with a cache, whole blocks are fetched for a few bytes.
+///
+/// A request takes a permit when its turn comes, and no read waits for more than one permit. Alternative considered: a
+/// read takes the permits of all its requests at once. Rejected because a read of 8 requests then waits until the
+/// process has no other request under way, and all later reads wait behind it.
+#[derive(Debug, Clone)]
+pub(super) struct Turns {
     permits: Arc<Semaphore>,
-    mut needed: watch::Receiver<bool>,
-) -> Result<Option<OwnedSemaphorePermit>, DataProblem> {
-    let permits = pin!(permits.acquire_many_owned(requests.min(io::AHEAD) as u32));
-    let needed = pin!(async { needed.wait_for(|needed| *needed).await.is_ok() });
-    match select(needed, permits).await {
-        Either::Left((true, _)) => Ok(None),
-        Either::Left((false, _)) => Err(unwanted()),
-        Either::Right((permits, _)) => Ok(permits.ok()),
+    /// Its value is true once the caller waits. It is closed once the [`Ahead`] is dropped.
+    needed: watch::Receiver<bool>,
+}
+
+/// A number of requests that may be sent now.
+#[derive(Debug)]
+pub(super) struct Turn {
+    pub(super) requests: usize,
+    /// Held until the requests have ended. `None` if they need no permits.
+    _permits: Option<OwnedSemaphorePermit>,
+}
+
+impl Turns {
+    /// Waits until this process may send one more request ahead, or until the caller of the read waits for it. The turn
+    /// has up to `max` requests, if so many permits are free.
+    ///
+    /// # Errors
+    /// Returns an error if the read was dropped.
+    async fn next(mut self, max: usize) -> Result<Turn, DataProblem> {
+        let permit = pin!(Arc::clone(&self.permits).acquire_owned());
+        let needed = pin!(async { self.needed.wait_for(|needed| *needed).await.is_ok() });
+        let mut permits = match select(needed, permit).await {
+            Either::Left((false, _)) => return Err(unwanted()),
+            Either::Left((true, _)) | Either::Right((Err(_), _)) => {
+                return Ok(Turn { requests: max, _permits: None });
+            }
+            Either::Right((Ok(permit), _)) => permit,
+        };
+        while permits.num_permits() < max
+            && let Ok(more) = Arc::clone(&self.permits).try_acquire_owned()
+        {
+            permits.merge(more);
+        }
+        Ok(Turn { requests: permits.num_permits(), _permits: Some(permits) })
     }
 }
 
@@ -178,37 +208,33 @@ impl Object {
         wanted: Vec<Range<u64>>,
         memory: &DatasetMemory,
     ) -> Option<Reclaimable<Ahead>> {
-        let permits = io::permits().ok()?;
         let (needed, is_needed) = watch::channel(false);
+        let turns = Turns { permits: io::permits().ok()?, needed: is_needed };
         if self.cache.is_some() {
-            let object = Self { ahead: Some(is_needed.clone()), ..self.clone() };
+            let object = Self { ahead: Some(turns), ..self.clone() };
             let bytes = ranges::bytes(&wanted);
-            let read = move || {
-                // Before it locks blocks, which others may need.
-                let _permits = wait(turn(ranges::blocks(&wanted), permits, is_needed))?;
-                object.read(&wanted)
-            };
+            let read = move || object.read(&wanted);
             let thread = thread::Builder::new().name("loader-ahead".to_owned());
             let start = || Some(Ahead { read: Reading::Cached(thread.spawn(read).ok()?), needed });
             return Reclaimable::new(memory, bytes, start);
         }
         let pieces = ranges::pieces(&wanted);
         Reclaimable::new(memory, ranges::bytes(&pieces), || {
-            let fetching = self.fetching(pieces.clone());
-            let turn = turn(pieces.len(), permits, is_needed);
-            let read = async move {
-                let _permits = turn.await?;
-                fetching.await
-            };
-            let task = io::start(LONG, read).ok()?;
+            let task = io::start(LONG, self.fetching(pieces.clone(), Some(turns))).ok()?;
             Some(Ahead { read: Reading::Fetched { wanted, pieces: pieces.clone(), task }, needed })
         })
     }
 
+    /// Waits for the next turn of a read ahead that fills the cache, of at most `max` requests. Any other read may send
+    /// as many at once.
+    ///
+    /// # Errors
     /// Returns an error if this is a read ahead that was dropped.
-    pub(super) fn check_wanted(&self) -> Result<(), DataProblem> {
-        let is_dropped = |ahead: &watch::Receiver<bool>| ahead.has_changed().is_err();
-        if self.ahead.as_ref().is_some_and(is_dropped) { Err(unwanted()) } else { Ok(()) }
+    pub(super) fn turn(&self, max: usize) -> Result<Turn, DataProblem> {
+        match &self.ahead {
+            Some(turns) => wait(turns.clone().next(max)),
+            None => Ok(Turn { requests: max, _permits: None }),
+        }
     }
 
     /// Fetches `pieces`, several at a time.
@@ -216,16 +242,25 @@ impl Object {
         if pieces.is_empty() {
             return Ok(Vec::new());
         }
-        wait(self.fetching(pieces))
+        wait(self.fetching(pieces, None))
     }
 
+    /// Fetches `pieces`, several at a time, each when its turn comes.
     fn fetching(
         &self,
         pieces: Vec<Range<u64>>,
+        turns: Option<Turns>,
     ) -> impl Future<Output = Result<Vec<Bytes>, DataProblem>> + Send + use<> {
         let request = |piece| {
-            let object = self.clone();
-            async move { object.fetch_piece(piece).await }.boxed()
+            let (object, turns) = (self.clone(), turns.clone());
+            async move {
+                let _turn = match turns {
+                    Some(turns) => Some(turns.next(1).await?),
+                    None => None,
+                };
+                object.fetch_piece(piece).await
+            }
+            .boxed()
         };
         let requests: Vec<_> = pieces.into_iter().map(request).collect();
         async move { stream::iter(requests).buffered(PARALLEL).try_collect().await }

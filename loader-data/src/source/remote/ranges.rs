@@ -1,6 +1,6 @@
 //! Which requests fetch a set of ranges.
 
-use std::{collections::BTreeSet, ops::Range};
+use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 
@@ -26,12 +26,6 @@ pub(super) fn pieces(wanted: &[Range<u64>]) -> Vec<Range<u64>> {
         range.step_by(PIECE as usize).map(move |start| start..end.min(start + PIECE))
     };
     merged.into_iter().flat_map(split).collect()
-}
-
-/// Number of the cache's blocks that cover `wanted`.
-pub(super) fn blocks(wanted: &[Range<u64>]) -> usize {
-    let blocks = wanted.iter().flat_map(|range| range.start / PIECE..range.end.div_ceil(PIECE));
-    blocks.collect::<BTreeSet<_>>().len()
 }
 
 /// Number of bytes of all ranges together.
@@ -75,7 +69,6 @@ mod tests {
             [1..PIECE + 1, PIECE + 1..2 * PIECE + 1, 2 * PIECE + 1..2 * PIECE + 2]
         );
         assert!(pieces(&[]).is_empty());
-        assert_eq!(blocks(&[1..2, 2 * PIECE..2 * PIECE + 1, PIECE - 1..PIECE, PIECE - 1..PIECE + 1]), 3);
     }
 
     #[test]

@@ -100,11 +100,17 @@ impl Cache {
         }
         let mut found = Found::new();
         missing.retain(|block, parts| !self.look_up(object, *block, parts, &mut found));
-        let deadline = Instant::now() + object.limits.timeout;
+        let mut deadline = Instant::now() + object.limits.timeout;
         while !missing.is_empty() {
-            object.check_wanted()?;
+            let asked = Instant::now();
+            // This comes before it locks blocks, which others may need.
+            let turn = object.turn(missing.len().min(PARALLEL))?;
+            // Only the time that others need to fetch the blocks counts.
+            deadline += asked.elapsed();
             let wait = Instant::now() < deadline;
-            if !self.fetch_some(object, &mut missing, &mut found, wait)? {
+            let any = self.fetch_some(object, &mut missing, &mut found, turn.requests, wait)?;
+            drop(turn);
+            if !any {
                 // Other processes fetch all of them.
                 thread::sleep(Duration::from_millis(5));
                 missing.retain(|block, parts| !self.look_up(object, *block, parts, &mut found));
@@ -113,19 +119,20 @@ impl Cache {
         Ok((0..wanted.len()).map(|number| joined(&found, number)).collect())
     }
 
-    /// Fetches missing blocks that no other process fetches. Without `wait`, it also fetches these. Returns
-    /// false if there are none.
+    /// Fetches up to `max` missing blocks that no other process fetches. Without `wait`, it also fetches these.
+    /// Returns false if there are none.
     fn fetch_some(
         &self,
         object: &Object,
         missing: &mut BTreeMap<u64, Parts>,
         found: &mut Found,
+        max: usize,
         wait: bool,
     ) -> Result<bool, DataProblem> {
         let mut locks: BTreeMap<u8, Lock> = BTreeMap::new();
         let mut chosen = Vec::new();
         for block in missing.keys().copied() {
-            if chosen.len() == PARALLEL {
+            if chosen.len() == max {
                 break;
             }
             let first = self.key(object, block).lock();

@@ -13,7 +13,10 @@ use loader_core::DatasetMemory;
 
 use super::super::{
     io::ALL_PERMITS,
-    tests::{content, options, seen, server::Server},
+    tests::{
+        content, options, seen,
+        server::{Fault, Server},
+    },
 };
 use crate::{
     CacheOptions, StoreOptions,
@@ -90,10 +93,40 @@ fn a_read_ahead_that_is_dropped_fetches_only_the_blocks_that_it_has_asked_for() 
         thread::sleep(Duration::from_millis(1));
     }
     drop(ahead);
-    while named(folder.path(), "block").len() < 8 && Instant::now() < deadline {
+    // Up to 8, if no other test sends requests ahead.
+    let asked_for = seen(&server, 1);
+    while named(folder.path(), "block").len() < asked_for && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(seen(&server, 8), 8);
+    assert!(asked_for <= 8, "{asked_for} requests");
+    assert_eq!(seen(&server, asked_for), asked_for);
+    assert_eq!(named(folder.path(), "block").len(), asked_for);
+}
+
+#[test]
+fn a_large_read_ahead_takes_the_permits_that_are_free_and_holds_up_no_other_one() {
+    let _permits = ALL_PERMITS.lock().unwrap_or_else(PoisonError::into_inner);
+    let (server, folder) = (Server::start(), tempfile::tempdir().unwrap());
+    server.put_with("large.bin", vec![0; 9 * BLOCK], Some("\"1\""), None);
+    server.put("small.bin", "small");
+    let options = StoreOptions { timeout: Duration::from_secs(120), ..options() };
+    let with_cache = StoreOptions { cache: cached(folder.path(), 1 << 30).cache, ..options.clone() };
+    let begin = |blob: &Arc<Blob>, ranges| ReadAhead::start(blob, ranges, &DatasetMemory::default()).unwrap();
+    let small = open(&server.url("small.bin"), &options);
+    for options in [&options, &with_cache] {
+        let large = open(&server.url("large.bin"), options);
+        server.requests();
+        server.fail([Fault::Stall; 7]);
+        let whole = 0..5;
+        let stalled: Vec<_> = (0..7).map(|_| begin(&small, vec![whole.clone()])).collect();
+        assert_eq!(seen(&server, 7), 7);
+        // Nobody waits for them. They have one permit together.
+        let many =
+            begin(&large, (0..9).map(|block| block * BLOCK as u64..block * BLOCK as u64 + 1).collect());
+        let one = begin(&small, vec![whole]);
+        assert_eq!(seen(&server, 17), 17, "9 requests of the large read and one of the small one");
+        drop((stalled, many, one));
+    }
 }
 
 #[test]
