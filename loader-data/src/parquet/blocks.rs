@@ -51,11 +51,51 @@ impl Draws {
         Self { rng: ChaCha8Rng::from_seed(seed), max_open, later, open: Vec::new(), remaining: 0 }
     }
 
-    /// The groups of which rows remain, those that are open first.
-    pub(super) fn groups(&self) -> impl Iterator<Item = usize> {
-        let open = self.open.iter().map(|open| open.group);
-        open.chain(self.later.iter().map(|&(group, _)| group))
+    /// Returns the group that is decoded next: of the open groups that are not decoded, the one that a draw takes first.
+    /// If all open groups are decoded, it is the next one to be opened. (A much smaller group after that one could be
+    /// drawn first. To know this, all draws until then would have to be made.)
+    pub(super) fn decoded_next(&self, is_decoded: impl Fn(usize) -> bool) -> Option<usize> {
+        let mut later = self.later.iter().copied();
+        let mut open: Vec<_> = self.open.iter().map(|open| (open.group, open.rows.len())).collect();
+        // Which group a draw takes depends on the numbers of rows, and not on which rows remain.
+        let mut rng = ChaCha8Rng::from_seed(self.rng.get_seed());
+        rng.set_word_pos(self.rng.get_word_pos());
+        let mut remaining = self.remaining;
+        loop {
+            while open.len() < self.max_open
+                && let Some((group, rows)) = later.next()
+            {
+                open.push((group, rows));
+                remaining += rows as u64;
+            }
+            if open.iter().all(|&(group, _)| is_decoded(group)) {
+                return later.next().map(|(group, _)| group);
+            }
+            let (position, _) = draw(&mut rng, remaining, open.iter().map(|&(_, rows)| rows));
+            let (group, rows) = &mut open[position];
+            if !is_decoded(*group) {
+                return Some(*group);
+            }
+            *rows -= 1;
+            remaining -= 1;
+            if *rows == 0 {
+                open.remove(position);
+            }
+        }
     }
+}
+
+/// Draws one of the `remaining` rows of all open groups. Returns the position of its group, and its index in the group.
+fn draw(rng: &mut ChaCha8Rng, remaining: u64, mut sizes: impl Iterator<Item = usize>) -> (usize, usize) {
+    let mut at = below(rng, remaining) as usize;
+    let position = sizes.position(|rows| match at.checked_sub(rows) {
+        Some(rest) => {
+            at = rest;
+            false
+        }
+        None => true,
+    });
+    (position.expect("`remaining` is the sum of the rows of the open groups"), at)
 }
 
 impl Iterator for Draws {
@@ -71,15 +111,8 @@ impl Iterator for Draws {
         if self.remaining == 0 {
             return None;
         }
-        let mut at = below(&mut self.rng, self.remaining) as usize;
-        let position = self.open.iter().position(|open| match at.checked_sub(open.rows.len()) {
-            Some(rest) => {
-                at = rest;
-                false
-            }
-            None => true,
-        });
-        let position = position.expect("`remaining` is the sum of the rows of the open groups");
+        let sizes = self.open.iter().map(|open| open.rows.len());
+        let (position, at) = draw(&mut self.rng, self.remaining, sizes);
         let open = &mut self.open[position];
         let (group, row) = (open.group, open.rows.swap_remove(at) as usize);
         let is_last = open.rows.is_empty();
@@ -122,6 +155,27 @@ mod tests {
             rows.sort_unstable();
             let all = sizes.iter().enumerate().flat_map(|(group, &rows)| (0..rows).map(move |row| (group, row)));
             prop_assert!(rows.into_iter().eq(all));
+        }
+
+        #[test]
+        fn the_next_group_is_known_before_it_is_drawn(
+            seed: u64, max_open in 1usize..5, sizes in prop::collection::vec(1usize..20, 0..12),
+        ) {
+            let mut draws = draws(seed, max_open, &sizes);
+            let mut drawn = BTreeSet::new();
+            let mut expected = draws.decoded_next(|_| false);
+            let mut is_exact = true;
+            while let Some(next) = draws.next() {
+                if drawn.insert(next.group) && is_exact {
+                    prop_assert_eq!(expected, Some(next.group));
+                }
+                is_exact = draws.open.iter().any(|open| !drawn.contains(&open.group));
+                expected = draws.decoded_next(|group| drawn.contains(&group));
+                if !is_exact && draws.open.len() == max_open {
+                    prop_assert_eq!(expected, draws.later.front().map(|&(group, _)| group));
+                }
+            }
+            prop_assert_eq!((expected, drawn.len()), (None, sizes.len()));
         }
     }
 

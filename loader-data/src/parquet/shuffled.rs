@@ -118,10 +118,11 @@ impl ShuffledGroups {
         claimed
     }
 
-    /// Starts to fetch a row group that is decoded after row group `index`.
+    /// Starts to fetch the row group that is decoded after row group `index`.
     fn begin_next(&mut self, table: &Table, index: usize) {
-        let is_decoded = |index: usize| self.decoded.iter().any(|(decoded, _)| *decoded == index);
-        if let Some(next) = self.draws.groups().find(|&other| other != index && !is_decoded(other)) {
+        let is_decoded =
+            |group: usize| group == index || self.decoded.iter().any(|(decoded, _)| *decoded == group);
+        if let Some(next) = self.draws.decoded_next(is_decoded) {
             self.ahead.begin(next as u64, || table.begin(next, &self.memory));
         }
     }

@@ -25,6 +25,8 @@ mod read_ahead;
 #[cfg(feature = "cloud")]
 mod read_times;
 #[cfg(feature = "cloud")]
+mod row_groups_ahead;
+#[cfg(feature = "cloud")]
 #[allow(dead_code, reason = "the unit tests use all of it")]
 mod server;
 #[cfg(feature = "cloud")]

@@ -41,12 +41,12 @@ const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtu
 const SLOTS: u64 = 1 << 20;
 
 /// Returns the config of `PARQUET` with more options.
-fn parquet(options: &str) -> String {
+pub(crate) fn parquet(options: &str) -> String {
     PARQUET.strip_suffix('}').unwrap().to_owned() + options + "}"
 }
 
 /// Starts a server with small files of each format.
-fn server() -> Server {
+pub(crate) fn server() -> Server {
     let server = Server::start();
     for file in 0..FILES {
         let lines: String = (0..ROWS).map(|row| format!("{{\"txt\": \"{file}-{row}\"}}\n")).collect();
@@ -76,7 +76,7 @@ fn server() -> Server {
     server
 }
 
-fn options(server: &Server) -> StoreOptions {
+pub(crate) fn options(server: &Server) -> StoreOptions {
     StoreOptions {
         endpoint: Some(server.url("")),
         skip_signature: true,
@@ -87,7 +87,7 @@ fn options(server: &Server) -> StoreOptions {
     }
 }
 
-fn open(server: &Server, config: &str) -> RecordStream {
+pub(crate) fn open(server: &Server, config: &str) -> RecordStream {
     open_with(server, config, &options(server))
 }
 
@@ -111,7 +111,7 @@ fn row(file: usize, row: usize) -> String {
 }
 
 /// Waits until the server was asked for `count` ranges. Returns for how many it was asked.
-fn requests(server: &Server, count: usize) -> usize {
+pub(crate) fn requests(server: &Server, count: usize) -> usize {
     let deadline = Instant::now() + Duration::from_secs(10);
     while server.seen() < count && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(1));
