@@ -27,8 +27,10 @@ pub(super) struct ShuffledGroups {
     memory: DatasetMemory,
     /// A row group that is not decoded, which is being fetched if it lies on a server.
     ahead: NextPart<ReadAhead>,
-    /// False if all files are local, or if the decoded row groups leave no memory to read ahead.
+    /// False if all files are local.
     reads_ahead: bool,
+    /// True if the next row group is fetched once the current one is decoded, and not while it is decoded.
+    begins_late: bool,
 }
 
 /// A decoded row group, and the reservation of its bytes.
@@ -36,8 +38,15 @@ type Kept = (Decoded, MemoryReservation);
 
 impl ShuffledGroups {
     pub(super) fn new(table: &Table, draws: Draws, limit: u64, memory: DatasetMemory) -> Self {
-        let reads_ahead = table.is_remote();
-        Self { draws, decoded: Vec::new(), limit, memory, ahead: NextPart::default(), reads_ahead }
+        Self {
+            draws,
+            decoded: Vec::new(),
+            limit,
+            memory,
+            ahead: NextPart::default(),
+            reads_ahead: table.is_remote(),
+            begins_late: false,
+        }
     }
 
     /// Returns the next row; `None` at the end. Each row gives one sample or one error.
@@ -97,29 +106,35 @@ impl ShuffledGroups {
         let of_others: u64 = of_others.map(|(_, reserved)| reserved.bytes()).sum();
         let mut reserved = self.memory.reserve(group.bytes)?;
         let batches = table.read(group, Selection::From(0), ahead).map_err(|error| error.problem)?;
-        if self.reads_ahead {
+        if !self.begins_late {
             self.begin_next(table, index);
         }
         let limit = self.limit.saturating_sub(of_others);
-        let decoded =
-            Decoded::read(batches, group.rows, limit, &mut reserved).map_err(|error| error.problem)?;
-        match decoded {
+        let decoded = Decoded::read(batches, group.rows, limit, &mut reserved);
+        if self.begins_late {
+            self.begin_next(table, index);
+        }
+        match decoded.map_err(|error| error.problem)? {
             Ok(rows) => Ok((rows, reserved)),
             Err(NoRoom { refused: Some(refused), .. }) => Err(refused.into()),
             Err(NoRoom { bytes, .. }) => Err(too_large(of_others.saturating_add(bytes), self.limit)),
         }
     }
 
-    /// Returns what was read ahead of a row group. If a reservation has dropped it, the shard reads ahead no more: it
-    /// would fetch each row group twice.
+    /// Returns what was read ahead of a row group. If a reservation has dropped it, the shard from now on reads ahead
+    /// after it has decoded a row group, and not before. Its own reservations for the decoded rows then drop nothing.
+    /// They would otherwise make the shard fetch each row group twice.
     fn claim(&mut self, index: usize) -> Option<ReadAhead> {
         let claimed = self.ahead.take(index as u64)?.claim();
-        self.reads_ahead &= claimed.is_some();
+        self.begins_late |= claimed.is_none();
         claimed
     }
 
     /// Starts to fetch the row group that is decoded after row group `index`.
     fn begin_next(&mut self, table: &Table, index: usize) {
+        if !self.reads_ahead {
+            return;
+        }
         let is_decoded =
             |group: usize| group == index || self.decoded.iter().any(|(decoded, _)| *decoded == group);
         if let Some(next) = self.draws.decoded_next(is_decoded) {

@@ -38,7 +38,7 @@ const PARTS: [(&str, &[usize]); 4] = [
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtures");
 
 /// Number of bytes of shared memory of a loader whose memory is limited.
-const SLOTS: u64 = 1 << 20;
+pub(crate) const SLOTS: u64 = 1 << 20;
 
 /// Returns the config of `PARQUET` with more options.
 pub(crate) fn parquet(options: &str) -> String {
