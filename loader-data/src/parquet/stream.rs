@@ -26,6 +26,12 @@ use crate::{
 /// Max number of bytes of decoded row groups that a shuffled shard keeps, if nothing else is said.
 pub(super) const BLOCK_BYTES: u64 = 1 << 30;
 
+/// A stream fetches its second row group once it has returned this part of the rows of the first one: one in 8. A
+/// program that looks at a few rows then fetches one row group. The stream fetches later row groups as early as
+/// possible: a program that has read a whole row group mostly reads on, and where the connection is the bottleneck, it
+/// should never be idle.
+const ROWS_BEFORE_AHEAD: usize = 8;
+
 /// The rows of Parquet files in order, read row group by row group. Created by
 /// [`Parquet::stream`](super::Parquet::stream).
 ///
@@ -148,8 +154,11 @@ impl<R> ParquetStream<R> {
         let order = match self.open {
             None => {
                 let later = remaining(shard.of(groups), position, |group| self.table.group(group).rows);
+                let ahead_from = later.front().map_or(0, |&(group, row)| {
+                    row + (self.table.group(group).rows - row) / ROWS_BEFORE_AHEAD
+                });
                 let memory = cx.memory().clone();
-                Order::Groups { later, current: None, ahead: NextPart::default(), memory }
+                Order::Groups { later, current: None, ahead: NextPart::default(), ahead_from, memory }
             }
             Some(open) => {
                 // Checks before the first row that the limit suffices. Drops the reservation at once, because
@@ -231,6 +240,8 @@ enum Order {
         current: Option<Current>,
         /// The row group after the current one, which is being fetched if it lies on a server.
         ahead: NextPart<ReadAhead>,
+        /// The row of the current row group from which the next one is fetched.
+        ahead_from: usize,
         /// The account of what is read ahead.
         memory: DatasetMemory,
     },
@@ -259,21 +270,32 @@ impl<R: DeserializeOwned + 'static> Iterator for Stream<'_, R> {
     fn next(&mut self) -> Option<Result<R>> {
         let Self { table, samples, .. } = self;
         let sample = match &mut self.order {
-            Order::Groups { later, current, ahead, memory } => loop {
+            Order::Groups { later, current, ahead, ahead_from, memory } => loop {
                 if let Some(current) = current
                     && current.row < current.group.rows
                 {
                     let index = current.index;
+                    let begin_next = |ahead: &mut NextPart<_>| {
+                        if let Some(&(index, _)) = later.front() {
+                            ahead.begin(index as u64, || table.begin(index, memory));
+                        }
+                    };
+                    if current.row == *ahead_from && current.batches.is_some() {
+                        begin_next(ahead);
+                    }
                     let open = |row| {
                         let fetched = ahead.take(index as u64);
                         let batches = table.read(table.group(index), Selection::From(row), fetched)?;
                         // This comes after the columns of the current group have arrived, and before they are decoded.
-                        if let Some(&(index, _)) = later.front() {
-                            ahead.begin(index as u64, || table.begin(index, memory));
+                        if row >= *ahead_from {
+                            begin_next(ahead);
                         }
                         Ok(batches)
                     };
                     break current.next(table, samples, open);
+                }
+                if current.is_some() {
+                    *ahead_from = 0;
                 }
                 let (index, row) = later.pop_front()?;
                 let group = table.group(index);

@@ -1,12 +1,12 @@
 //! When streams begin to fetch the row groups of Parquet files on a server.
 
 use loader_core::{DataLoader, IterableDataset, SampleContext, Shard};
-use loader_data::{Column, Record, RecordStream, Value};
+use loader_data::{Column, ParquetOptions, Record, RecordStream, Value};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     everywhere::watched,
-    read_ahead::{SLOTS, open, parquet, requests, server},
+    read_ahead::{SLOTS, open, options, parquet, requests, server},
 };
 
 /// A stream that keeps so many bytes during its third row that nothing read ahead fits beside them.
@@ -40,6 +40,24 @@ fn group_of(text: &str) -> usize {
     match text.strip_prefix("row ").unwrap().parse().unwrap() {
         row @ 0..37_usize => row / 10,
         row => 4 + (row - 37) / 4,
+    }
+}
+
+#[test]
+fn a_program_that_looks_at_the_first_rows_fetches_one_row_group() {
+    let _watched = watched();
+    let server = server();
+    let open = || ParquetOptions::new("s3://bucket/{0..1}.parquet").open_stream();
+    let stream = options(&server).scope(open).unwrap();
+    // An eighth of the first row group is 1 of 10 rows, and 1 of the 8 rows from row 12 on.
+    for position in [0, 12] {
+        server.requests();
+        let mut cx = SampleContext::new(0);
+        let mut items = stream.iter_at(Shard::new(0, 1), position, &mut cx).unwrap().unwrap();
+        items.next().unwrap().unwrap();
+        assert_eq!(requests(&server, 1), 1, "from row {position} on");
+        items.next().unwrap().unwrap();
+        assert_eq!(requests(&server, 2), 2, "from row {position} on");
     }
 }
 
