@@ -20,9 +20,9 @@ pub(crate) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Starts to fetch `ranges` of `blob`. Returns `None` if the file is local (the system reads it ahead), if `memory`
-    /// has no room for the bytes, or if the fetch cannot be started. The caller then reads the ranges when it needs
-    /// them.
+    /// Starts to fetch `ranges` of `blob`. Returns `None` if the file is local (the system reads it ahead), if the cache
+    /// of remote files has the bytes, if `memory` has no room for them, or if the fetch cannot be started. The caller
+    /// then reads the ranges when it needs them.
     pub(crate) fn start(blob: &Arc<Blob>, ranges: Vec<Range<u64>>, memory: &DatasetMemory) -> Option<Self> {
         let fetched = blob.read_ahead(&ranges, memory)?;
         Some(Self { blob: Arc::clone(blob), ranges, fetched })

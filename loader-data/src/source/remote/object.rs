@@ -201,13 +201,16 @@ impl Object {
         Ok(wanted.iter().map(|range| ranges::cut(&pieces, &fetched, range)).collect())
     }
 
-    /// Starts to read the ranges. Returns `None` if `memory` has no room for their bytes, or if a thread cannot be
-    /// started.
+    /// Starts to read the ranges. Returns `None` if the cache has their bytes, so that reading them costs less than a
+    /// thread, if `memory` has no room for them, or if a thread cannot be started.
     pub(in super::super) fn read_ahead(
         &self,
         wanted: Vec<Range<u64>>,
         memory: &DatasetMemory,
     ) -> Option<Reclaimable<Ahead>> {
+        if self.cache.as_ref().is_some_and(|cache| cache.has(self, &wanted)) {
+            return None;
+        }
         let (needed, is_needed) = watch::channel(false);
         let turns = Turns { permits: io::permits().ok()?, needed: is_needed };
         if self.cache.is_some() {

@@ -17,7 +17,7 @@ mod room;
 mod tests;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File, OpenOptions},
     io::{self, Write},
     ops::Range,
@@ -86,6 +86,15 @@ impl Cache {
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(cache.folder.join("locks"));
         made.unwrap_or_else(|error| cache.warn(&error));
         Ok(cache)
+    }
+
+    /// True if the folder has all blocks of the ranges of `object`. They may still be damaged, or be removed before they
+    /// are read.
+    pub(super) fn has(&self, object: &Object, wanted: &[Range<u64>]) -> bool {
+        let wanted = wanted.iter().filter(|range| range.start < range.end);
+        let blocks = wanted.flat_map(|range| range.start / BLOCK..range.end.div_ceil(BLOCK));
+        let blocks: BTreeSet<_> = blocks.collect();
+        blocks.into_iter().all(|block| self.path(self.key(object, block)).exists())
     }
 
     /// Returns the bytes of each range of `object`.

@@ -130,6 +130,22 @@ fn a_large_read_ahead_takes_the_permits_that_are_free_and_holds_up_no_other_one(
 }
 
 #[test]
+fn what_the_cache_has_is_read_without_a_thread() {
+    let (server, folder) = (Server::start(), tempfile::tempdir().unwrap());
+    server.put_with("a.bin", vec![7; BLOCK + 10], Some("\"1\""), None);
+    let blob = open(&server.url("a.bin"), &cached(folder.path(), 1 << 30));
+    let begin = || {
+        let ranges = vec![0..3, 5..5, BLOCK as u64 - 2..BLOCK as u64 + 2];
+        ReadAhead::start(&blob, ranges, &DatasetMemory::default())
+    };
+    blob.read(0..1).unwrap();
+    assert_eq!(begin().expect("one block is missing").read().unwrap(), [vec![7; 3], vec![], vec![7; 4]]);
+    assert!(begin().is_none(), "nothing is read ahead");
+    fs::remove_file(&named(folder.path(), "block")[0]).unwrap();
+    assert!(begin().is_some());
+}
+
+#[test]
 fn a_damaged_block_is_fetched_again() {
     let (server, folder) = (Server::start(), tempfile::tempdir().unwrap());
     let expected = content(BLOCK + 300_000);
