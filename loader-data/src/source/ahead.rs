@@ -35,13 +35,16 @@ impl ReadAhead {
     }
 
     /// Returns the bytes of each range. Ranges that were dropped because a reservation needed their memory, and those
-    /// whose requests have failed, are read now.
+    /// whose requests had failed before this call, are read now.
     ///
     /// # Errors
-    /// As for [`Blob::read_ranges`].
+    /// As for [`Blob::read_ranges`], also if a request that was sent ahead fails during this call.
     pub(crate) fn read(self) -> Result<Vec<Bytes>> {
-        let read = Phase::Read.measure(|| self.fetched.take().and_then(Ahead::wait));
-        read.map_or_else(|| self.blob.read_ranges(&self.ranges), Ok)
+        match Phase::Read.measure(|| self.fetched.take().map_or(Ok(None), Ahead::wait)) {
+            Ok(Some(read)) => Ok(read),
+            Ok(None) => self.blob.read_ranges(&self.ranges),
+            Err(problem) => Err(self.blob.ranges_error(&self.ranges, problem)),
+        }
     }
 }
 
@@ -78,7 +81,7 @@ pub(super) enum Ahead {}
 
 #[cfg(not(feature = "cloud"))]
 impl Ahead {
-    fn wait(self) -> Option<Vec<Bytes>> {
+    fn wait(self) -> Result<Option<Vec<Bytes>>, crate::error::DataProblem> {
         match self {}
     }
 }

@@ -170,10 +170,9 @@ impl Blob {
                 failed.map_or(Ok(read), |(offset, error)| Err(self.read_error(offset, error)))
             }
             #[cfg(feature = "cloud")]
-            Inner::Remote(object) => object.read(ranges).map_err(|problem| {
-                let offset = ranges.iter().map(|range| range.start).min().unwrap_or_default();
-                self.error(offset, problem)
-            }),
+            Inner::Remote(object) => {
+                object.read(ranges).map_err(|problem| self.ranges_error(ranges, problem))
+            }
         }
     }
 
@@ -282,6 +281,12 @@ impl Blob {
             DataProblem::Unreadable(error) => self.read_error(offset, error),
             problem => self.error(offset, problem),
         }
+    }
+
+    /// Returns an error about ranges of this file.
+    pub(super) fn ranges_error(&self, ranges: &[Range<u64>], problem: DataProblem) -> DataError {
+        let offset = ranges.iter().map(|range| range.start).min().unwrap_or_default();
+        self.error(offset, problem)
     }
 
     /// Returns an error about this file at `offset`.

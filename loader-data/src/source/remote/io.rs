@@ -80,6 +80,11 @@ pub(super) fn start<T: Send + 'static>(
 }
 
 impl<T> Task<T> {
+    /// True if the work has ended. [`wait`](Self::wait) does not block then.
+    pub(super) fn has_ended(&self) -> bool {
+        self.work.is_finished()
+    }
+
     /// Waits for the result.
     pub(super) fn wait(self) -> Result<T, Stopped> {
         let rest = self.within.saturating_add(GRACE).saturating_sub(self.started.elapsed());

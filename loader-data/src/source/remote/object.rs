@@ -115,17 +115,36 @@ enum Reading {
 }
 
 impl Ahead {
-    /// Waits for the bytes of each range. Returns `None` if the read has failed: the caller then reads the ranges itself.
-    /// A request that was sent ahead may have used up its time or its retries before the caller needed it.
-    pub(in super::super) fn wait(self) -> Option<Vec<Bytes>> {
+    /// Waits for the bytes of each range. Returns `None` if the read had failed before this call. The server may answer
+    /// again since then, so the caller reads the ranges itself.
+    ///
+    /// # Errors
+    /// Returns the problem if the read fails during this call: its request has used up its time or its retries. Another
+    /// request could double the time of the wait.
+    pub(in super::super) fn wait(self) -> Result<Option<Vec<Bytes>>, DataProblem> {
+        let has_ended = match &self.read {
+            Reading::Fetched { task, .. } => task.has_ended(),
+            Reading::Cached(thread) => thread.is_finished(),
+        };
         // Requests that wait for their turn are sent now.
         self.needed.send_replace(true);
-        match self.read {
+        let read = match self.read {
             Reading::Fetched { wanted, pieces, task } => {
-                let fetched = task.wait().ok()?.ok()?;
-                Some(wanted.iter().map(|range| ranges::cut(&pieces, &fetched, range)).collect())
+                let fetched = task.wait().unwrap_or_else(|stopped| Err(problem_of(stopped)));
+                let cut = |fetched: Vec<Bytes>| {
+                    wanted.iter().map(|range| ranges::cut(&pieces, &fetched, range)).collect()
+                };
+                fetched.map(cut)
             }
-            Reading::Cached(thread) => thread.join().ok()?.ok(),
+            Reading::Cached(thread) => match thread.join() {
+                Ok(read) => read,
+                // It has panicked.
+                Err(_) => return Ok(None),
+            },
+        };
+        match read {
+            Err(_) if has_ended => Ok(None),
+            read => read.map(Some),
         }
     }
 }
