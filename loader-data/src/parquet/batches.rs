@@ -6,7 +6,7 @@ use loader_core::{MemoryLimitReached, MemoryReservation, Phase};
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder, RowSelection};
 
 use super::{
-    footer::{OpenFile, column_ranges},
+    footer::{Footer, OpenFile, column_ranges},
     source::Source,
 };
 use crate::{
@@ -32,7 +32,7 @@ pub(super) enum Selection<'a> {
 /// Reads rows of a row group, some thousand at once.
 pub(super) struct Batches {
     source: Source,
-    file: Arc<OpenFile>,
+    footer: Arc<Footer>,
     reader: ParquetRecordBatchReader,
 }
 
@@ -42,27 +42,28 @@ impl Batches {
     /// # Errors
     /// Returns an error if the file cannot be read or the row group is invalid.
     pub(super) fn new(
-        file: &Arc<OpenFile>,
+        file: &OpenFile,
         group: usize,
         selection: Selection<'_>,
         ahead: Option<ReadAhead>,
     ) -> Result<Self> {
-        let metadata = file.row_group(group);
-        let mut source = Source::of_group(Arc::clone(&file.blob), group);
-        let ranges = column_ranges(metadata, &file.mask, file.blob.len());
+        let OpenFile { blob, footer } = file;
+        let metadata = footer.row_group(group);
+        let mut source = Source::of_group(Arc::clone(blob), group);
+        let ranges = column_ranges(metadata, &footer.mask, blob.len());
         let ranges = ranges.map_err(|reason| source.malformed(reason))?;
         let rows = usize::try_from(metadata.num_rows()).unwrap_or(0);
         // With an index of the pages, only the pages that are needed are read.
-        if !(matches!(selection, Selection::Rows(_)) && file.has_pages(group)) {
+        if !(matches!(selection, Selection::Rows(_)) && footer.has_pages(group)) {
             source.load(&ranges, ahead)?;
         }
-        let bytes = decoded_bytes(file, group);
+        let bytes = decoded_bytes(footer, group);
         let rows_at_once = (MAX_BYTES.saturating_mul(rows as u64) / bytes.max(1)).clamp(1, MAX_ROWS as u64);
         let input = source.clone();
         let reader = source.guard(|| {
-            let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(input, file.metadata.clone())
+            let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(input, footer.metadata.clone())
                 .with_row_groups(vec![group])
-                .with_projection(file.mask.clone())
+                .with_projection(footer.mask.clone())
                 .with_batch_size(rows_at_once as usize);
             match selection {
                 Selection::From(0) => builder,
@@ -74,18 +75,18 @@ impl Batches {
             }
             .build()
         })?;
-        Ok(Self { source, file: Arc::clone(file), reader })
+        Ok(Self { source, footer: Arc::clone(footer), reader })
     }
 
     /// Decodes the next rows; `None` at the end.
     pub(super) fn next(&mut self) -> Option<Result<Arc<Batch>>> {
-        let Self { source, file, reader } = self;
+        let Self { source, footer, reader } = self;
         let decode = || match reader.next() {
             Some(Ok(batch)) => {
                 let column = |&at: &usize| Cells::new(batch.column(at)).map_err(unsupported);
-                let columns = file.order.iter().map(column).collect::<Result<Vec<_>, String>>()?;
+                let columns = footer.order.iter().map(column).collect::<Result<Vec<_>, String>>()?;
                 let bytes = batch.get_array_memory_size() as u64;
-                Ok(Some(Arc::new(Batch::new(&file.names, columns, batch.num_rows(), bytes))))
+                Ok(Some(Arc::new(Batch::new(&footer.names, columns, batch.num_rows(), bytes))))
             }
             Some(Err(error)) => Err(error.to_string()),
             None => Ok(None),
@@ -99,9 +100,9 @@ fn unsupported(data_type: String) -> String {
 }
 
 /// Returns the number of bytes of the selected columns of a row group before compression, as the file says.
-pub(super) fn decoded_bytes(file: &OpenFile, group: usize) -> u64 {
-    let columns = file.row_group(group).columns().iter().enumerate();
-    let columns = columns.filter(|(leaf, _)| file.mask.leaf_included(*leaf));
+pub(super) fn decoded_bytes(footer: &Footer, group: usize) -> u64 {
+    let columns = footer.row_group(group).columns().iter().enumerate();
+    let columns = columns.filter(|(leaf, _)| footer.mask.leaf_included(*leaf));
     columns
         .map(|(_, column)| u64::try_from(column.uncompressed_size()).unwrap_or(0))
         .fold(0, u64::saturating_add)

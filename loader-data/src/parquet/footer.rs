@@ -83,29 +83,37 @@ pub(super) fn read_footer(blob: &Blob) -> Result<Vec<u8>> {
 #[derive(Debug)]
 pub(super) struct OpenFile {
     pub(super) blob: Arc<Blob>,
+    pub(super) footer: Arc<Footer>,
+}
+
+/// The decoded footer of a file, and how a record is made of its columns.
+#[derive(Debug)]
+pub(super) struct Footer {
     pub(super) metadata: ArrowReaderMetadata,
     pub(super) mask: ProjectionMask,
     /// The names of the columns of a record.
     pub(super) names: Arc<[Arc<str>]>,
     /// For each column of a record, its index among the columns that the library returns.
     pub(super) order: Vec<usize>,
+    /// Number of bytes of the metadata in memory.
+    pub(super) bytes: usize,
 }
 
-impl OpenFile {
+impl Footer {
     /// Decodes the footer of a file whose columns have been checked. With `with_pages`, reads also the index of
     /// its pages, if it has one.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read or is not valid Parquet.
-    pub(super) fn open(
-        blob: Arc<Blob>,
-        footer: &[u8],
+    pub(super) fn decode(
+        blob: &Arc<Blob>,
+        encoded: &[u8],
         names: Arc<[Arc<str>]>,
         with_pages: bool,
     ) -> Result<Self> {
-        let metadata = decode_footer(&blob, footer)?;
-        let schema = arrow_schema(&blob, &metadata)?;
-        let source = Source::new(Arc::clone(&blob));
+        let metadata = decode_footer(blob, encoded)?;
+        let schema = arrow_schema(blob, &metadata)?;
+        let source = Source::new(Arc::clone(blob));
         let mut roots = Vec::with_capacity(names.len());
         for name in &*names {
             let missing = || source.malformed(format!("it has no column `{name}` any more"));
@@ -120,7 +128,8 @@ impl OpenFile {
         sorted.sort_unstable();
         let order =
             roots.iter().map(|root| sorted.binary_search(root).expect("it has the same items")).collect();
-        Ok(Self { blob, metadata, mask, names, order })
+        let bytes = metadata.metadata().memory_size();
+        Ok(Self { metadata, mask, names, order, bytes })
     }
 
     pub(super) fn row_group(&self, group: usize) -> &RowGroupMetaData {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     batches::{Batches, Selection},
-    footer::{OpenFile, arrow_schema, column_ranges, decode_footer, read_footer},
+    footer::{Footer, OpenFile, arrow_schema, column_ranges, decode_footer, read_footer},
     source::{FORMAT, are_read_together, malformed},
 };
 use crate::{
@@ -22,8 +22,14 @@ use crate::{
     source::{Files, ReadAhead},
 };
 
-/// Max number of files whose decoded footers a worker keeps.
+/// Max number of decoded footers that a worker keeps, if they have more than [`MAX_FOOTER_BYTES`] bytes in memory.
 const MAX_FOOTERS: usize = 64;
+
+/// Number of bytes of decoded footers that a worker keeps, whatever their number. A footer of 3 columns in one row group
+/// has 3 KB, one of 20 columns in 10 row groups 94 KB, and with the index of its pages 109 KB. Shards that read the same
+/// files, and random rows, would otherwise decode the footers of more than [`MAX_FOOTERS`] files again and again, and
+/// fetch the index of the pages with another request for each row.
+const MAX_FOOTER_BYTES: usize = 16 << 20;
 
 /// Max number of bytes of the footers that main gives to the workers.
 const MAX_SHARED_FOOTERS: usize = 64 << 20;
@@ -56,7 +62,7 @@ pub(super) struct Table {
     groups: Tensor<u64>,
     /// The encoded footer of each file. It is empty if it has more bytes than the share of the file in
     /// [`MAX_SHARED_FOOTERS`]; a worker then reads it from the file.
-    footers: SharedVec<Footer>,
+    footers: SharedVec<EncodedFooter>,
     pub(super) rows: usize,
     /// The columns that are read, in the order of the record.
     columns: Vec<(String, Kind)>,
@@ -70,9 +76,8 @@ pub(super) struct Table {
 #[derive(Debug, Default)]
 struct Opened {
     samples: Option<Samples>,
-    /// The files used last, with the index of the file; the flag tells whether the index of the pages was
-    /// read.
-    files: VecDeque<((usize, bool), Arc<OpenFile>)>,
+    /// The footers used last, with the index of the file; the flag tells whether the index of the pages was read.
+    footers: VecDeque<((usize, bool), Arc<Footer>)>,
 }
 
 impl Clone for Table {
@@ -186,9 +191,9 @@ impl Table {
         if !self.files.is_remote(group.file) || !self.has_footer(group.file) {
             return None;
         }
-        let file = self.file(group.file, false).ok()?;
-        let ranges = column_ranges(file.row_group(group.number), &file.mask, file.blob.len()).ok()?;
-        are_read_together(&ranges).then(|| ReadAhead::start(&file.blob, ranges, memory))?
+        let OpenFile { blob, footer } = self.file(group.file, false).ok()?;
+        let ranges = column_ranges(footer.row_group(group.number), &footer.mask, blob.len()).ok()?;
+        are_read_together(&ranges).then(|| ReadAhead::start(&blob, ranges, memory))?
     }
 
     /// True if any file lies on a server.
@@ -199,31 +204,34 @@ impl Table {
     /// True if opening file `index` does not read its footer.
     fn has_footer(&self, index: usize) -> bool {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.files.iter().any(|(key, _)| *key == (index, false))
+        open.footers.iter().any(|(key, _)| *key == (index, false))
             || self.footers.get(index).is_ok_and(|footer| !footer.0.is_empty())
     }
 
     /// Returns file `index`, and opens it if it is not open.
-    fn file(&self, index: usize, with_pages: bool) -> Result<Arc<OpenFile>> {
+    fn file(&self, index: usize, with_pages: bool) -> Result<OpenFile> {
+        let blob = self.files.open(index)?;
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = open.files.iter().position(|(key, _)| *key == (index, with_pages)) {
-            let found = open.files.remove(at).expect("`position` has found it");
-            let file = Arc::clone(&found.1);
-            open.files.push_front(found);
-            return Ok(file);
+        if let Some(at) = open.footers.iter().position(|(key, _)| *key == (index, with_pages)) {
+            let found = open.footers.remove(at).expect("`position` has found it");
+            let footer = Arc::clone(&found.1);
+            open.footers.push_front(found);
+            return Ok(OpenFile { blob, footer });
         }
         let names = self.columns.iter().map(|(name, _)| Arc::from(name.as_str())).collect();
-        let blob = self.files.open(index)?;
         let failed =
             |error: SharedVecError| DataError::new("the footers", DataProblem::Memory(error.to_string()));
-        let mut footer = self.footers.get(index).map_err(failed)?.0;
-        if footer.is_empty() {
-            footer = read_footer(&blob)?;
+        let mut encoded = self.footers.get(index).map_err(failed)?.0;
+        if encoded.is_empty() {
+            encoded = read_footer(&blob)?;
         }
-        let file = Arc::new(OpenFile::open(blob, &footer, names, with_pages)?);
-        open.files.truncate(MAX_FOOTERS - 1);
-        open.files.push_front(((index, with_pages), Arc::clone(&file)));
-        Ok(file)
+        let footer = Arc::new(Footer::decode(&blob, &encoded, names, with_pages)?);
+        open.footers.push_front(((index, with_pages), Arc::clone(&footer)));
+        let bytes = |open: &Opened| open.footers.iter().map(|(_, footer)| footer.bytes).sum::<usize>();
+        while open.footers.len() > MAX_FOOTERS && bytes(&open) > MAX_FOOTER_BYTES {
+            open.footers.pop_back();
+        }
+        Ok(OpenFile { blob, footer })
     }
 
     /// Returns what turns decoded rows into samples, which refer to the rows if they are collated at once.
@@ -261,14 +269,14 @@ impl Table {
 
 /// The encoded footer of a file, or nothing if a worker is to read it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-struct Footer(#[serde(with = "serde_bytes")] Vec<u8>);
+struct EncodedFooter(#[serde(with = "serde_bytes")] Vec<u8>);
 
 /// What the footer of a file says.
 struct FileGroups {
     columns: Vec<(String, Kind)>,
     has_int96: bool,
     groups: Vec<GroupSize>,
-    footer: Footer,
+    footer: EncodedFooter,
 }
 
 struct GroupSize {
@@ -306,11 +314,7 @@ impl FileGroups {
         });
         let groups = groups.collect::<Result<_>>()?;
         let is_shared = footer.len() <= MAX_SHARED_FOOTERS / files.len();
-        Ok(Self {
-            columns,
-            has_int96,
-            groups,
-            footer: if is_shared { Footer(footer) } else { Footer::default() },
-        })
+        let footer = EncodedFooter(if is_shared { footer } else { Vec::new() });
+        Ok(Self { columns, has_int96, groups, footer })
     }
 }

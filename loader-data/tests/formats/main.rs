@@ -15,6 +15,8 @@ mod everywhere;
 mod image_folder;
 mod images;
 mod json_lines;
+#[cfg(feature = "cloud")]
+mod many_files;
 mod mix;
 #[cfg(feature = "cloud")]
 mod outage;

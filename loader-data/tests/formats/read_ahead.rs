@@ -35,7 +35,7 @@ const PARTS: [(&str, &[usize]); 4] = [
     (ARROW, &[25, 15, 25, 15, 25, 15]),
 ];
 
-const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtures");
+pub(crate) const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtures");
 
 /// Number of bytes of shared memory of a loader whose memory is limited.
 pub(crate) const SLOTS: u64 = 1 << 20;
