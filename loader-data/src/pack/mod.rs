@@ -9,6 +9,8 @@ mod manifest;
 mod plan;
 #[cfg(feature = "parquet")]
 mod rows;
+#[cfg(test)]
+mod tests;
 mod write;
 
 pub use error::PackError;
