@@ -45,8 +45,9 @@ pub(super) struct Indexed {
 /// Reads the indexes in `source`. A path may lack the extension `.idx`.
 pub(super) fn open(source: &SourceOptions) -> Result<Indexed> {
     let listed = list(source)?;
-    let data_paths = (0..listed.len()).map(|index| data_path(&listed.get(index).location));
-    let files = source.renamed(data_paths).files(&[])?;
+    let data_paths: Vec<_> = (0..listed.len()).map(|index| data_path(&listed.get(index).location)).collect();
+    let files = source.renamed(data_paths.iter().cloned()).files(&[])?;
+    check_names(&data_paths, &files)?;
     let mut indexes = Vec::<Index>::with_capacity(listed.len());
     for number in 0..listed.len() {
         let blob = listed.open(number)?;
@@ -67,6 +68,21 @@ pub(super) fn open(source: &SourceOptions) -> Result<Indexed> {
     }
     let dtype = indexes.first().map_or(DType::U16, |index| index.dtype);
     Ok(Indexed { files, dtype, indexes })
+}
+
+/// Fails if a name of `data_paths` was taken for a pattern of other `files`.
+fn check_names(data_paths: &[PathBuf], files: &Files) -> Result<()> {
+    let is_named = |number: usize| {
+        number < files.len() && files.get(number).location == Location::new(&data_paths[number])
+    };
+    match (0..data_paths.len()).find(|&number| !is_named(number)) {
+        None => Ok(()),
+        Some(number) => {
+            let reason = "it is the name of the tokens beside an index, but stands for other files; if there is no such \
+                          file, add it, otherwise rename it and its index so that they have none of `*?[{`";
+            Err(DataError::new(Location::new(&data_paths[number]), DataProblem::Pattern(reason.to_owned())))
+        }
+    }
 }
 
 /// Lists the indexes in `source`.

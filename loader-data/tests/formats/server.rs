@@ -2,7 +2,7 @@
 //! wrongly.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fmt::Write as _,
     io::{BufRead, BufReader, Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
@@ -239,10 +239,13 @@ impl Server {
         };
         let (bucket, prefix, delimiter) = (&decoded(path)[1..], parameter("prefix"), parameter("delimiter"));
         let mut answer = "<ListBucketResult><IsTruncated>false</IsTruncated>".to_owned();
+        let mut folders = BTreeSet::new();
         for (path, object) in &self.state().objects {
             let key = path.strip_prefix(bucket.trim_end_matches('/')).and_then(|key| key.strip_prefix('/'));
             let Some(rest) = key.and_then(|key| key.strip_prefix(&prefix)) else { continue };
-            if delimiter.is_empty() || !rest.contains(&delimiter) {
+            if let Some((folder, _)) = rest.split_once(&delimiter).filter(|_| !delimiter.is_empty()) {
+                folders.insert(format!("{prefix}{folder}{delimiter}"));
+            } else {
                 let (etag, len) = (object.etag.as_deref().unwrap_or_default(), object.content.len());
                 write!(
                     answer,
@@ -251,6 +254,9 @@ impl Server {
                 )
                 .unwrap();
             }
+        }
+        for folder in folders {
+            write!(answer, "<CommonPrefixes><Prefix>{folder}</Prefix></CommonPrefixes>").unwrap();
         }
         answer + "</ListBucketResult>"
     }

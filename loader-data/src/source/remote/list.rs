@@ -1,6 +1,6 @@
 //! Lists files on servers.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use glob::{MatchOptions, Pattern};
@@ -33,8 +33,7 @@ impl Remote {
         let mut names: Vec<Found> = Vec::new();
         for url in patterns::expand_braces(pattern).map_err(|problem| failed(pattern, problem))? {
             let address = Address::parse(&url).map_err(|problem| failed(&url, problem))?;
-            let searched = self.search(&address, extensions).map_err(|problem| failed(&url, problem))?;
-            let Some(mut found) = searched else {
+            let Some(mut found) = self.search(&url, &address, extensions)? else {
                 let named =
                     || Ok::<_, DataProblem>((url.clone(), self.stores.get(&address)?, address.path()?));
                 names.push(named().map_err(|problem| failed(&url, problem))?);
@@ -60,70 +59,67 @@ impl Remote {
     }
 
     /// Lists a folder or what a wildcard matches. Returns `None` if `address` is one file.
-    fn search(&self, address: &Address, extensions: &[&str]) -> Result<Option<Vec<DataFile>>, DataProblem> {
+    fn search(&self, url: &str, address: &Address, extensions: &[&str]) -> Result<Option<Vec<DataFile>>> {
+        let failed = |problem| DataError::new(Location::Url(url.to_owned()), problem);
         if address.scheme == Scheme::Http {
             let path = address.root.split('?').next().unwrap_or_default();
             if path.ends_with('/') || path.contains('*') {
                 let text = "folders and wildcards on an HTTP server, which has no lists of files; name the files, \
                             with braces such as {000..099}";
-                return Err(DataProblem::Unsupported(text.to_owned()));
+                return Err(failed(DataProblem::Unsupported(text.to_owned())));
             }
             return Ok(None);
         }
-        let is_glob = patterns::is_glob(&address.key);
-        if !(is_glob || address.key.is_empty() || address.key.ends_with('/')) {
-            return Ok(None);
-        }
-        let pattern = Pattern::new(&address.key).map_err(|error| DataProblem::Pattern(error.to_string()))?;
-        // The wildcards are matched here; the server lists what is below the folder before the first one.
-        let fixed = address.key.find(['*', '?', '[']).unwrap_or(address.key.len());
-        let folder = address.key[..fixed].rfind('/').map_or("", |slash| &address.key[..=slash]);
-        let rules = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
-        let is_wanted = |key: &str| {
-            if is_glob {
-                return pattern.matches_with(key, rules) && !patterns::is_hidden(&address.key, key);
-            }
-            let name = &key[folder.len().min(key.len())..];
-            let hidden = name.split('/').any(|part| part.starts_with('.'));
-            !hidden && extensions.iter().any(|extension| name.ends_with(extension))
-        };
-        // Below a folder there may be millions of files that a pattern for one level does not match.
-        let one_level = is_glob && !address.key[fixed..].contains('/') && !address.key.contains("**");
-        let listed = self.list_folder(address, folder, one_level)?;
-        let mut files: Vec<_> = listed
-            .iter()
-            .filter(|meta| is_wanted(meta.location.as_ref()))
+        let Some(wanted) = Wanted::new(&address.key).map_err(failed)? else { return Ok(None) };
+        let (objects, folders) = self.list_wanted(address, &wanted).map_err(failed)?;
+        let chosen = wanted.choose(&objects, &folders, extensions).map_err(|empty| {
+            let extensions = extensions.join(" or ");
+            DataError::new(Location::Url(address.url_of(&empty)), DataProblem::NoFiles { extensions })
+        })?;
+        let mut files: Vec<_> = chosen
+            .into_iter()
             .map(|meta| DataFile::on_server(Location::Url(address.url_of(meta.location.as_ref())), meta))
             .collect();
         if files.is_empty() {
             let extensions = extensions.join(" or ");
-            return Err(if is_glob { DataProblem::NotFound } else { DataProblem::NoFiles { extensions } });
+            let is_glob = wanted.pattern.is_some();
+            return Err(failed(if is_glob {
+                DataProblem::NotFound
+            } else {
+                DataProblem::NoFiles { extensions }
+            }));
         }
         files.sort_by(|one, other| one.location.cmp(&other.location));
         Ok(Some(files))
     }
 
-    /// Lists a folder, with its sub-folders unless `one_level`.
-    fn list_folder(
+    /// Lists the objects below the folder before the first wildcard. [`Wanted::choose`] matches the wildcards. Below
+    /// that folder there may be millions of objects that a pattern for one level does not match. For such a pattern,
+    /// lists only the objects directly in the folder and those of the sub-folders that match, and returns these
+    /// sub-folders too.
+    fn list_wanted(
         &self,
         address: &Address,
-        folder: &str,
-        one_level: bool,
-    ) -> Result<Vec<ObjectMeta>, DataProblem> {
+        wanted: &Wanted<'_>,
+    ) -> Result<(Vec<ObjectMeta>, Vec<Path>), DataProblem> {
         let (store, limits) = (self.stores.get(address)?, self.limits);
-        let folder = Path::parse(folder).map_err(|error| DataProblem::Pattern(error.to_string()))?;
-        wait(async move {
-            if one_level {
-                return Ok(limits.request(store.list_with_delimiter(Some(&folder))).await?.objects);
-            }
-            let mut answers = store.list(Some(&folder));
-            let mut listed = Vec::new();
-            // Each answer has a thousand files and a deadline of its own.
-            while let Some(meta) = limits.request(answers.try_next()).await? {
-                listed.push(meta);
-            }
-            Ok(listed)
-        })
+        let folder = Path::parse(wanted.folder).map_err(|error| DataProblem::Pattern(error.to_string()))?;
+        if !wanted.is_one_level() {
+            return wait(async move { Ok((list_folder(limits, store, folder).await?, Vec::new())) });
+        }
+        let listing = Arc::clone(&store);
+        let level = wait(async move { limits.request(listing.list_with_delimiter(Some(&folder))).await })?;
+        let mut objects = level.objects;
+        let mut folders = level.common_prefixes;
+        folders.retain(|folder| wanted.matches(folder.as_ref()));
+        let asked: Vec<_> = folders
+            .iter()
+            .map(|folder| list_folder(limits, Arc::clone(&store), folder.clone()).boxed())
+            .collect();
+        let found =
+            wait(async move { stream::iter(asked).buffered(PARALLEL).try_collect::<Vec<_>>().await })?;
+        objects.extend(found.into_iter().flatten());
+        Ok((objects, folders))
     }
 
     /// Asks for the sizes and versions of files, many at a time.
@@ -139,6 +135,105 @@ impl Remote {
         files.append(&mut asked?);
         Ok(())
     }
+}
+
+/// The objects that a URL with wildcards, or of a folder, stands for.
+struct Wanted<'a> {
+    /// The key in the URL.
+    key: &'a str,
+    /// The part of the key before the first wildcard, up to its last `/`.
+    folder: &'a str,
+    /// `None` if the key is that of a folder.
+    pattern: Option<Pattern>,
+}
+
+impl<'a> Wanted<'a> {
+    /// Returns `None` if `key` is that of one object.
+    fn new(key: &'a str) -> Result<Option<Self>, DataProblem> {
+        let is_glob = patterns::is_glob(key);
+        if !(is_glob || key.is_empty() || key.ends_with('/')) {
+            return Ok(None);
+        }
+        let fixed = key.find(['*', '?', '[']).unwrap_or(key.len());
+        let folder = key[..fixed].rfind('/').map_or("", |slash| &key[..=slash]);
+        let pattern = is_glob.then(|| Pattern::new(key.trim_end_matches('/'))).transpose();
+        let pattern = pattern.map_err(|error| DataProblem::Pattern(error.to_string()))?;
+        Ok(Some(Self { key, folder, pattern }))
+    }
+
+    /// True if only objects and folders directly in the folder can match.
+    fn is_one_level(&self) -> bool {
+        self.pattern.is_some() && !self.key[self.folder.len()..].contains('/') && !self.key.contains("**")
+    }
+
+    /// True if the wildcards match `path`, the key of an object or of a folder without the `/` at its end.
+    fn matches(&self, path: &str) -> bool {
+        let rules = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
+        let matches = |pattern: &Pattern| pattern.matches_with(path, rules);
+        self.pattern.as_ref().is_some_and(matches) && !patterns::is_hidden(self.key, path)
+    }
+
+    /// Returns the objects among `objects` that match, and of each folder that matches those whose names end with one
+    /// of `extensions`, as for local files. `folders` are folders that match, perhaps not all.
+    ///
+    /// # Errors
+    /// Returns the key of a folder that matches, but has no such objects.
+    fn choose<'o>(
+        &self,
+        objects: &'o [ObjectMeta],
+        folders: &'o [Path],
+        extensions: &[&str],
+    ) -> Result<Vec<&'o ObjectMeta>, String> {
+        // A name that exists is not a pattern, whatever characters it has.
+        if let Some(named) = objects.iter().find(|meta| meta.location.as_ref() == self.key) {
+            return Ok(vec![named]);
+        }
+        let is_data = |below: &str| {
+            let is_hidden = below.split('/').any(|part| part.starts_with('.'));
+            !is_hidden && extensions.iter().any(|extension| below.ends_with(extension))
+        };
+        let exists = |key: &str| self.key.ends_with('/') && key.starts_with(self.key);
+        if self.pattern.is_none() || objects.iter().any(|meta| exists(meta.location.as_ref())) {
+            let below =
+                |meta: &&ObjectMeta| meta.location.as_ref().strip_prefix(self.key).is_some_and(is_data);
+            return Ok(objects.iter().filter(below).collect());
+        }
+        // Whether objects of a folder are wanted.
+        let mut found: BTreeMap<&str, bool> = folders.iter().map(|folder| (folder.as_ref(), false)).collect();
+        let mut wanted = Vec::new();
+        for meta in objects {
+            let key = meta.location.as_ref();
+            let above = key.match_indices('/').map(|(slash, _)| &key[..slash]);
+            let above: Vec<_> = above.filter(|folder| self.matches(folder)).collect();
+            let is_wanted = (!self.key.ends_with('/') && self.matches(key))
+                || above.iter().any(|folder| is_data(&key[folder.len() + 1..]));
+            above.into_iter().for_each(|folder| *found.entry(folder).or_default() |= is_wanted);
+            if is_wanted {
+                wanted.push(meta);
+            }
+        }
+        // Some programs store an empty object in place of a folder.
+        wanted.retain(|meta| meta.size > 0 || !found.contains_key(meta.location.as_ref()));
+        match found.into_iter().find(|(_, has_files)| !has_files) {
+            Some((folder, _)) => Err(format!("{folder}/")),
+            None => Ok(wanted),
+        }
+    }
+}
+
+/// Lists a folder with its sub-folders.
+async fn list_folder(
+    limits: Limits,
+    store: Arc<dyn ObjectStore>,
+    folder: Path,
+) -> Result<Vec<ObjectMeta>, DataProblem> {
+    let mut answers = store.list(Some(&folder));
+    let mut listed = Vec::new();
+    // Each answer has a thousand files and a deadline of its own.
+    while let Some(meta) = limits.request(answers.try_next()).await? {
+        listed.push(meta);
+    }
+    Ok(listed)
 }
 
 /// Asks for the size and version of a file.

@@ -88,6 +88,57 @@ fn files_of_a_bucket_are_listed_by_name_folder_and_pattern() {
 }
 
 #[test]
+fn a_wildcard_that_matches_a_folder_stands_for_its_files() {
+    let server = Server::start();
+    let names =
+        ["a.txt", "sub/b.txt", "sub/c.csv", "sub/.hidden.txt", "sub/deep/d.txt", "sub/deep/.git/e.txt"];
+    names.iter().for_each(|name| server.put(&format!("bucket/data/{name}"), *name));
+    let options = on_s3(&server);
+    let names = |pattern: &str| {
+        let listed = list(&format!("s3://bucket/{pattern}"), &options).unwrap();
+        let names = listed.iter().map(|name| name.trim_matches('`')["s3://bucket/data/".len()..].to_owned());
+        names.collect::<Vec<_>>()
+    };
+    let all = ["a.txt", "sub/b.txt", "sub/deep/d.txt"];
+    assert_eq!(names("data/*"), all);
+    assert_eq!(names("dat?"), all);
+    assert_eq!(names("data/s*b"), all[1..]);
+    assert_eq!(names("data/*/"), all[1..], "only a folder matches");
+    assert_eq!(names("d*a/sub/deep"), all[2..]);
+    assert_eq!(
+        names("data/**/*"),
+        ["a.txt", "sub/b.txt", "sub/c.csv", "sub/deep/d.txt"],
+        "each file is listed once"
+    );
+    assert_eq!(names("data/a*"), ["a.txt"]);
+
+    // Some programs store an empty object in place of a folder.
+    server.put("bucket/data/sub/", "");
+    server.put("bucket/data/sub/deep/", "");
+    assert_eq!(names("data/*"), all);
+    assert_eq!(names("data/s*b/*"), ["sub/b.txt", "sub/c.csv", "sub/deep/d.txt"]);
+    server.put("bucket/data/other/f.csv", "f");
+    let empty = list("s3://bucket/data/*", &options).unwrap_err();
+    assert!(matches!(empty.problem, DataProblem::NoFiles { .. }), "{empty}");
+    assert_eq!(empty.file, "`s3://bucket/data/other/`");
+}
+
+#[test]
+fn a_name_that_exists_is_no_pattern() {
+    let server = Server::start();
+    for name in ["a[1].txt", "a1.txt", "b*.txt", "b1.txt", "c[1]/d.txt", "c1/e.txt"] {
+        server.put(&format!("bucket/{name}"), name);
+    }
+    let options = on_s3(&server);
+    let names = |pattern: &str| list(&format!("s3://bucket/{pattern}"), &options).unwrap();
+    for name in ["a[1].txt", "b*.txt", "c[1]/d.txt"] {
+        assert_eq!(names(name), [format!("`s3://bucket/{name}`")]);
+    }
+    assert_eq!(names("c[1]/"), ["`s3://bucket/c[1]/d.txt`"]);
+    assert_eq!(names("a[0-2].txt"), ["`s3://bucket/a1.txt`"]);
+}
+
+#[test]
 fn files_of_an_http_server_are_named_and_their_urls_are_taken_as_they_are() {
     let server = Server::start();
     for name in ["refs/x/part-8.txt", "refs/x/part-9.txt", "empty.txt"] {

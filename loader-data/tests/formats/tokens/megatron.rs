@@ -162,6 +162,27 @@ fn a_pair_that_does_not_belong_together_is_refused() {
 }
 
 #[test]
+fn the_tokens_of_another_pair_are_not_taken_for_those_of_an_index() {
+    for (index, others) in [("a[1].idx", &["a1"][..]), ("a{1,2}.idx", &["a1", "a2"])] {
+        let folder = tempfile::tempdir().unwrap();
+        let put = |from: &str, name: &str| fs::copy(fixture(from), folder.path().join(name)).unwrap();
+        put("corpus.idx", index);
+        for other in others {
+            put("corpus.bin", &format!("{other}.bin"));
+        }
+        let open = || Tokens::<i64>::open_megatron(folder.path().join(index), 9);
+        let refused = open().unwrap_err();
+        let data = index.replace(".idx", ".bin");
+        assert!(
+            matches!(refused.problem, DataProblem::Pattern(_)) && refused.file.contains(&data),
+            "{refused}"
+        );
+        put("corpus.bin", &data);
+        assert_eq!(open().unwrap().total_tokens(), 456, "a name that exists is no pattern");
+    }
+}
+
+#[test]
 fn a_changed_index_never_panics() {
     let (_folder, index, _) = copy();
     let whole = fs::read(&index).unwrap();
