@@ -14,6 +14,13 @@ pub enum PackError {
     /// The source is not a folder, or has no files.
     #[error("`{}` is not a folder with files; give a folder", .0.display())]
     NothingToPack(PathBuf),
+    /// A class folder has no images.
+    #[error(
+        "the class folder `{}` has no images, so the classes may have other numbers than in another part of the dataset; \
+         add some or remove it",
+        .0.display()
+    )]
+    EmptyClass(PathBuf),
     /// The name of a file does not say to which sample and field the file belongs.
     #[error(
         "`{}`: the name is not Unicode, or has no dot, or is one that readers of archives skip; rename or remove the file",

@@ -40,7 +40,7 @@ pub(super) struct ShardEntry {
     pub(super) bytes: u64,
     /// XXH3-128 of the file in hexadecimal, as `xxhsum -H2` prints it.
     pub(super) xxh128: String,
-    /// Hash of the names, sizes and modification times of the files in the archive.
+    /// Hash of the paths in the source, sizes and modification times of the files in the archive.
     pub(super) source: String,
 }
 

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs, io,
     ops::Range,
     path::{Path, PathBuf},
 };
@@ -16,8 +17,8 @@ use super::{
     manifest::{Header, MAX_SHARDS},
 };
 use crate::{
-    error::DataProblem,
-    source::{DataFile, Files},
+    error::{DataError, DataProblem},
+    source::{DataFile, Files, Location},
     tar_shards::name::{is_metadata, key_and_field},
 };
 
@@ -94,7 +95,7 @@ impl PackPlan {
     /// name are a sample, with what follows the dot as the field.
     ///
     /// # Errors
-    /// Returns an error if there are no files, if readers of archives would skip a file because of its name, or if
+    /// Returns an error if there are no files, if a class has no images, if readers of archives would skip a file because of its name, or if
     /// the samples need more than a million archives. For Parquet, also returns an error if there are more than 1000
     /// fields, or if a file has more than 1 GiB.
     pub fn new(source: impl AsRef<Path>, options: &PackOptions) -> Result<Self, PackError> {
@@ -110,7 +111,10 @@ impl PackPlan {
         let named = files.into_iter().map(|file| Ok((relative_name(source, &file)?, file)));
         let named = named.collect::<Result<Vec<_>, PackError>>()?;
         let (mut samples, classes) = match classes_of(&named) {
-            Some(classes) => (images(named, &classes), classes),
+            Some(classes) => {
+                check_for_empty_classes(source, &classes)?;
+                (images(named, &classes), classes)
+            }
             None => (grouped(named)?, Vec::new()),
         };
         if let Some(seed) = options.shuffle {
@@ -147,7 +151,8 @@ impl PackPlan {
         &self.samples[self.shards[shard].clone()]
     }
 
-    /// Returns a hash of the names, sizes and modification times of the files in an archive, and of its columns.
+    /// Returns a hash of the paths in the source, sizes and modification times of the files in an archive, and of its
+    /// columns.
     pub(super) fn source_hash(&self, shard: usize) -> String {
         let mut hash = Xxh3::new();
         for column in &self.columns {
@@ -155,13 +160,15 @@ impl PackPlan {
             hash.update(column.as_bytes());
         }
         for member in self.samples_of(shard).iter().flatten() {
-            let version = match &member.content {
-                Content::File(file) => &file.version,
-                Content::Text(text) => text,
+            // The name of an image in an archive is a number, which another image may get.
+            let (path, version) = match &member.content {
+                Content::File(file) => (file.location.as_path(), &file.version),
+                Content::Text(text) => (Path::new(""), text),
             };
-            for part in [member.name.as_str(), version] {
+            let path = path.strip_prefix(&self.source).unwrap_or(path).as_os_str().as_encoded_bytes();
+            for part in [member.name.as_bytes(), path, version.as_bytes()] {
                 hash.update(&(part.len() as u64).to_le_bytes());
-                hash.update(part.as_bytes());
+                hash.update(part);
             }
             hash.update(&member.len().to_le_bytes());
         }
@@ -183,6 +190,20 @@ fn classes_of(files: &[(String, DataFile)]) -> Option<Vec<String>> {
     };
     let classes = files.iter().filter_map(class).collect::<Option<BTreeSet<_>>>()?;
     (!classes.is_empty()).then(|| classes.into_iter().collect())
+}
+
+/// Fails if a folder in `source` is none of the `classes`, because the numbers of the others would differ from those
+/// in another part of the dataset.
+fn check_for_empty_classes(source: &Path, classes: &[String]) -> Result<(), PackError> {
+    let unreadable = |error: io::Error| DataError::new(Location::new(source), error);
+    for entry in fs::read_dir(source).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if !name.starts_with('.') && !classes.iter().any(|class| *class == name) && path.is_dir() {
+            return Err(PackError::EmptyClass(path));
+        }
+    }
+    Ok(())
 }
 
 /// Returns the field of an image.

@@ -1,6 +1,10 @@
 //! Tests of packing.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs::{self, File},
+    path::PathBuf,
+    time::{Duration, UNIX_EPOCH},
+};
 
 use super::{PackError, PackFormat, PackOptions, PackPlan, PackSummary, check_packed};
 
@@ -17,7 +21,9 @@ impl Folder {
     }
 
     fn put(&self, name: &str) {
-        fs::write(self.source().join(name), name).unwrap();
+        let path = self.source().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, name).unwrap();
     }
 
     fn source(&self) -> PathBuf {
@@ -70,6 +76,53 @@ fn archives_after_the_last_one_are_removed_whether_or_not_the_manifest_names_the
     names.sort();
     assert_eq!(names, ["manifest.jsonl", "notes", "shard-000000.tar", "shard-000001.tar", "shard-5.tar"]);
     assert_eq!(PackFormat::Tar.number(&PackFormat::Tar.name(1_234_567)), Some(1_234_567));
+}
+
+#[test]
+fn an_archive_after_the_last_one_is_found() {
+    let folder = Folder::new(&["a.bin", "b.bin", "c.bin"]);
+    folder.pack();
+    let last = folder.output().join("shard-000002.tar");
+    let kept = fs::read(&last).unwrap();
+    fs::remove_file(folder.source().join("c.bin")).unwrap();
+    folder.pack();
+    fs::write(folder.output().join("shard-000004.tar.tmp"), "").unwrap();
+    assert_eq!(folder.check(), (2, 0));
+    // As if the call had been killed before it removed the archive.
+    fs::write(&last, kept).unwrap();
+    let (shards, problems) = check_packed(folder.output()).unwrap();
+    assert_eq!((shards, problems.len()), (3, 1), "{problems:?}");
+    assert!(problems[0].contains("shard-000002.tar` is left over"), "{problems:?}");
+    folder.pack();
+    assert_eq!(folder.check(), (2, 0));
+}
+
+#[test]
+fn a_class_without_images_is_refused() {
+    let folder = Folder::new(&["ant/1.png", "bee/1.png", "README.md", ".git/1.png"]);
+    let plan = || PackPlan::new(folder.source(), &PackOptions::default());
+    assert_eq!(plan().unwrap().header.classes, ["ant", "bee"]);
+    fs::remove_file(folder.source().join("ant/1.png")).unwrap();
+    let refused = plan().unwrap_err();
+    assert!(matches!(&refused, PackError::EmptyClass(path) if path.ends_with("ant")), "{refused}");
+    fs::remove_dir(folder.source().join("ant")).unwrap();
+    assert_eq!(plan().unwrap().header.classes, ["bee"]);
+}
+
+#[test]
+fn images_that_change_places_get_their_new_labels() {
+    let folder = Folder::new(&["ant/1.png", "bee/2.png", "cat/3.png"]);
+    let path = |name: &str| folder.source().join(name);
+    let time = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    for name in ["ant/1.png", "bee/2.png", "cat/3.png"] {
+        File::options().append(true).open(path(name)).unwrap().set_modified(time).unwrap();
+    }
+    folder.pack();
+    fs::rename(path("ant/1.png"), path("bee/1.png")).unwrap();
+    fs::rename(path("bee/2.png"), path("ant/2.png")).unwrap();
+    assert_eq!(folder.pack().kept, 1);
+    let archive = fs::read(folder.output().join("shard-000000.tar")).unwrap();
+    assert!(archive.windows(9).any(|bytes| bytes == b"bee/2.png"), "the file that is in `ant` now");
 }
 
 #[test]

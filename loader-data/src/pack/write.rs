@@ -118,15 +118,8 @@ impl PackPlan {
     /// Removes the archives after the last one, which an earlier call has made of more files. A kill may have
     /// left some that are not in the manifest.
     fn remove_surplus(&self, output: &Path) -> Result<(), PackError> {
-        for entry in fs::read_dir(output).map_err(failed(output))? {
-            let path = entry.map_err(failed(output))?.path();
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            let number = self.format.number(name.strip_suffix(".tmp").unwrap_or(name));
-            if number.is_some_and(|number| number >= self.shards.len()) {
-                fs::remove_file(&path).map_err(failed(&path))?;
-            }
-        }
-        Ok(())
+        let surplus = surplus(output, self.format, self.shards.len())?;
+        surplus.iter().try_for_each(|path| fs::remove_file(path).map_err(failed(path)))
     }
 
     /// Writes an archive under a temporary name, and renames it when it is whole.
@@ -221,8 +214,24 @@ impl<W: Write> Write for Hashed<W> {
     }
 }
 
-/// Checks the archives in the folder `output`. Returns the number of archives, and a sentence about each that
-/// is missing or damaged.
+/// Returns the archives in the folder `output` after the last of `shards` archives, whole ones and those under temporary
+/// names.
+fn surplus(output: &Path, format: PackFormat, shards: usize) -> Result<Vec<PathBuf>, PackError> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(output).map_err(failed(output))? {
+        let path = entry.map_err(failed(output))?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let number = format.number(name.strip_suffix(".tmp").unwrap_or(name));
+        if number.is_some_and(|number| number >= shards) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Checks the archives in the folder `output`. Returns the number of archives, and a sentence about each that is
+/// missing, damaged, or left over from a call that has packed more files.
 ///
 /// # Errors
 /// Returns an error if there is no manifest, or it cannot be read.
@@ -244,7 +253,16 @@ pub fn check_packed(output: impl AsRef<Path>) -> Result<(usize, Vec<String>), Pa
             Some(_) => None,
         })
     })?;
-    Ok((names.len(), found.into_iter().flatten().collect()))
+    let mut problems: Vec<_> = found.into_iter().flatten().collect();
+    let surplus = surplus(output, format, names.len())?;
+    // Readers of a folder take no file with a temporary name.
+    let surplus: Vec<_> =
+        surplus.iter().filter(|path| path.extension().is_none_or(|end| end != "tmp")).collect();
+    let left_over = |path: &&PathBuf| {
+        format!("`{}` is left over from an earlier call; remove it, or pack the files again", path.display())
+    };
+    problems.extend(surplus.iter().map(left_over));
+    Ok((names.len() + surplus.len(), problems))
 }
 
 /// True if the file has the size and the checksum of `entry`.
