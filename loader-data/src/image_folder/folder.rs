@@ -54,7 +54,8 @@ use crate::source::Files;
 /// torchvision's default loader does, unless [`Transform::exif_orientation`] is set; that of a TIFF is always
 /// applied, as in Pillow.
 ///
-/// TIFF files with channels in separate planes, with floats, or compressed as fax are refused.
+/// TIFF files with channels in separate planes, with floats, compressed as fax, with the bits of a byte in reverse order,
+/// or with more than one sample besides the colours are refused.
 ///
 /// Of a baseline JPEG (grey, or YCbCr with chroma of full or half size: nearly all photographs) only the part
 /// that the transform needs is decoded to pixels. These are the same pixels as if the whole image was
