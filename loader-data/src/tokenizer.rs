@@ -8,12 +8,17 @@ use std::{
 
 use loader_core::Tensor;
 use serde::{Deserialize, Serialize};
-use tokenizers::ModelWrapper;
+use tokenizers::{ModelWrapper, PreTokenizerWrapper, pre_tokenizers::split::SplitPattern};
 
 use crate::{
     error::{DataError, DataProblem, Result},
     source::{Files, Location},
 };
+
+/// Max number of characters of one class in a row that an expression is given. An expression with a lookahead keeps a
+/// state for each of them, and may go back over them once for each of its alternatives. The crate `fancy-regex` gives up
+/// at a million, and `tokenizers` then leaves the rest of the text out or does not split it, without an error.
+const MAX_RUN: usize = 250_000;
 
 /// A tokenizer in Hugging Face's format (`tokenizer.json`), from text to token ids (`u32`). Main reads the
 /// file once, and shares it with the workers, each of which parses it for its first text.
@@ -78,9 +83,19 @@ impl Tokenizer {
     /// `transformers` do unless they are asked for them.
     ///
     /// # Errors
-    /// Returns [`DataError`] if the tokenizer has no token for a part of the text, nor one for unknown parts.
+    /// Returns [`DataError`] if the tokenizer has no token for a part of the text, nor one for unknown parts. A tokenizer
+    /// that splits text with an expression also returns an error if the text has more than 250,000 characters in a row
+    /// that are all whitespace, all letters, all digits, or all others, because `fancy-regex` gives up on longer ones.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        let encoding = self.parsed()?.encode_fast(text, self.special_tokens);
+        let tokenizer = self.parsed()?;
+        if has_long_run(text) && tokenizer.get_pre_tokenizer().is_some_and(has_expression) {
+            let reason = format!(
+                "the text has more than {MAX_RUN} characters in a row that are all whitespace, all letters, all digits, or \
+                 all others; cut it, or leave it out"
+            );
+            return Err(DataError::new(format!("`{}`", self.file), DataProblem::Unsupported(reason)));
+        }
+        let encoding = tokenizer.encode_fast(text, self.special_tokens);
         encoding.map(|encoding| encoding.get_ids().to_vec()).map_err(|error| self.error(error))
     }
 
@@ -143,6 +158,31 @@ impl Tokenizer {
     }
 }
 
+/// True if more than [`MAX_RUN`] characters in a row are of one class.
+fn has_long_run(text: &str) -> bool {
+    let class = |character: char| {
+        [char::is_whitespace, char::is_numeric, char::is_alphabetic].iter().position(|is_in| is_in(character))
+    };
+    let (mut last, mut run) = (None, 0);
+    // A text has no more characters than bytes.
+    text.len() > MAX_RUN
+        && text.chars().map(class).any(|class| {
+            run = if last == Some(class) { run + 1 } else { 1 };
+            last = Some(class);
+            run > MAX_RUN
+        })
+}
+
+/// True if the text is split with an expression that `fancy-regex` matches.
+fn has_expression(pre_tokenizer: &PreTokenizerWrapper) -> bool {
+    match pre_tokenizer {
+        PreTokenizerWrapper::ByteLevel(bytes) => bytes.use_regex,
+        PreTokenizerWrapper::Split(split) => matches!(split.pattern, SplitPattern::Regex(_)),
+        PreTokenizerWrapper::Sequence(parts) => parts.as_ref().iter().any(has_expression),
+        _ => false,
+    }
+}
+
 /// Tokenizers with the same content and options are equal.
 impl PartialEq for Tokenizer {
     fn eq(&self, other: &Self) -> bool {
@@ -184,6 +224,36 @@ mod tests {
             assert_eq!(plain.decode(&ids).unwrap(), text);
         }
         assert_eq!((tokenizer.id("</s>").unwrap(), tokenizer.id("nothing").unwrap()), (Some(1), None));
+    }
+
+    #[test]
+    fn a_long_run_of_one_class_is_refused_where_an_expression_splits_the_text() {
+        let folder = tempfile::tempdir().unwrap();
+        let whole = fs::read_to_string(Path::new(FIXTURES).join("tokenizer.json")).unwrap();
+        let mut file: serde_json::Value = serde_json::from_str(&whole).unwrap();
+        let mut open = |pre_tokenizer: serde_json::Value| {
+            file["pre_tokenizer"] = pre_tokenizer;
+            fs::write(folder.path().join("tokenizer.json"), file.to_string()).unwrap();
+            Tokenizer::open(folder.path()).unwrap()
+        };
+        let split = serde_json::json!({"type": "Split", "pattern": {"Regex": "\\s+(?!\\S)|\\S+"},
+            "behavior": "Removed", "invert": true});
+        let parts = serde_json::json!({"type": "Sequence", "pretokenizers": [split]});
+        let spaces = |count| " ".repeat(count) + "a";
+        for pre_tokenizer in [split, parts] {
+            let tokenizer = open(pre_tokenizer);
+            for character in [" ", "é", "5", "-"] {
+                let error = tokenizer.encode(&format!("a{}", character.repeat(MAX_RUN + 2))).unwrap_err();
+                assert!(matches!(error.problem, DataProblem::Unsupported(_)), "{error}");
+                assert!(error.to_string().contains("tokenizer.json"), "{error}");
+            }
+            assert!(!tokenizer.encode(&spaces(MAX_RUN)).unwrap().is_empty());
+            // Without the limit, the crate leaves out the whole text.
+            let lost = tokenizer.parsed().unwrap().encode_fast(spaces(1_100_000), false).unwrap();
+            assert!(lost.is_empty());
+        }
+        let tokenizer = open(serde_json::json!({"type": "WhitespaceSplit"}));
+        assert!(!tokenizer.encode(&spaces(MAX_RUN + 1)).unwrap().is_empty());
     }
 
     #[test]
