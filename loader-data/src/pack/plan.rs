@@ -95,9 +95,9 @@ impl PackPlan {
     /// name are a sample, with what follows the dot as the field.
     ///
     /// # Errors
-    /// Returns an error if there are no files, if a class has no images, if readers of archives would skip a file because of its name, or if
-    /// the samples need more than a million archives. For Parquet, also returns an error if there are more than 1000
-    /// fields, or if a file has more than 1 GiB.
+    /// Returns an error if there are no files, if a class has no images, if readers of archives would skip a file
+    /// because of its name, or if the samples need more than a million archives. For Parquet, also returns an error if
+    /// there are more than 1000 fields, or if a file has more than 1 GiB.
     pub fn new(source: impl AsRef<Path>, options: &PackOptions) -> Result<Self, PackError> {
         let source = source.as_ref();
         if !source.is_dir() {
