@@ -8,7 +8,7 @@ use anyhow::Context;
 use loader_ipc::codec;
 use serde::{Deserialize, Serialize};
 
-use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator, shuffle_buffer::Reader};
+use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator, reader::Reader};
 use crate::{
     collector::{Collector, CollectorPosition},
     context::SampleContext,

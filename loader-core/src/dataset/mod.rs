@@ -33,6 +33,7 @@ mod map;
 mod mix;
 mod nested;
 mod pack;
+mod reader;
 mod shuffle_buffer;
 mod snapshot;
 mod stack;
