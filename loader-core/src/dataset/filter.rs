@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator, with_len};
+use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator, out_of_place::OutOfPlace, with_len};
 use crate::{context::SampleContext, function::FilterFunction};
 
 /// The samples of an iterable dataset for which a function returns true. Created by
@@ -81,16 +81,14 @@ where
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             let item = self.items.next()?;
-            self.cx.set_index(self.position as usize);
+            let position = self.position;
+            self.cx.set_index(position as usize);
             self.position += 1;
-            let sample = match item {
-                Ok(sample) => sample,
-                Err(error) => return Some(Err(error)),
-            };
-            match self.function.call(&sample, &mut self.cx) {
-                Ok(true) => return Some(Ok(sample)),
-                Ok(false) => {}
-                Err(error) => return Some(Err(error)),
+            let judge = |sample| Ok(self.function.call(&sample, &mut self.cx)?.then_some(sample));
+            match item.and_then(judge) {
+                Ok(Some(sample)) => return Some(Ok(sample)),
+                Ok(None) => {}
+                Err(error) => return Some(Err(OutOfPlace::mark(error, position))),
             }
         }
     }

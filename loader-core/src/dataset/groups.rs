@@ -1,14 +1,16 @@
 //! Streams of the groups that a [`Collector`] makes of the samples of another stream.
 //!
 //! A snapshot has no samples. It is a snapshot of the inner stream from before the oldest sample that is
-//! still needed, with the number of samples read since, and of groups given. A resumed stream reads these
-//! samples again, as a shuffle buffer does.
+//! still needed, with the number of samples read since, which items of them were errors, and the number of
+//! groups given. A resumed stream reads these samples again, as a shuffle buffer does.
 
-use anyhow::Context;
-use loader_ipc::codec;
 use serde::{Deserialize, Serialize};
 
-use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator, reader::Reader};
+use super::{
+    IterableDataset, Shard, SnapshotDataset, SnapshotIterator,
+    out_of_place::OutOfPlace,
+    reader::{Reader, ReaderSnapshot},
+};
 use crate::{
     collector::{Collector, CollectorPosition},
     context::SampleContext,
@@ -50,7 +52,10 @@ pub(super) fn groups<D: IterableDataset, C: Collector<D::Sample> + Send>(
     cx: &mut SampleContext,
 ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<C::Group>> + Send> {
     let mut items = (0..).zip(dataset.iter(shard, cx)?).fuse();
-    let mut read = move || items.next().map(|(position, sample)| Ok((position, sample?)));
+    let mut read = move || {
+        let (position, item) = items.next()?;
+        Some(item.map(|sample| (position, sample)).map_err(|error| OutOfPlace::mark(error, position)))
+    };
     Ok(std::iter::from_fn(move || next(&mut collector, |_| read())))
 }
 
@@ -58,12 +63,7 @@ pub(super) fn groups<D: IterableDataset, C: Collector<D::Sample> + Send>(
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct GroupSnapshot {
     at: CollectorPosition,
-    /// Number of items read from the stream.
-    read: u64,
-    /// Number of items that had been read when the inner snapshot was taken.
-    start: u64,
-    /// The inner snapshot, encoded; `None` stands for the beginning of the shard.
-    inner: Option<Vec<u8>>,
+    reader: ReaderSnapshot,
 }
 
 /// Returns the groups of a shard of `dataset` from `snapshot`.
@@ -74,21 +74,18 @@ pub(super) fn groups_from<D: SnapshotDataset, C: Collector<D::Sample> + Send>(
     cx: &mut SampleContext,
     snapshot: Option<GroupSnapshot>,
 ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<C::Group>, Snapshot = GroupSnapshot> + Send> {
-    let inner = snapshot.as_ref().and_then(|snapshot| snapshot.inner.as_deref());
-    let inner =
-        inner.map(codec::decode).transpose().context("reading the snapshot of the collected stream")?;
+    let inner = snapshot.as_ref().map(|snapshot| snapshot.reader.inner()).transpose()?.flatten();
     let items = dataset.iter_from(shard, cx, inner)?;
-    let Some(GroupSnapshot { at, read, start, inner }) = snapshot else {
-        return Ok(Groups { collector, reader: Reader::new(items, INTERVAL, 0, None) });
+    let Some(GroupSnapshot { at, reader }) = snapshot else {
+        return Ok(Groups { collector, reader: Reader::new(items, INTERVAL) });
     };
-    let mut reader = Reader::new(items, INTERVAL, start, inner);
-    let oldest = at.oldest.unwrap_or(read);
-    reader.repeat(read, Some(oldest), |position, sample| {
-        if let Ok(sample) = sample
-            && position >= oldest
-        {
+    let end = reader.read;
+    let mut reader = Reader::resume(items, INTERVAL, reader);
+    let oldest = at.oldest.unwrap_or(end);
+    reader.repeat(end, Some(oldest), |position, sample| {
+        if position >= oldest {
             // The user has received the error of a sample that fits into no group.
-            drop(collector.push(position, sample));
+            drop(collector.push(position, sample?));
         }
         Ok(())
     })?;
@@ -123,7 +120,6 @@ where
 
     fn snapshot(&self) -> anyhow::Result<GroupSnapshot> {
         let at = self.collector.position();
-        let (read, start, inner) = self.reader.snapshot_for(at.oldest);
-        Ok(GroupSnapshot { at, read, start, inner: inner.map(<[u8]>::to_vec) })
+        Ok(GroupSnapshot { at, reader: self.reader.snapshot(at.oldest) })
     }
 }

@@ -1,20 +1,24 @@
 //! An iterable dataset that is shuffled within a buffer.
 //!
 //! A snapshot contains the position of the generator, the position in the stream of each sample in the
-//! buffer, and a snapshot of the inner stream from before the oldest of these samples. A resumed stream reads
-//! again from that inner snapshot and keeps the samples that were in the buffer. Alternative considered: the
+//! buffer, and a snapshot of the inner stream from before the oldest of these samples, with the items since
+//! then that were errors. A resumed stream reads again from that inner snapshot and keeps the samples that were
+//! in the buffer. Alternative considered: the
 //! samples themselves in the snapshot. Rejected because workers send snapshots with their batches: a buffer
 //! of a thousand photographs would add hundreds of megabytes, and each sample type would have to implement
 //! `Serialize`.
 
 use std::mem;
 
-use anyhow::{Context, anyhow, ensure};
-use loader_ipc::codec;
+use anyhow::{anyhow, ensure};
 use rand::rngs::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator, reader::Reader};
+use super::{
+    IterableDataset, Shard, SnapshotDataset, SnapshotIterator,
+    out_of_place::OutOfPlace,
+    reader::{Reader, ReaderSnapshot},
+};
 use crate::{context::SampleContext, random::below};
 
 /// An iterable dataset whose samples are shuffled within a buffer. Created by
@@ -48,8 +52,12 @@ impl<D: IterableDataset> IterableDataset for ShuffleBuffer<D> {
         cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<D::Sample>> + Send> {
         let mut buffer = Buffer::new(self.size, cx.buffer_rng(self.layers()));
-        let mut items = self.dataset.iter(shard, cx)?.fuse();
-        Ok(std::iter::from_fn(move || buffer.next(|_| items.next())))
+        let mut items = (0..).zip(self.dataset.iter(shard, cx)?).fuse();
+        let mut read = move || {
+            let (position, item) = items.next()?;
+            Some(item.map_err(|error| OutOfPlace::mark(error, position)))
+        };
+        Ok(std::iter::from_fn(move || buffer.next(|_| read())))
     }
 
     fn len(&self) -> Option<usize> {
@@ -68,13 +76,8 @@ impl<D: IterableDataset> IterableDataset for ShuffleBuffer<D> {
 pub struct BufferSnapshot {
     /// Number of words drawn from the generator.
     drawn: u64,
-    /// Number of items read from the stream.
-    read: u64,
-    /// Number of items that had been read when the inner snapshot was taken.
-    start: u64,
-    /// The inner snapshot, encoded; `None` stands for the beginning of the shard.
-    inner: Option<Vec<u8>>,
-    /// Positions of the samples in the buffer, counted from `start`.
+    reader: ReaderSnapshot,
+    /// Positions of the samples in the buffer, counted from the start of `reader`.
     held: Vec<u32>,
 }
 
@@ -82,7 +85,7 @@ pub struct BufferSnapshot {
 impl BufferSnapshot {
     /// Number of items that a stream resumed from this snapshot reads again.
     pub(super) fn items_read_again(&self) -> u64 {
-        self.read - self.start
+        self.reader.read - self.reader.start
     }
 }
 
@@ -98,16 +101,15 @@ impl<D: SnapshotDataset> SnapshotDataset for ShuffleBuffer<D> {
         impl SnapshotIterator<Item = anyhow::Result<D::Sample>, Snapshot = BufferSnapshot> + Send,
     > {
         let mut buffer = Buffer::new(self.size, cx.buffer_rng(self.layers()));
-        let inner = snapshot.as_ref().and_then(|snapshot| snapshot.inner.as_deref());
-        let inner =
-            inner.map(codec::decode).transpose().context("reading the snapshot of the buffer's stream")?;
+        let inner = snapshot.as_ref().map(|snapshot| snapshot.reader.inner()).transpose()?.flatten();
         let items = self.dataset.iter_from(shard, cx, inner)?;
-        let Some(snapshot) = snapshot else {
-            return Ok(BufferIter { buffer, reader: Reader::new(items, self.interval(), 0, None) });
+        let Some(BufferSnapshot { drawn, reader, held }) = snapshot else {
+            return Ok(BufferIter { buffer, reader: Reader::new(items, self.interval()) });
         };
-        let mut reader = Reader::new(items, self.interval(), snapshot.start, snapshot.inner);
-        buffer.held = read_again(&mut reader, snapshot.read, &snapshot.held)?;
-        buffer.rng.set_word_pos(snapshot.drawn.into());
+        let end = reader.read;
+        let mut reader = Reader::resume(items, self.interval(), reader);
+        buffer.held = read_again(&mut reader, end, &held)?;
+        buffer.rng.set_word_pos(drawn.into());
         Ok(BufferIter { buffer, reader })
     }
 }
@@ -173,7 +175,7 @@ where
         match (item, index) {
             (Ok(sample), Some(index)) => found.push((index, (position, sample))),
             (Err(error), Some(_)) => return Err(error),
-            // The user has this sample, or has received this error when the item was first read.
+            // The user has this sample.
             _ => {}
         }
         Ok(())
@@ -215,17 +217,12 @@ where
 
     fn snapshot(&self) -> anyhow::Result<BufferSnapshot> {
         let Self { buffer, reader } = self;
-        let (read, start, inner) = reader.snapshot_for(oldest_position(&buffer.held));
-        let position = |(position, _): &(u64, S)| u32::try_from(position - start);
+        let reader = reader.snapshot(oldest_position(&buffer.held));
+        let position = |(position, _): &(u64, S)| u32::try_from(position - reader.start);
         let held: Result<Vec<u32>, _> = buffer.held.iter().map(position).collect();
-        Ok(BufferSnapshot {
-            drawn: u64::try_from(buffer.rng.get_word_pos())?,
-            read,
-            start,
-            inner: inner.map(<[u8]>::to_vec),
-            held: held
-                .map_err(|_| anyhow!("a sample has been in the shuffle buffer for more than 2^32 items"))?,
-        })
+        let held =
+            held.map_err(|_| anyhow!("a sample has been in the shuffle buffer for more than 2^32 items"))?;
+        Ok(BufferSnapshot { drawn: u64::try_from(buffer.rng.get_word_pos())?, reader, held })
     }
 }
 

@@ -20,9 +20,10 @@ pub(crate) use epoch_end::EpochEnd;
 pub use merge::MergeError;
 
 /// Version of the format. Version 1 had no fingerprints and a different random order, version 2 no share,
-/// version 3 could not say what earlier runs with other numbers of ranks took from the epoch, and version 4
-/// did not name the merged state from which the run was resumed.
-const VERSION: u32 = 5;
+/// version 3 could not say what earlier runs with other numbers of ranks took from the epoch, version 4 did not
+/// name the merged state from which the run was resumed, and version 5 did not say which items of a stream were
+/// errors.
+const VERSION: u32 = 6;
 
 /// Maximum length of a fingerprint, in bytes. In a longer fingerprint, a hash replaces the end.
 const MAX_FINGERPRINT: usize = 200;
@@ -529,15 +530,16 @@ mod tests {
             (2, &["share", "digest", "is_merged", "resumed_from"]),
             (3, &["is_merged", "resumed_from"]),
             (4, &["resumed_from"]),
+            (5, &[]),
         ] {
             let mut old = serde_json::to_value(State { version, ..state() }).unwrap();
             old.as_object_mut().unwrap().retain(|field, _| !missing.contains(&&field[..]));
             let error = serde_json::from_value::<State>(old).unwrap().check(&origin()).unwrap_err();
-            assert!(matches!(error, Error::StateVersion { supported: 5, .. }), "{error:?}");
+            assert!(matches!(error, Error::StateVersion { supported: 6, .. }), "{error:?}");
             assert_eq!(
                 error.to_string(),
                 format!(
-                    "this state is of version {version}, but this library reads version 5; resume it with the version \
+                    "this state is of version {version}, but this library reads version 6; resume it with the version \
                      of this library that wrote it, or start again with `iter()`"
                 )
             );

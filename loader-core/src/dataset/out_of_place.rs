@@ -1,0 +1,30 @@
+//! Errors that do not stand where their samples would stand.
+
+use std::fmt;
+
+use super::EndsShard;
+
+/// Context of the error of an item that a dataset has read from its inner stream. Without the error, the sample
+/// would stand at another place of the result, or nowhere, so all later items of the result would be others. The
+/// error of a function given to `map` has no such context, because it stands where the sample would stand.
+///
+/// The number is the position of the item in the inner stream. If streams are nested, it is the innermost one
+/// whose error moves others.
+#[derive(Debug)]
+pub(crate) struct OutOfPlace(pub(crate) u64);
+
+impl OutOfPlace {
+    /// Adds the context to `error`, unless it has one or ends the shard.
+    pub(super) fn mark(error: anyhow::Error, position: u64) -> anyhow::Error {
+        match error.is::<Self>() || error.is::<EndsShard>() {
+            true => error,
+            false => error.context(Self(position)),
+        }
+    }
+}
+
+impl fmt::Display for OutOfPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "item {} of the inner stream", self.0)
+    }
+}
