@@ -1,6 +1,6 @@
 //! The user's position in the shards of an iterable dataset.
 
-use loader_ipc::frame::AfterFailure;
+use loader_ipc::frame::{AfterFailure, StreamPosition};
 
 use crate::{
     error::Error,
@@ -70,17 +70,22 @@ impl Shards {
 
     /// Notes that the user gets the next batch of `shard`, or its error, which ends at `position`. Returns
     /// the number of its items.
-    pub(crate) fn advance(&mut self, shard: usize, position: u64, snapshot: Option<Vec<u8>>) -> u64 {
+    pub(crate) fn advance(
+        &mut self,
+        shard: usize,
+        position: StreamPosition,
+        snapshot: Option<Vec<u8>>,
+    ) -> u64 {
         let reached = &mut self.positions[shard];
         // A worker cannot go back.
         let before = reached.position;
-        reached.position = position.max(before);
+        reached.position = before.or_later(position);
         if let Some(bytes) = snapshot {
             reached.snapshot = Some(Snapshot { position: reached.position, bytes: bytes.into() });
         }
         self.returned += 1;
         self.turn = (shard + 1) % self.positions.len();
-        self.positions[shard].position - before
+        self.positions[shard].position.items - before.items
     }
 
     /// Notes what the failure of the batch that was returned last means for its shard.

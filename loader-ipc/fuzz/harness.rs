@@ -114,28 +114,29 @@ pub(crate) fn seeds() -> BTreeMap<&'static str, Vec<Vec<u8>>> {
     let events = [
         Event::Ready,
         Event::NotReady { failure: failure.clone() },
-        Event::Done { task: 1, lease, encoded, held: true, position: 9, bad: bad.clone(), schema },
+        Event::Done { task: 1, lease, encoded, held: true, position: 9.into(), bad: bad.clone(), schema },
         Event::NeedSlot { task: 1, lease, needed: 1 << 20 },
-        Event::Failed { task: 2, lease, failure, held: false, position: 0, after: AfterFailure::Ends },
+        Event::Failed { task: 2, lease, failure, held: false, position: 0.into(), after: AfterFailure::Ends },
         Event::Skipped { task: 3, lease, held: false },
         Event::Unused { task: 3, lease },
         Event::Bye,
         Event::Withdrawn { task: 4 },
         Event::Exhausted { task: 5, lease, held: true },
         Event::Resumed { epoch: 6 },
-        Event::AllSamplesBad { task: 7, lease, held: false, position: 0, bad },
+        Event::AllSamplesBad { task: 7, lease, held: false, position: 0.into(), bad },
         Event::Oversized { resident: 1 << 30 },
     ];
     let task = |indices| {
         let (forget, known_bad) = (vec![1, 2], vec![40]);
         Task { epoch: 1, number: 2, lease, indices, forget, claim: 3, known_bad }
     };
+    let next = Indices::NextOf { shard: 1, position: 2.into(), start: 1.into(), snapshot: Some(9) };
     let commands = [
         None,
         Some(Command::Task(task(Indices::Range { start: 0, len: 64 }))),
         Some(Command::Task(task(Indices::List(vec![5, 3, 1])))),
         Some(Command::Task(task(Indices::InSlot { len: 1000 }))),
-        Some(Command::Task(task(Indices::NextOf { shard: 1, position: 2, skip: 1, snapshot: Some(9) }))),
+        Some(Command::Task(task(next))),
         Some(Command::Offer { task: 2, lease }),
         Some(Command::Resume { epoch: 2 }),
     ];

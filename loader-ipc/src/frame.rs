@@ -101,14 +101,37 @@ pub enum Indices {
     NextOf {
         /// Number of the shard.
         shard: u32,
-        /// Number of items taken from the shard before this task. If the shard is not open yet, it is opened
-        /// at that item.
-        position: u64,
-        /// Number of those items that come after the snapshot.
-        skip: u64,
+        /// The position in the shard before this task. If the shard is not open yet, it is opened there.
+        position: StreamPosition,
+        /// The position of the snapshot; the beginning of the shard if there is none.
+        start: StreamPosition,
         /// Length in bytes of the snapshot at the start of the leased slot, if there is one.
         snapshot: Option<u64>,
     },
+}
+
+/// A position in a shard of an iterable dataset.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamPosition {
+    /// Number of items taken from the shard.
+    pub items: u64,
+    /// Hash of which of these items were errors that move the items after them; 0 if none was.
+    pub errors: u64,
+}
+
+impl StreamPosition {
+    /// Returns `other` if it is further in the shard, and `self` otherwise.
+    #[must_use]
+    pub fn or_later(self, other: Self) -> Self {
+        if other.items > self.items { other } else { self }
+    }
+}
+
+/// Returns the position after so many items of which none moves others.
+impl From<u64> for StreamPosition {
+    fn from(items: u64) -> Self {
+        Self { items, errors: 0 }
+    }
 }
 
 /// What main receives from the result queue. Only events come from other processes; main's own threads send
@@ -161,8 +184,8 @@ pub enum Event {
         /// True if user code in the worker holds a tensor in the slot: main must neither write to the slot
         /// nor reuse it.
         held: bool,
-        /// Number of items taken from the task's shard so far; 0 for a task of indices.
-        position: u64,
+        /// The position in the task's shard; unused for a task of indices.
+        position: StreamPosition,
         /// Samples that were left out or replaced; at most [`MAX_BAD_SAMPLES`].
         bad: Vec<BadSampleRecord>,
         /// The schema of the batch, from a worker program that is not the main program, with the first batch of an
@@ -189,7 +212,7 @@ pub enum Event {
         /// As in [`Done`](Self::Done).
         held: bool,
         /// As in [`Done`](Self::Done).
-        position: u64,
+        position: StreamPosition,
         /// What the failure means for the task's shard.
         after: AfterFailure,
     },
@@ -240,7 +263,7 @@ pub enum Event {
         /// As in [`Done`](Self::Done).
         held: bool,
         /// As in [`Done`](Self::Done).
-        position: u64,
+        position: StreamPosition,
         /// As in [`Done`](Self::Done).
         bad: Vec<BadSampleRecord>,
     },
@@ -454,7 +477,7 @@ mod tests {
             lease,
             failure: failure.cut_to_frame(),
             held: false,
-            position: 0,
+            position: StreamPosition::default(),
             after: AfterFailure::EndsForEpoch,
         };
         assert!(codec::encode(&event).unwrap().len() <= MAX_FRAME);
@@ -469,7 +492,8 @@ mod tests {
         for count in [1, 2, MAX_BAD_SAMPLES] {
             let mut bad = vec![sample.clone(); count];
             BadSampleRecord::cut_to_frame(&mut bad);
-            let event = Event::AllSamplesBad { task: u64::MAX, lease, held: true, position: u64::MAX, bad };
+            let position = StreamPosition { items: u64::MAX, errors: u64::MAX };
+            let event = Event::AllSamplesBad { task: u64::MAX, lease, held: true, position, bad };
             assert!(codec::encode(&event).unwrap().len() <= MAX_FRAME);
         }
     }

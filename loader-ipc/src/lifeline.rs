@@ -25,7 +25,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::codec;
 
 /// Number of this protocol. Main and worker must have the same.
-pub const PROTOCOL: u32 = 9;
+pub const PROTOCOL: u32 = 10;
 /// Maximum number of descriptors in one message.
 pub const MAX_FDS: usize = 64;
 

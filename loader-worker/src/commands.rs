@@ -17,7 +17,7 @@ use loader_ipc::{
     control::{ControlPage, WorkerLine, WorkerState},
     end_if_forked,
     fault::{self, Point},
-    frame::{AfterFailure, Event, Failure, Indices, Lease, Task},
+    frame::{AfterFailure, Event, Failure, Indices, Lease, StreamPosition, Task},
     lifeline::Lifeline,
     queue::{CommandReceiver, ReportSender},
     schema::Schema,
@@ -169,11 +169,11 @@ impl Worker<'_> {
         let request = self.unpack(indices, lease)?;
         let first = match &request {
             BatchRequest::Samples(indices) => indices.first().map_or(0, |&index| index as u64),
-            BatchRequest::NextOf { .. } => self.position(&request),
+            BatchRequest::NextOf { .. } => self.position(&request).items,
         };
         self.line().progress(WorkerState::Fetching, first);
         fault::point(Point::WorkerFetch);
-        let before = self.position(&request);
+        let before = self.position(&request).items;
         let sink = PageSink::new(&control, self.session.worker, &known_bad, &timer);
         let outcome = self.fetch_and_send(epoch, number, lease, &request, &sink)?;
         // If there is no batch, the control page still shows the last sample, which the worker no longer
@@ -188,7 +188,7 @@ impl Worker<'_> {
                 fault::point(Point::WorkerSend);
                 let samples = match &request {
                     BatchRequest::Samples(indices) => indices.len() as u64,
-                    BatchRequest::NextOf { .. } => position.saturating_sub(before),
+                    BatchRequest::NextOf { .. } => position.items.saturating_sub(before),
                 };
                 self.count(samples, timer.finish(samples));
                 self.compared_epoch = schema.as_ref().map(|_| epoch).or(self.compared_epoch);
@@ -232,11 +232,12 @@ impl Worker<'_> {
         self.report(Event::Resumed { epoch })
     }
 
-    /// Returns the position in the task's shard: the number of items taken from it, or the position at which
-    /// the worker will open it. Returns 0 for a task of indices.
-    fn position(&self, request: &BatchRequest) -> u64 {
-        let BatchRequest::NextOf { shard, open_at } = request else { return 0 };
-        self.fetch.as_ref().map_or(0, |fetch| fetch.position(*shard)).max(open_at.position)
+    /// Returns the position in the task's shard, or the one at which the worker will open it; the beginning for a task
+    /// of indices.
+    fn position(&self, request: &BatchRequest) -> StreamPosition {
+        let BatchRequest::NextOf { shard, open_at } = request else { return StreamPosition::default() };
+        let position = self.fetch.as_ref().map_or(open_at.position, |fetch| fetch.position(*shard));
+        position.or_later(open_at.position)
     }
 
     /// Loads a batch and encodes it into its slot. When this returns, this process has dropped the batch,
@@ -378,13 +379,12 @@ impl Worker<'_> {
                 let (words, _) = bytes.as_chunks();
                 words.iter().map(|word| u64::from_le_bytes(*word)).collect()
             }
-            Indices::NextOf { shard, position, skip, snapshot } => {
+            Indices::NextOf { shard, position, start, snapshot } => {
                 let snapshot = match snapshot {
                     None => None,
-                    Some(len) => Some(Snapshot {
-                        position: position.saturating_sub(skip),
-                        bytes: self.read_slot(lease, len)?.into(),
-                    }),
+                    Some(len) => {
+                        Some(Snapshot { position: start, bytes: self.read_slot(lease, len)?.into() })
+                    }
                 };
                 let open_at = ShardPosition { position, snapshot, ended: false };
                 return Ok(BatchRequest::NextOf { shard: shard as usize, open_at });

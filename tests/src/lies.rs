@@ -174,7 +174,7 @@ impl Lie {
     fn events(self, &Task { number: task, lease, .. }: &Task) -> Vec<Event> {
         let done_with = |task, lease, (start, len), bad| {
             let encoded = Encoded { start, len };
-            Event::Done { task, lease, encoded, held: false, position: 0, bad, schema: None }
+            Event::Done { task, lease, encoded, held: false, position: 0.into(), bad, schema: None }
         };
         let done = |task, lease| done_with(task, lease, (0, 8), Vec::new());
         let encoded = |start, len| done_with(task, lease, (start, len), Vec::new());
@@ -184,7 +184,7 @@ impl Lie {
             replaced_by: None,
             reason: "it is not readable".into(),
         };
-        let left_out = |bad| Event::AllSamplesBad { task, lease, held: false, position: 0, bad };
+        let left_out = |bad| Event::AllSamplesBad { task, lease, held: false, position: 0.into(), bad };
         let asks = |needed| Event::NeedSlot { task, lease, needed };
         let event = match self {
             Self::OtherWorkersTask => done(task + 1, lease),
@@ -206,7 +206,8 @@ impl Lie {
             Self::AsksTwice => return vec![asks(lease.len + 1); 2],
             Self::AsksAgain => return vec![asks(u64::MAX); 2],
             Self::AsksForNothing => asks(lease.len),
-            Self::Advances(position) => {
+            Self::Advances(items) => {
+                let position = items.into();
                 let (encoded, bad) = (Encoded { start: 0, len: 8 }, Vec::new());
                 Event::Done { task, lease, encoded, held: false, position, bad, schema: None }
             }
@@ -217,7 +218,7 @@ impl Lie {
                     lease,
                     failure,
                     held: false,
-                    position: u64::MAX,
+                    position: u64::MAX.into(),
                     after: AfterFailure::Continues,
                 }
             }

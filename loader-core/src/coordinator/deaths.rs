@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use loader_ipc::{
     control::{WorkerSnapshot, WorkerState},
-    frame::ExitStatus,
+    frame::{ExitStatus, StreamPosition},
     violation::ProtocolViolation,
 };
 use nix::sys::signal::Signal;
@@ -389,7 +389,7 @@ impl Coordinator {
             self.leasing.slots().release(lease, false);
         }
         if let Some(shard) = shard {
-            self.supply.reached(shard, 0, true);
+            self.supply.reached(shard, StreamPosition::default(), true);
             self.end_shard(shard);
         }
         let was_waiting = self.schedule.arrived(task);

@@ -2,7 +2,7 @@
 
 use loader_ipc::{
     fault::{self, Point},
-    frame::{Failure, Indices, Lease, MAX_INLINE_INDICES, Task},
+    frame::{Failure, Indices, Lease, MAX_INLINE_INDICES, StreamPosition, Task},
     slots::SlotError,
 };
 
@@ -212,11 +212,12 @@ impl Coordinator {
         lease: Lease,
     ) -> Result<Indices, Error> {
         let shard = u32::try_from(shard).expect("checked by the builder");
-        let Some(start) = open_at else {
-            return Ok(Indices::NextOf { shard, position: 0, skip: 0, snapshot: None });
+        let Some(open_at) = open_at else {
+            let position = StreamPosition::default();
+            return Ok(Indices::NextOf { shard, position, start: position, snapshot: None });
         };
-        let (position, skip) = (start.position, start.skip());
-        let snapshot = match &start.snapshot {
+        let (position, start) = (open_at.position, open_at.start());
+        let snapshot = match &open_at.snapshot {
             Some(snapshot) => {
                 let written = self.leasing.slots().write(lease, &snapshot.bytes);
                 written.map_err(|error| self.no_slot(error))?;
@@ -224,7 +225,7 @@ impl Coordinator {
             }
             None => None,
         };
-        Ok(Indices::NextOf { shard, position, skip, snapshot })
+        Ok(Indices::NextOf { shard, position, start, snapshot })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use loader_ipc::{
     arena::Encoded,
-    frame::{AfterFailure, BadSampleRecord, Failure, Lease},
+    frame::{AfterFailure, BadSampleRecord, Failure, Lease, StreamPosition},
     schema::Schema,
 };
 
@@ -39,19 +39,19 @@ pub(crate) enum Outcome {
         encoded: Encoded,
         /// True if the worker keeps a tensor in the slot.
         held: bool,
-        position: u64,
+        position: StreamPosition,
         bad: Vec<BadSampleRecord>,
         /// The schema of the batch in the worker, with which main compares its own.
         schema: Option<Box<Schema>>,
     },
     /// Every sample was left out.
     AllSamplesBad {
-        position: u64,
+        position: StreamPosition,
         bad: Vec<BadSampleRecord>,
     },
     Failed {
         failure: Box<Failure>,
-        position: u64,
+        position: StreamPosition,
         after: AfterFailure,
     },
     /// No worker was asked, or main gave the batch up.

@@ -2,7 +2,7 @@
 
 use loader_ipc::{
     fault::{self, Point},
-    frame::{AfterFailure, BadSampleRecord, Event, Lease, Report},
+    frame::{AfterFailure, BadSampleRecord, Event, Lease, Report, StreamPosition},
     violation::ProtocolViolation,
 };
 
@@ -222,7 +222,8 @@ impl Coordinator {
 
     /// A task takes a bounded number of items from its shard, and a task of indices takes none. Main must
     /// check this: a position too far ahead would silently skip the rest of the shard.
-    fn check_position(&self, worker: usize, task: u64, position: u64) -> Result<(), Error> {
+    fn check_position(&self, worker: usize, task: u64, position: StreamPosition) -> Result<(), Error> {
+        let position = position.items;
         let pending = self.schedule.get(task);
         let max = pending.map_or(0, |pending| self.supply.max_position(pending.wanted()));
         if position <= max {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use loader_ipc::frame::{AfterFailure, BadSampleRecord};
+use loader_ipc::frame::{AfterFailure, BadSampleRecord, StreamPosition};
 
 use super::schedule::Schedule;
 use crate::{
@@ -46,14 +46,14 @@ pub(super) enum Wanted {
 impl Wanted {
     /// True if the worker reads the item `position` of the shard before it comes to the task's first item.
     pub(super) fn begins_behind(&self, position: usize) -> bool {
-        matches!(self, Self::NextOf { open_at: Some(start), .. } if (position as u64) < start.position)
+        matches!(self, Self::NextOf { open_at: Some(start), .. } if (position as u64) < start.position.items)
     }
 }
 
 /// How far a shard was read, according to its workers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reached {
-    position: u64,
+    position: StreamPosition,
     /// True if it has no more batches in this epoch.
     is_over: bool,
 }
@@ -61,7 +61,7 @@ pub(crate) struct Reached {
 /// Where a batch ends in its shard. Unused for a batch of indices.
 #[derive(Debug, Default)]
 pub(crate) struct ShardEnd {
-    pub(crate) position: u64,
+    pub(crate) position: StreamPosition,
     pub(crate) snapshot: Option<Vec<u8>>,
     /// What it means for the shard if the batch failed.
     pub(crate) after: AfterFailure,
@@ -143,16 +143,19 @@ impl Supply {
         let Self::Shards { shards, opened, reached } = self else { unreachable!("a plan has no shards") };
         let open_at = (!opened[shard]).then(|| {
             let returned = shards.position(shard);
-            ShardPosition { position: returned.position.max(reached[shard].position), ..returned.clone() }
+            ShardPosition {
+                position: returned.position.or_later(reached[shard].position),
+                ..returned.clone()
+            }
         });
         Wanted::NextOf { shard, open_at }
     }
 
     /// Notes that a worker has read a shard up to `position`, and whether it has no more batches in this epoch.
-    pub(super) fn reached(&mut self, shard: usize, position: u64, is_over: bool) {
+    pub(super) fn reached(&mut self, shard: usize, position: StreamPosition, is_over: bool) {
         if let Self::Shards { reached, .. } = self {
             let reached = &mut reached[shard];
-            reached.position = reached.position.max(position);
+            reached.position = reached.position.or_later(position);
             reached.is_over |= is_over;
         }
     }
@@ -163,8 +166,8 @@ impl Supply {
             (Self::Shards { shards, reached, .. }, &Wanted::NextOf { shard, .. }) => {
                 // A worker answers the tasks of a shard in their order, so the batch begins where the last
                 // answer ended.
-                let position = shards.position(shard).position.max(reached[shard].position);
-                position.saturating_add(shards.max_items())
+                let position = shards.position(shard).position.or_later(reached[shard].position);
+                position.items.saturating_add(shards.max_items())
             }
             _ => 0,
         }

@@ -32,7 +32,7 @@ pub(crate) mod many;
 mod map;
 mod mix;
 mod nested;
-mod out_of_place;
+pub(crate) mod out_of_place;
 mod pack;
 mod reader;
 mod shuffle_buffer;

@@ -11,15 +11,16 @@ use std::{
     },
 };
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use loader_ipc::{
     arena::Arena,
     codec,
     control::WorkerState,
-    frame::{AfterFailure, BadSampleRecord, Failure, MAX_BAD_SAMPLES, Stage},
+    frame::{AfterFailure, BadSampleRecord, Failure, MAX_BAD_SAMPLES, Stage, StreamPosition},
     profile::BatchTimer,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{
     BatchRequest, DatasetKind, EncodeBatch, Fetch, FetchOptions, Hashed, NoBatch, ProgressSink, boxed,
@@ -28,7 +29,10 @@ use super::{
 use crate::{
     collate::Collate,
     context::{SampleContext, Shard, WorkerInfo},
-    dataset::{EndsShard, IterableDataset, SnapshotDataset, SnapshotIterator, generator::Generator},
+    dataset::{
+        EndsShard, IterableDataset, SnapshotDataset, SnapshotIterator, generator::Generator,
+        out_of_place::OutOfPlace,
+    },
     dataset_memory::DatasetMemory,
     foreign_error::concerns_process,
     options::OnBadSample,
@@ -246,8 +250,8 @@ fn encode_snapshot<S: Serialize>(items: &impl SnapshotIterator<Snapshot = S>) ->
 /// A position in a shard, at which it can be opened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ShardPosition {
-    /// Number of items taken from the shard.
-    pub position: u64,
+    /// The position.
+    pub position: StreamPosition,
     /// The last snapshot up to this position.
     pub snapshot: Option<Snapshot>,
     /// True if the shard has no more items.
@@ -257,22 +261,24 @@ pub struct ShardPosition {
 /// A snapshot that the iterator of a shard wrote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Number of items taken from the shard when it was written.
-    pub position: u64,
+    /// The position in the shard when it was written.
+    pub position: StreamPosition,
     /// The encoded snapshot. States share it.
     pub bytes: Arc<[u8]>,
 }
 
 impl ShardPosition {
-    /// Returns the number of items between the snapshot and the position, which must be skipped.
-    pub(crate) fn skip(&self) -> u64 {
-        // Saturating: a faulty worker may send a snapshot that lies after the position.
-        self.position.saturating_sub(self.snapshot.as_ref().map_or(0, |snapshot| snapshot.position))
+    /// Returns the position of the snapshot; the beginning of the shard if there is none.
+    pub(crate) fn start(&self) -> StreamPosition {
+        self.snapshot.as_ref().map_or_else(StreamPosition::default, |snapshot| snapshot.position)
     }
 }
 
 /// A batch of a shard, preceded by the snapshot after its last sample, if one was written.
 pub(crate) type ShardBatch<B> = (Option<Vec<u8>>, B);
+
+/// An item, and the snapshot after it if one was written.
+type ItemWithSnapshot<S> = (anyhow::Result<S>, Option<Vec<u8>>);
 
 /// The cursors of the shards from which this process has read, by number of the shard.
 pub(crate) struct Cursors<S>(BTreeMap<usize, Cursor<S>>);
@@ -283,10 +289,12 @@ struct Cursor<S> {
     /// Set to ask for a snapshot with the next item.
     wants_snapshot: Arc<AtomicBool>,
     is_open: bool,
-    /// Number of items taken.
-    position: u64,
+    /// The position after the last item that was taken.
+    position: StreamPosition,
     /// Number of items still to skip before the first batch.
     skip: u64,
+    /// The position before the first batch, according to the process that has read the shard before.
+    target: StreamPosition,
     /// What the last failure means for the shard.
     after_failure: AfterFailure,
     /// Number of batches since the last snapshot.
@@ -305,9 +313,9 @@ impl<S> Cursor<S> {
                 (self.items, self.after_failure) = (None, AfterFailure::EndsForEpoch);
                 return Err(error.context(format!("opening shard {shard}")));
             }
-            Some(Given::Opened { skipped }) => {
-                self.position = self.position.saturating_add(skipped);
-                self.skip = self.skip.saturating_sub(skipped);
+            Some(Given::Opened { skipped }) if skipped > 0 => {
+                // No item of such a dataset moves others, and the dataset has skipped all of them.
+                (self.position, self.skip) = (self.target, 0);
             }
             _ => {}
         }
@@ -324,23 +332,82 @@ impl<S> Cursor<S> {
 
     /// Ends the shard because it cannot be read further. Its position stays at `start`, the beginning of this
     /// batch, so that a resumed run reads the rest.
-    fn end_at(&mut self, start: u64) {
+    fn end_at(&mut self, start: StreamPosition) {
         (self.items, self.position, self.skip) = (None, start, 0);
         self.after_failure = AfterFailure::EndsForEpoch;
     }
 
+    /// Number of items taken, for the control page.
+    fn items_taken(&self) -> usize {
+        usize::try_from(self.position.items).unwrap_or(usize::MAX)
+    }
+
+    /// Returns the position, including items still to skip.
+    fn reached(&self) -> StreamPosition {
+        if self.skip > 0 { self.target } else { self.position }
+    }
+
+    /// Notes that `item` was taken. Returns true if it was to be skipped.
+    ///
+    /// # Errors
+    /// Returns an error if all items were skipped, but others of them were errors than before.
+    fn took(&mut self, item: &anyhow::Result<S>, shard: usize) -> anyhow::Result<bool> {
+        let StreamPosition { items, errors } = &mut self.position;
+        if let Err(error) = item
+            && let Some(OutOfPlace(inner)) = error.downcast_ref()
+        {
+            let bytes = [items.to_le_bytes(), inner.to_le_bytes()].concat();
+            *errors = xxh3_64_with_seed(&bytes, *errors);
+        }
+        *items = items.saturating_add(1);
+        // If a skipped item is an error, the loader has reported it when it read the item for the first time.
+        let is_skipped = self.skip > 0;
+        self.skip = self.skip.saturating_sub(1);
+        if is_skipped && self.skip == 0 {
+            self.check_errors(shard)?;
+        }
+        Ok(is_skipped)
+    }
+
+    /// Checks that the same items were errors as when they were read for the first time. Otherwise the items that
+    /// follow are not the remaining ones: a shuffle buffer, for example, has other samples.
+    ///
+    /// # Errors
+    /// Returns an error if others were. The shard then has no more items, and keeps its position.
+    fn check_errors(&mut self, shard: usize) -> anyhow::Result<()> {
+        let StreamPosition { items, errors } = self.target;
+        if errors == self.position.errors {
+            return Ok(());
+        }
+        self.end_at(self.target);
+        bail!(
+            "shard {shard} cannot continue at item {items}: other items before it were errors than when they were first \
+             read, and each moves the items after it; resume from the state again, or begin the epoch again"
+        );
+    }
+
     /// Reads the next item, with its snapshot if it has one. `None` at the end of the shard.
-    fn next_item(&mut self, timer: Option<&BatchTimer<'_>>) -> Option<(anyhow::Result<S>, Option<Vec<u8>>)> {
+    ///
+    /// # Errors
+    /// Returns an error if the shard ends before all items were skipped, because others of them were errors than
+    /// before.
+    fn next_item(
+        &mut self,
+        shard: usize,
+        timer: Option<&BatchTimer<'_>>,
+    ) -> anyhow::Result<Option<ItemWithSnapshot<S>>> {
         if let Some(timer) = timer {
             timer.start_sample();
         }
-        match self.items.as_mut()?.0.next() {
-            Some(Given::Item(item, snapshot)) => Some((item, snapshot)),
-            _ => {
-                self.items = None;
-                None
-            }
+        let Some(items) = &mut self.items else { return Ok(None) };
+        if let Some(Given::Item(item, snapshot)) = items.0.next() {
+            return Ok(Some((item, snapshot)));
         }
+        self.items = None;
+        if self.skip > 0 {
+            self.check_errors(shard)?;
+        }
+        Ok(None)
     }
 }
 
@@ -351,16 +418,16 @@ impl<S> Default for Cursors<S> {
 }
 
 impl<S> Cursors<S> {
-    /// Returns the number of items taken from a shard so far, including items still to skip; 0 if no batch of
-    /// it was asked for.
-    pub(crate) fn position(&self, shard: usize) -> u64 {
-        self.0.get(&shard).map_or(0, |cursor| cursor.position.saturating_add(cursor.skip))
+    /// Returns the position in a shard, including items still to skip; the beginning if no batch of it was asked
+    /// for.
+    pub(crate) fn position(&self, shard: usize) -> StreamPosition {
+        self.0.get(&shard).map_or_else(StreamPosition::default, Cursor::reached)
     }
 
     /// Closes a shard that another worker has read since: the position at which this process continues the
     /// shard is then not `open_at`. For a task that continues the shard, `open_at` is the start.
     fn forget_stale(&mut self, shard: usize, open_at: &ShardPosition) {
-        if open_at.position > 0 && self.position(shard) != open_at.position {
+        if open_at.position.items > 0 && self.position(shard) != open_at.position {
             let stale = self.0.remove(&shard);
             // A panic of the iterator's destructor must not fail the task, which is to open the shard.
             drop(catch_unwind(AssertUnwindSafe(|| drop(stale))));
@@ -457,27 +524,28 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
             let (stage, index) = at.get();
             NoBatch::Failed(error_to_failure(error, stage, index))
         };
+        let not_opened = |error| NoBatch::Failed(error_to_failure(&error, Stage::Open, None));
         cursors.forget_stale(shard, open_at);
         let cursor = cursors.0.entry(shard).or_insert_with(|| self.cursor(epoch, shard, open_at));
         if !cursor.is_open {
             // The control page shows where reading begins, which may be before the first sample of the batch.
-            sink.progress(WorkerState::Fetching, usize::try_from(cursor.position).unwrap_or(usize::MAX));
-            cursor.wait_until_open(shard).map_err(|error| failed(&error))?;
+            sink.progress(WorkerState::Fetching, cursor.items_taken());
+            cursor.wait_until_open(shard).map_err(not_opened)?;
         }
-        let (start, timer) = (cursor.position.saturating_add(cursor.skip), sink.timer());
+        let (start, timer) = (cursor.reached(), sink.timer());
         let ShardLayout { batch_size, drop_last, .. } = self.layout;
         let mut stack = self.collate.stack(batch_size);
         let (mut count, mut bad, mut snapshot, mut misfit) = (0, 0, None, None);
         // A batch with too many bad samples is left out as a whole, so reading on would only lose good
         // samples.
         while count < batch_size && bad <= MAX_BAD_SAMPLES {
-            if !sink.progress(WorkerState::Fetching, usize::try_from(cursor.position).unwrap_or(usize::MAX)) {
+            if !sink.progress(WorkerState::Fetching, cursor.items_taken()) {
                 return Err(NoBatch::Cancelled);
             }
             cursor.ask_for_snapshot(count + 1 == batch_size, self.snapshot_every);
-            let index = Some(cursor.position);
+            let index = Some(cursor.position.items);
             at.set((Stage::Fetch, index));
-            let Some((item, written)) = cursor.next_item(timer) else { break };
+            let Some((item, written)) = cursor.next_item(shard, timer).map_err(not_opened)? else { break };
             snapshot = written;
             if let Err(error) = &item
                 && error.is::<EndsShard>()
@@ -485,14 +553,10 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
                 cursor.end_at(start);
                 return Err(failed(error));
             }
-            cursor.position = cursor.position.saturating_add(1);
-            if cursor.skip > 0 {
-                // If the item is an error, the loader has reported it when it read the item for the first
-                // time.
-                cursor.skip -= 1;
+            if cursor.took(&item, shard).map_err(not_opened)? {
                 continue;
             }
-            let sample = self.sample_of(item, count, cursor.position - 1, sink);
+            let sample = self.sample_of(item, count, cursor.position.items - 1, sink);
             let Some(sample) = sample.map_err(|error| failed(&error))? else {
                 bad += 1;
                 continue;
@@ -505,7 +569,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
             // begins at the same sample as without the error.
             if misfit.is_none() {
                 at.set((Stage::Collate, index));
-                let key = self.key(epoch, shard, cursor.position - 1);
+                let key = self.key(epoch, shard, cursor.position.items - 1);
                 let pushed = push(&self.collate, &mut stack, sample, arena, (key, hashes));
                 misfit = pushed.err().map(|error| failed(&error));
             }
@@ -517,8 +581,8 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         misfit.map_or(Ok(()), Err)?;
         cursor.batches = if snapshot.is_some() { 0 } else { cursor.batches + 1 };
         at.set((Stage::Collate, None));
-        sink.progress(WorkerState::Collating, usize::try_from(cursor.position).unwrap_or(usize::MAX));
-        let key = self.key(epoch, shard, cursor.position - 1);
+        sink.progress(WorkerState::Collating, cursor.items_taken());
+        let key = self.key(epoch, shard, cursor.position.items - 1);
         let batch = finish::<_, C>(stack, arena, (key, hashes)).map_err(|error| failed(&error))?;
         Ok((snapshot, batch))
     }
@@ -552,8 +616,9 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
     fn cursor(&self, epoch: u64, shard: usize, open_at: &ShardPosition) -> Cursor<O::Sample> {
         // The state may come from a loader with snapshots while this one has none.
         let snapshot = open_at.snapshot.as_ref().filter(|_| O::SNAPSHOTS);
-        let position = snapshot.map_or(0, |snapshot| snapshot.position);
-        let skip = open_at.position.saturating_sub(position);
+        let position = snapshot.map_or_else(StreamPosition::default, |snapshot| snapshot.position);
+        // Saturating: a faulty worker may have sent a snapshot that lies after the position.
+        let skip = open_at.position.items.saturating_sub(position.items);
         let whole = Shard::new(self.layout.first_shard + shard, self.layout.all_shards);
         let cx = SampleContext::for_shard(self.worker.clone(), self.seed, epoch, whole)
             .with_memory(DatasetMemory::new(self.memory))
@@ -567,6 +632,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
             is_open: false,
             position,
             skip,
+            target: open_at.position,
             after_failure: AfterFailure::Continues,
             batches: 0,
         }
@@ -620,7 +686,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> Fetch for WorkerShards<O, C> {
         Ok(boxed(self.fetcher.batch(&mut self.cursors, epoch, *shard, open_at, arena, sink)?))
     }
 
-    fn position(&self, shard: usize) -> u64 {
+    fn position(&self, shard: usize) -> StreamPosition {
         self.cursors.position(shard)
     }
 

@@ -16,7 +16,7 @@ use loader_ipc::{
     control::WorkerState,
     end_if_forked,
     entry::Owned,
-    frame::{AfterFailure, BadSampleRecord, Failure, MAX_BAD_SAMPLES, Stage},
+    frame::{AfterFailure, BadSampleRecord, Failure, MAX_BAD_SAMPLES, Stage, StreamPosition},
     memory::SealedMemory,
     profile::BatchTimer,
     schema::Schema,
@@ -199,10 +199,10 @@ pub trait Fetch {
         sink: &dyn ProgressSink,
     ) -> Result<Box<dyn EncodeBatch>, NoBatch>;
 
-    /// Returns the number of items taken from `shard` so far; 0 for a map-style dataset.
-    fn position(&self, shard: usize) -> u64 {
+    /// Returns the position in `shard`; the beginning for a map-style dataset.
+    fn position(&self, shard: usize) -> StreamPosition {
         let _ = shard;
-        0
+        StreamPosition::default()
     }
 
     /// Returns what a failure, if [`fetch`](Self::fetch) has just returned one, means for `shard`.

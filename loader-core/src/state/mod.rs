@@ -5,6 +5,7 @@ mod merge;
 
 use std::{fmt, sync::Arc};
 
+use loader_ipc::frame::StreamPosition;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -436,7 +437,12 @@ mod shards {
     #[derive(Serialize, Deserialize)]
     struct Written {
         position: u64,
+        #[serde(default)]
+        errors: u64,
         snapshot: Option<(u64, String)>,
+        /// Hash of the errors before the snapshot.
+        #[serde(default)]
+        snapshot_errors: u64,
         ended: bool,
     }
 
@@ -446,8 +452,10 @@ mod shards {
     ) -> Result<S::Ok, S::Error> {
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let written = shards.iter().map(|shard| Written {
-            position: shard.position,
-            snapshot: shard.snapshot.as_ref().map(|snapshot| (snapshot.position, hex(&snapshot.bytes))),
+            position: shard.position.items,
+            errors: shard.position.errors,
+            snapshot: shard.snapshot.as_ref().map(|snapshot| (snapshot.position.items, hex(&snapshot.bytes))),
+            snapshot_errors: shard.start().errors,
             ended: shard.ended,
         });
         written.collect::<Vec<_>>().serialize(serializer)
@@ -457,12 +465,16 @@ mod shards {
         deserializer: D,
     ) -> Result<Vec<ShardPosition>, D::Error> {
         let written = Vec::<Written>::deserialize(deserializer)?;
-        let read = |Written { position, snapshot, ended }: Written| {
+        let read = |Written { position, errors, snapshot, snapshot_errors, ended }: Written| {
             let snapshot = match snapshot {
                 None => None,
                 Some((at, _)) if at > position => return None,
-                Some((at, hex)) => Some(Snapshot { position: at, bytes: from_hex(&hex)?.into() }),
+                Some((at, hex)) => {
+                    let position = StreamPosition { items: at, errors: snapshot_errors };
+                    Some(Snapshot { position, bytes: from_hex(&hex)?.into() })
+                }
             };
+            let position = StreamPosition { items: position, errors };
             Some(ShardPosition { position, snapshot, ended })
         };
         let shards = written.into_iter().map(read).collect::<Option<_>>();
@@ -480,9 +492,14 @@ mod tests {
     use super::*;
 
     fn state() -> State {
-        let snapshot = Snapshot { position: 3, bytes: [0, 255, 16].into() };
+        let snapshot =
+            Snapshot { position: StreamPosition { items: 3, errors: 8 }, bytes: [0, 255, 16].into() };
         let shards = vec![
-            ShardPosition { position: 5, snapshot: Some(snapshot), ended: false },
+            ShardPosition {
+                position: StreamPosition { items: 5, errors: 9 },
+                snapshot: Some(snapshot),
+                ended: false,
+            },
             ShardPosition::default(),
         ];
         let position = Position::Shards(ShardsPosition { batches: 2, turn: 1, shards });
@@ -534,6 +551,9 @@ mod tests {
         ] {
             let mut old = serde_json::to_value(State { version, ..state() }).unwrap();
             old.as_object_mut().unwrap().retain(|field, _| !missing.contains(&&field[..]));
+            for shard in old["place"]["shards"]["shards"].as_array_mut().unwrap() {
+                shard.as_object_mut().unwrap().retain(|field, _| !field.ends_with("errors"));
+            }
             let error = serde_json::from_value::<State>(old).unwrap().check(&origin()).unwrap_err();
             assert!(matches!(error, Error::StateVersion { supported: 6, .. }), "{error:?}");
             assert_eq!(

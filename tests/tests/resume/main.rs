@@ -1,6 +1,7 @@
 //! States, and epochs that are resumed from them.
 
 mod elastic;
+mod flips;
 mod generations;
 mod language_models;
 mod mismatches;

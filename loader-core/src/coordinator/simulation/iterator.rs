@@ -9,7 +9,7 @@ use std::{
 };
 
 use loader_ipc::{
-    frame::{AfterFailure, Report},
+    frame::{AfterFailure, Report, StreamPosition},
     slots::SlotPool,
 };
 use rand::{RngExt, rngs::ChaCha8Rng};
@@ -52,7 +52,7 @@ pub(super) enum Returned {
 #[derive(Debug)]
 pub(super) struct EndOfFailure {
     pub(super) shard: u32,
-    pub(super) position: u64,
+    pub(super) position: StreamPosition,
     pub(super) after: AfterFailure,
 }
 
@@ -222,7 +222,7 @@ impl Iteration {
                 self.held.push(Held { slot: lease.slot, _loan: Box::new(loan) });
                 // Some shards have snapshots.
                 let has_snapshot = shard.is_some_and(|shard| shard % 2 == 1);
-                let snapshot = has_snapshot.then(|| position.to_le_bytes().to_vec());
+                let snapshot = has_snapshot.then(|| position.items.to_le_bytes().to_vec());
                 (
                     ShardEnd { position, snapshot, ..ShardEnd::default() },
                     bad,
@@ -240,7 +240,7 @@ impl Iteration {
                 self.shared.log(|| format!("batch {number} is lost: {error}"));
                 let after = AfterFailure::EndsForEpoch;
                 let end = ShardEnd { after, ..ShardEnd::default() };
-                (end, Vec::new(), Returned::Failed(number, failure(0, after)))
+                (end, Vec::new(), Returned::Failed(number, failure(StreamPosition::default(), after)))
             }
         };
         self.coordinator.returned(taken, end, bad);

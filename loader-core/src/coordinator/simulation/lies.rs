@@ -3,7 +3,7 @@
 
 use loader_ipc::{
     arena::Encoded,
-    frame::{AfterFailure, Event, Failure, Lease},
+    frame::{AfterFailure, Event, Failure, Lease, StreamPosition},
 };
 use rand::{RngExt, rngs::ChaCha8Rng};
 
@@ -14,7 +14,7 @@ const NO_TASK: u64 = u64::MAX;
 /// a generation that no lease has.
 pub(super) fn invalid_event(rng: &mut ChaCha8Rng, task: u64, lease: Lease) -> Event {
     let lease = Lease { generation: lease.generation ^ (1 << 31), ..lease };
-    let (held, position, bad) = (rng.random(), 0, Vec::new());
+    let (held, position, bad) = (rng.random(), StreamPosition::default(), Vec::new());
     match rng.random_range(0..12) {
         // The worker has sent this event after its start already.
         0 => Event::Ready,

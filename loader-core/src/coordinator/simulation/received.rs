@@ -114,7 +114,7 @@ impl Received {
         let size = self.dataset.size(Content::Items { shard, from: next, to: end });
         let is_allowed = has_fault || size > self.dataset.max_sure_size;
         assert!(is_allowed, "items {next}..{end} of shard {shard} failed, although they have no fault");
-        self.shards[shard as usize] = (position.max(next), after);
+        self.shards[shard as usize] = (position.items.max(next), after);
     }
 
     /// Checks at the end of the epoch that nothing is missing, and that the state stays in the epoch if a shard has a
@@ -127,7 +127,7 @@ impl Received {
             "the position at the end is {position:?} after {self:?}"
         );
         if let Some(Position::Shards(position)) = position {
-            let saved = position.shards.iter().map(|shard| (shard.position, shard.ended));
+            let saved = position.shards.iter().map(|shard| (shard.position.items, shard.ended));
             let received = self.shards.iter().map(|&(next, after)| (next, after == AfterFailure::Ends));
             assert!(saved.eq(received), "the position is {position:?} after {self:?}");
         }

@@ -12,7 +12,7 @@ use loader_ipc::{
     control::WorkerState,
     frame::{
         AfterFailure, BadSampleRecord, Command, Event, ExitStatus, Failure, Indices, Lease, MAX_UNANSWERED,
-        ONE_BY_ONE, Stage, Task,
+        ONE_BY_ONE, Stage, StreamPosition, Task,
     },
 };
 
@@ -320,6 +320,8 @@ impl Worker {
         assert!(is_first || !env.dataset.depends_on_worker, "task {} is loaded twice", task.number);
         let samples = match task.indices {
             Indices::NextOf { shard, position, .. } => {
+                assert_eq!(position, position_after(position.items), "main has mixed up two positions");
+                let position = position.items;
                 let cursor = self.cursors.entry(shard).or_insert(position);
                 // As in `Cursors::forget_stale`: another worker may have read the shard meanwhile.
                 if position > 0 {
@@ -333,7 +335,10 @@ impl Worker {
         };
         let first = match task.indices {
             // The worker first reads the items before the task again, from the snapshot or the beginning.
-            Indices::NextOf { position, skip, .. } => position - skip,
+            Indices::NextOf { start, .. } => {
+                assert_eq!(start, position_after(start.items), "main has mixed up two positions");
+                start.items
+            }
             _ => samples.first().copied().unwrap_or(0),
         };
         self.enter(WorkerState::Fetching, task.number, first, env);
@@ -414,7 +419,13 @@ impl Worker {
         }
         if loading.left_out.len() == loading.samples.len() {
             let bad = loading.left_out.clone();
-            let event = |task, lease| Event::AllSamplesBad { task, lease, held: false, position: 0, bad };
+            let event = |task, lease| Event::AllSamplesBad {
+                task,
+                lease,
+                held: false,
+                position: position_after(0),
+                bad,
+            };
             return self.give_back(&loading, env, event);
         }
         let needed = env.dataset.size(loading.content());
@@ -472,6 +483,7 @@ impl Worker {
             Content::Items { to, .. } => to,
             Content::Samples { .. } => 0,
         };
+        let position = position_after(position);
         let panicked = after == AfterFailure::Ends;
         let chain = vec!["it fails".to_owned()];
         let failure = Failure { stage: Stage::Fetch, index: Some(sample), chain, panicked, backtrace: None };
@@ -527,16 +539,23 @@ impl Worker {
         }
     }
 
-    /// Moves the cursor of a batch's shard behind the batch. Returns the new position; 0 without shards.
-    fn advance_cursor(&mut self, content: Content) -> u64 {
+    /// Moves the cursor of a batch's shard behind the batch. Returns the new position; the beginning without
+    /// shards.
+    fn advance_cursor(&mut self, content: Content) -> StreamPosition {
         match content {
             Content::Items { shard, to, .. } => {
                 self.cursors.insert(shard, to);
-                to
+                position_after(to)
             }
-            Content::Samples { .. } => 0,
+            Content::Samples { .. } => position_after(0),
         }
     }
+}
+
+/// Returns the position after so many items of any shard. The hash of the errors depends on the number of items, so that
+/// a worker notices if main sends it the hash of another position.
+fn position_after(items: u64) -> StreamPosition {
+    StreamPosition { items, errors: items.wrapping_mul(0x9E37_79B9_7F4A_7C15) }
 }
 
 impl Loading {

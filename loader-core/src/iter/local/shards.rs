@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use loader_ipc::{
     arena::Arena,
-    frame::{self, AfterFailure, Failure},
+    frame::{self, AfterFailure, Failure, StreamPosition},
     heap::HeapPool,
     profile::{BatchTimer, OwnProfile, ProfileArea},
 };
@@ -40,7 +40,7 @@ pub(crate) trait ShardReader<B>: Send {
 pub(crate) struct Loaded<B> {
     batch: Result<Hashed<ShardBatch<B>>, NoBatch>,
     /// Position in the shard at which the batch ends.
-    position: u64,
+    position: StreamPosition,
     bad: Vec<frame::BadSampleRecord>,
 }
 
@@ -89,10 +89,10 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardReader<C::Batch> for Reader<O, C>
         let mut arena = Arena::on_heap(memory);
         let sink = LocalSink::new(&timer);
         let batch = fetcher.batch(&mut self.cursors, self.epoch, shard, open_at, &mut arena, &sink);
-        let position = self.cursors.position(shard).max(open_at.position);
+        let position = self.cursors.position(shard).or_later(open_at.position);
         let bad = if let Err(NoBatch::Failed(_)) = batch { Vec::new() } else { sink.into_bad() };
         if batch.is_ok() {
-            timer.finish(position.saturating_sub(open_at.position));
+            timer.finish(position.items.saturating_sub(open_at.position.items));
         }
         Loaded { batch, position, bad }
     }
@@ -116,7 +116,7 @@ pub(crate) struct LocalShards<B> {
 /// The next batch of a shard, or its failure.
 struct Read<B> {
     shard: usize,
-    position: u64,
+    position: StreamPosition,
     /// `None` if all samples of the batch were left out.
     batch: Result<Option<Hashed<ShardBatch<B>>>, Failure>,
     bad: Vec<frame::BadSampleRecord>,
