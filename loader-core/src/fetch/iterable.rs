@@ -536,9 +536,9 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         let ShardLayout { batch_size, drop_last, .. } = self.layout;
         let mut stack = self.collate.stack(batch_size);
         let (mut count, mut bad, mut snapshot, mut misfit) = (0, 0, None, None);
-        // A batch with too many bad samples is left out as a whole, so reading on would only lose good
-        // samples.
-        while count < batch_size && bad <= MAX_BAD_SAMPLES {
+        // A worker can report no more bad samples of a batch. The batch then ends, because reading on would lose
+        // good samples.
+        while count < batch_size && bad < MAX_BAD_SAMPLES {
             if !sink.progress(WorkerState::Fetching, cursor.items_taken()) {
                 return Err(NoBatch::Cancelled);
             }
@@ -574,8 +574,8 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
                 misfit = pushed.err().map(|error| failed(&error));
             }
         }
-        if bad > MAX_BAD_SAMPLES || count == 0 || (count < batch_size && drop_last) {
-            // `AllSamplesBad` reports the bad samples; the next call returns `Exhausted`.
+        if count == 0 || (count < batch_size && drop_last) {
+            // `AllSamplesBad` reports the bad samples. At the end of the shard, the next call returns `Exhausted`.
             return Err(if bad > 0 { NoBatch::AllSamplesBad } else { NoBatch::Exhausted });
         }
         misfit.map_or(Ok(()), Err)?;

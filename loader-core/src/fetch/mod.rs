@@ -167,7 +167,8 @@ pub enum NoBatch {
     Cancelled,
     /// The shard has no more samples.
     Exhausted,
-    /// Every sample of it is bad and was left out, or it had more bad samples than a worker can report.
+    /// Every sample of it is bad and was left out, or it had more bad samples than a worker can report. Or its shard has
+    /// no more samples for a whole batch, or as many bad ones as a worker can report, and `drop_last` is set.
     AllSamplesBad,
 }
 

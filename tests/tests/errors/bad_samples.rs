@@ -271,6 +271,25 @@ fn a_batch_reports_at_most_256_bad_samples() {
 }
 
 #[test]
+fn a_batch_of_a_stream_ends_at_its_256th_bad_sample() {
+    let _watchdog = Watchdog::start();
+    for (workers, drop_last) in [(0, false), (2, false), (0, true), (2, true)] {
+        let stream = Count(900).map(|number, _| {
+            anyhow::ensure!(!(10..310).contains(&number), "sample {number} fails");
+            Ok(number)
+        });
+        let builder = DataLoader::stream(stream.into_stream()).shards(1).batch_size(40).num_workers(workers);
+        let builder = builder.drop_last(drop_last).max_bad_samples(1_000).on_warning(|_| {});
+        let mut batches = builder.on_bad_sample(OnBadSample::Skip).build().unwrap().iter().unwrap();
+        let numbers: Vec<_> = batches.by_ref().flat_map(|batch| batch.unwrap().as_slice().to_vec()).collect();
+        let expected: Vec<_> =
+            if drop_last { (310..870).collect() } else { (0..10).chain(310..900).collect() };
+        assert_eq!(numbers, expected, "{workers} workers");
+        assert_eq!(batches.report().bad_samples.len(), 300);
+    }
+}
+
+#[test]
 fn a_panic_does_not_change_the_numbers_that_other_samples_draw() {
     let load = |panics: bool| {
         let draw = |_, cx: &mut SampleContext| Ok(cx.rng().random::<u64>());
