@@ -15,9 +15,9 @@ use crate::{
     source::{Files, Location},
 };
 
-/// Max number of characters of one class in a row that an expression is given. An expression with a lookahead keeps a
-/// state for each of them, and may go back over them once for each of its alternatives. The crate `fancy-regex` gives up
-/// at a million, and `tokenizers` then leaves the rest of the text out or does not split it, without an error.
+/// Max number of characters of one class in a row that are given to a regular expression. For an expression with a
+/// lookahead, `fancy-regex` keeps a state for each character, and may go back over them once for each alternative. It
+/// fails at a million. `tokenizers` then drops the rest of the text or does not split it, and returns no error.
 const MAX_RUN: usize = 250_000;
 
 /// A tokenizer in Hugging Face's format (`tokenizer.json`), from text to token ids (`u32`). Main reads the
@@ -84,8 +84,9 @@ impl Tokenizer {
     ///
     /// # Errors
     /// Returns [`DataError`] if the tokenizer has no token for a part of the text, nor one for unknown parts. A tokenizer
-    /// that splits text with an expression also returns an error if the text has more than 250,000 characters in a row
-    /// that are all whitespace, all letters, all digits, or all others, because `fancy-regex` gives up on longer ones.
+    /// that splits text with a regular expression also returns an error if the text has more than 250,000 characters in a
+    /// row that are all whitespace, all letters, all digits, or all others, because `fancy-regex` fails on much longer
+    /// runs.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         let tokenizer = self.parsed()?;
         if has_long_run(text) && tokenizer.get_pre_tokenizer().is_some_and(has_expression) {
@@ -173,7 +174,7 @@ fn has_long_run(text: &str) -> bool {
         })
 }
 
-/// True if the text is split with an expression that `fancy-regex` matches.
+/// True if the tokenizer splits text with a regular expression, which `fancy-regex` matches.
 fn has_expression(pre_tokenizer: &PreTokenizerWrapper) -> bool {
     match pre_tokenizer {
         PreTokenizerWrapper::ByteLevel(bytes) => bytes.use_regex,

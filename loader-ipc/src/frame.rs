@@ -115,7 +115,7 @@ pub enum Indices {
 pub struct StreamPosition {
     /// Number of items taken from the shard.
     pub items: u64,
-    /// Hash of which of these items were errors that move the items after them; 0 if none was.
+    /// Hash of those errors among these items that change which items follow; 0 if there is none.
     pub errors: u64,
 }
 
@@ -127,7 +127,7 @@ impl StreamPosition {
     }
 }
 
-/// Returns the position after so many items of which none moves others.
+/// Returns the position after this number of items, of which none is such an error.
 impl From<u64> for StreamPosition {
     fn from(items: u64) -> Self {
         Self { items, errors: 0 }

@@ -9,7 +9,7 @@ use super::EndsShard;
 /// error of a function given to `map` has no such context, because it stands where the sample would stand.
 ///
 /// The number is the position of the item in the inner stream. If streams are nested, it is the innermost one
-/// whose error moves others.
+/// whose error changes which items follow.
 #[derive(Debug)]
 pub(crate) struct OutOfPlace(pub(crate) u64);
 

@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_that_moves_later_samples_must_be_one_again() {
+    fn an_error_that_changes_later_samples_must_be_an_error_again() {
         let number = |number: u64| number.to_string();
         for bad_in in [0, 1] {
             // The filter moves all samples after the number 5, which it leaves out.

@@ -314,7 +314,7 @@ impl<S> Cursor<S> {
                 return Err(error.context(format!("opening shard {shard}")));
             }
             Some(Given::Opened { skipped }) if skipped > 0 => {
-                // No item of such a dataset moves others, and the dataset has skipped all of them.
+                // No error of such a dataset changes which items follow, and the dataset has skipped all of them.
                 (self.position, self.skip) = (self.target, 0);
             }
             _ => {}
@@ -381,8 +381,8 @@ impl<S> Cursor<S> {
         }
         self.end_at(self.target);
         bail!(
-            "shard {shard} cannot continue at item {items}: other items before it were errors than when they were first \
-             read, and each moves the items after it; resume from the state again, or begin the epoch again"
+            "shard {shard} cannot continue at item {items}: the errors before this item are not the same as when the shard \
+             was first read, so other samples would follow; resume from the state again, or begin the epoch again"
         );
     }
 

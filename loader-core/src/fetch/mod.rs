@@ -167,8 +167,9 @@ pub enum NoBatch {
     Cancelled,
     /// The shard has no more samples.
     Exhausted,
-    /// Every sample of it is bad and was left out, or it had more bad samples than a worker can report. Or its shard has
-    /// no more samples for a whole batch, or as many bad ones as a worker can report, and `drop_last` is set.
+    /// The task gives no batch. All its samples are bad and were left out, or it had more bad samples than a worker can
+    /// report. With `drop_last`, also: the shard had too few samples left for a whole batch, or the batch had as many bad
+    /// samples as a worker can report.
     AllSamplesBad,
 }
 

@@ -41,7 +41,7 @@ impl FormatOptions {
     pub(crate) fn none(&self) -> Result<()> {
         match self.all().next() {
             Some((name, _)) => {
-                Err(self.unread(name, "which the loader does not read for files of this format"))
+                Err(self.unread(name, ", which the loader does not read for files of this format"))
             }
             None => Ok(()),
         }
@@ -57,16 +57,17 @@ impl FormatOptions {
         let mut csv = CsvSettings::default();
         let known = ["sep", "delimiter", "names", "column_names", "header"];
         if let Some((name, _)) = self.all().find(|(name, _)| !known.contains(name)) {
-            return Err(self.unread(name, "which the loader does not read for CSV"));
+            return Err(self.unread(name, ", which the loader does not read for CSV"));
         }
         if let Some((name, setting)) = self.first_of(["delimiter", "sep"]) {
             let delimiter = setting.delimiter();
-            let delimiter = delimiter.ok_or_else(|| self.unread(name, "which is no ASCII character"))?;
+            let delimiter =
+                delimiter.ok_or_else(|| self.unread(name, " to a value that is not one ASCII character"))?;
             csv.delimiter = Some(delimiter);
         }
         if let Some((name, setting)) = self.first_of(["column_names", "names"]) {
             let Setting::Texts(names) = setting else {
-                return Err(self.unread(name, "which is no list of texts"));
+                return Err(self.unread(name, " to a value that is not a list of texts"));
             };
             csv.names = Some(names.clone());
         }
@@ -75,11 +76,13 @@ impl FormatOptions {
                 return Ok(csv);
             }
             (Some(Setting::Text(header)), _) if header == "infer" => return Ok(csv),
-            (Some(Setting::None(())), None) => "so that the columns have no names, which the loader needs",
-            (Some(Setting::Number(0)), Some(_)) => {
-                "and also names for the columns, but the loader takes names only for files without a header"
+            (Some(Setting::None(())), None) => {
+                " to null and gives no names for the columns, but the loader needs names"
             }
-            _ => "but in the loader, only the first line can be the header",
+            (Some(Setting::Number(0)), Some(_)) => {
+                " to 0 and also gives names for the columns, but the loader takes names only for files without a header"
+            }
+            _ => " to a value that the loader does not support: only the first line can be the header",
         };
         Err(self.unread("header", problem))
     }
@@ -100,7 +103,7 @@ impl FormatOptions {
 
     fn unread(&self, name: &str, problem: &str) -> DataError {
         let reason = format!(
-            "the configuration `{}` sets `{name}`, {problem}; give the files as the path instead, and set the options of \
+            "the configuration `{}` sets `{name}`{problem}; give the files as the path instead, and set the options of \
              their format",
             self.config
         );
@@ -156,13 +159,13 @@ mod tests {
             assert_eq!(csv(options), Ok(expected), "{options}");
         }
         for (options, expected) in [
-            ("sep: \"||\"", "sets `sep`, which is no ASCII character"),
-            ("delimiter: 1", "sets `delimiter`, which is no ASCII character"),
-            ("names: a", "sets `names`, which is no list of texts"),
-            ("header: null", "sets `header`, so that the columns have no names"),
-            ("{header: 0, names: [a, b]}", "sets `header`, and also names for the columns"),
-            ("header: 1", "sets `header`, but in the loader, only the first line can be the header"),
-            ("header: [0, 1]", "sets `header`, but"),
+            ("sep: \"||\"", "sets `sep` to a value that is not one ASCII character"),
+            ("delimiter: 1", "sets `delimiter` to a value that is not one ASCII character"),
+            ("names: a", "sets `names` to a value that is not a list of texts"),
+            ("header: null", "sets `header` to null and gives no names for the columns"),
+            ("{header: 0, names: [a, b]}", "sets `header` to 0 and also gives names for the columns"),
+            ("header: 1", "sets `header` to a value that the loader does not support"),
+            ("header: [0, 1]", "sets `header` to a value that the loader does not support"),
             ("encoding: latin-1", "sets `encoding`, which the loader does not read for CSV"),
             ("dtype: {a: str}", "sets `dtype`, which the loader does not read for CSV"),
         ] {

@@ -17,7 +17,7 @@ pub enum PackError {
     /// A class folder has no images.
     #[error(
         "the class folder `{}` has no images, so the classes may have other numbers than in another part of the dataset; \
-         add some or remove it",
+         add images to the folder, or remove it",
         .0.display()
     )]
     EmptyClass(PathBuf),

@@ -30,7 +30,7 @@ pub(super) struct ShuffledGroups {
     /// False if all files are local.
     reads_ahead: bool,
     /// True if the next row group is fetched once the current one is decoded, and not while it is decoded.
-    begins_late: bool,
+    begins_after_decoding: bool,
 }
 
 /// A decoded row group, and the reservation of its bytes.
@@ -45,7 +45,7 @@ impl ShuffledGroups {
             memory,
             ahead: NextPart::default(),
             reads_ahead: table.is_remote(),
-            begins_late: false,
+            begins_after_decoding: false,
         }
     }
 
@@ -106,12 +106,12 @@ impl ShuffledGroups {
         let of_others: u64 = of_others.map(|(_, reserved)| reserved.bytes()).sum();
         let mut reserved = self.memory.reserve(group.bytes)?;
         let batches = table.read(group, Selection::From(0), ahead).map_err(|error| error.problem)?;
-        if !self.begins_late {
+        if !self.begins_after_decoding {
             self.begin_next(table, index);
         }
         let limit = self.limit.saturating_sub(of_others);
         let decoded = Decoded::read(batches, group.rows, limit, &mut reserved);
-        if self.begins_late {
+        if self.begins_after_decoding {
             self.begin_next(table, index);
         }
         match decoded.map_err(|error| error.problem)? {
@@ -121,12 +121,12 @@ impl ShuffledGroups {
         }
     }
 
-    /// Returns what was read ahead of a row group. If a reservation has dropped it, the shard from now on reads ahead
-    /// after it has decoded a row group, and not before. Its own reservations for the decoded rows then drop nothing.
-    /// They would otherwise make the shard fetch each row group twice.
+    /// Returns what was read ahead of a row group. If a reservation has dropped it, the shard from now on begins
+    /// to read the next row group ahead only after it has decoded the current one. Otherwise the shard's own reservations
+    /// for decoded rows would drop each row group that was read ahead, and the shard would fetch it twice.
     fn claim(&mut self, index: usize) -> Option<ReadAhead> {
         let claimed = self.ahead.take(index as u64)?.claim();
-        self.begins_late |= claimed.is_none();
+        self.begins_after_decoding |= claimed.is_none();
         claimed
     }
 

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn wildcards_follow_links_and_any_number_of_folders_does_not_come_back() {
+    fn wildcards_follow_links_and_double_stars_do_not_enter_a_folder_again() {
         let folder = folder();
         for (pattern, expected) in [
             ("*.csv", &["x.csv"][..]),

@@ -78,8 +78,8 @@ fn check_names(data_paths: &[PathBuf], files: &Files) -> Result<()> {
     match (0..data_paths.len()).find(|&number| !is_named(number)) {
         None => Ok(()),
         Some(number) => {
-            let reason = "it is the name of the tokens beside an index, but stands for other files; if there is no such \
-                          file, add it, otherwise rename it and its index so that they have none of `*?[{`";
+            let reason = "this name of a token file beside an index has wildcards, and no file has exactly this name; add \
+                          that file, or rename the token file and its index so that their names have none of `*?[{`";
             Err(DataError::new(Location::new(&data_paths[number]), DataProblem::Pattern(reason.to_owned())))
         }
     }

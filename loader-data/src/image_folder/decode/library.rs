@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_colour_of_a_short_header_is_no_number_of_bits() {
+    fn pixels_after_a_short_header_are_not_read_as_its_number_of_bits() {
         for red in [15, 16, 17] {
             // Width, height, planes and bits have 16 bits each, and the pixels follow at once.
             let header = [12, 0, 0, 0, 2, 0, 1, 0, 1, 0, 24, 0];

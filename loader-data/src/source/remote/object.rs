@@ -138,7 +138,7 @@ impl Ahead {
             }
             Reading::Cached(thread) => match thread.join() {
                 Ok(read) => read,
-                // It has panicked.
+                // The thread has panicked.
                 Err(_) => return Ok(None),
             },
         };
@@ -151,10 +151,11 @@ impl Ahead {
 
 /// Tells a read ahead when it may send its next requests.
 ///
-/// Requests that are sent ahead hold permits, so that those of many shards do not slow each other down until all of
-/// them exceed their deadlines, and leave room for those that a shard waits for. These need none. The permits also bound
-/// the bytes that are on their way to 8 requests of at most [`ranges::PIECE`] bytes, 64 MiB. The account of a dataset
-/// does not have all of them: with a cache, whole blocks are fetched for a few bytes.
+/// A request that is sent ahead holds a permit. The permits limit the number of such requests, because the requests of
+/// many shards would slow each other down until all exceed their deadlines. They also leave room for the requests that a
+/// shard waits for, which need no permit. Last, they limit the bytes under way to 8 requests of at most
+/// [`ranges::PIECE`] bytes, 64 MiB. The memory of a dataset does not count all of these bytes, because with a cache,
+/// whole blocks are fetched for a few bytes.
 ///
 /// A request takes a permit when its turn comes, and no read waits for more than one permit. Alternative considered: a
 /// read takes the permits of all its requests at once. Rejected because a read of 8 requests then waits until the

@@ -104,7 +104,7 @@ fn a_read_ahead_that_is_dropped_fetches_only_the_blocks_that_it_has_asked_for() 
 }
 
 #[test]
-fn a_large_read_ahead_takes_the_permits_that_are_free_and_holds_up_no_other_one() {
+fn a_large_read_ahead_takes_the_free_permits_and_blocks_no_other_read() {
     let _permits = ALL_PERMITS.lock().unwrap_or_else(PoisonError::into_inner);
     let (server, folder) = (Server::start(), tempfile::tempdir().unwrap());
     server.put_with("large.bin", vec![0; 9 * BLOCK], Some("\"1\""), None);
