@@ -21,6 +21,11 @@ impl OutOfPlace {
             false => error.context(Self(position)),
         }
     }
+
+    /// Returns the position in the context of `error`; `None` without this context.
+    pub(crate) fn position(error: &anyhow::Error) -> Option<u64> {
+        error.downcast_ref::<Self>().map(|Self(position)| *position)
+    }
 }
 
 impl fmt::Display for OutOfPlace {

@@ -40,8 +40,8 @@ struct Mark {
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct ErrorItem {
     position: u64,
-    /// True if the error had the context [`OutOfPlace`].
-    is_out_of_place: bool,
+    /// The position in the context [`OutOfPlace`] of the error, if it had one.
+    out_of_place: Option<u64>,
 }
 
 /// What a resumed stream needs to read a part of the stream again.
@@ -98,7 +98,7 @@ where
             Err(error) => return Some(Err(OutOfPlace::mark(error, position))),
         };
         if let Err(error) = &item {
-            self.errors.push_back(ErrorItem { position, is_out_of_place: error.is::<OutOfPlace>() });
+            self.errors.push_back(ErrorItem { position, out_of_place: OutOfPlace::position(error) });
         }
         Some(item.map(|sample| (position, sample)).map_err(|error| OutOfPlace::mark(error, position)))
     }
@@ -162,7 +162,9 @@ where
     ) -> anyhow::Result<()> {
         while self.read < end {
             let position = self.read;
-            let item = self.take(|| oldest)?.with_context(|| {
+            // The marks before stay valid, and the next mark is set later.
+            let Ok(item) = self.take(|| oldest) else { continue };
+            let item = item.with_context(|| {
                 format!(
                     "the stream ended after {position} items, but had {end} or more when the snapshot was taken; the \
                      data must not change between two runs"
@@ -170,11 +172,11 @@ where
             })?;
             let known =
                 self.errors.get(self.errors_before(position)).filter(|error| error.position == position);
-            let was_out_of_place = known.is_some_and(|error| error.is_out_of_place);
-            let is_out_of_place = item.as_ref().is_err_and(|error| error.is::<OutOfPlace>());
+            let out_of_place_before = known.and_then(|error| error.out_of_place);
+            let out_of_place_now = item.as_ref().err().and_then(OutOfPlace::position);
             match item.with_context(|| format!("reading item {position} of the stream again")) {
                 Err(error) if error.is::<EndsShard>() => return Err(error),
-                item if is_out_of_place != was_out_of_place => return Err(changed(position, item.err())),
+                item if out_of_place_now != out_of_place_before => return Err(changed(position, item.err())),
                 item if known.is_none() => visit(position, item)?,
                 // The user has received the error.
                 _ => {}

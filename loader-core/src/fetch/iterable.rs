@@ -382,7 +382,8 @@ impl<S> Cursor<S> {
         self.end_at(self.target);
         bail!(
             "shard {shard} cannot continue at item {items}: the errors before this item are not the same as when the shard \
-             was first read, so other samples would follow; resume from the state again, or begin the epoch again"
+             was first read, so other samples would follow; resume from the state again if a sample cannot be read for now, or \
+             begin the epoch again"
         );
     }
 

@@ -121,14 +121,14 @@ impl Place {
             );
             return Err(DataError::new(whole(), DataProblem::Pattern(reason)));
         }
-        // A path that exists is no pattern, but the key of an object is one.
+        // Braces in the key of an object are expanded.
         let is_pattern = |file: &&PathBuf| {
             let Location::Url(url) = Location::new(file) else { return false };
-            is_glob(&url) || url.contains('{')
+            url.contains('{')
         };
         match files.iter().find(is_pattern) {
             Some(file) => {
-                let reason = "the name of an object has wildcards or braces; rename it".to_owned();
+                let reason = "the name of an object has braces; rename it".to_owned();
                 Err(DataError::new(Location::new(file), DataProblem::Pattern(reason)))
             }
             None => Ok(files),

@@ -107,7 +107,7 @@ impl Folders {
 /// `None` before `**`, and for a file.
 fn walk(at: &Path, parts: &[Part], folders: Option<&Folders>, found: &mut Vec<Match>) -> Result<()> {
     let Some((part, rest)) = parts.split_first() else {
-        found.push(Match { path: at.to_owned(), folders: folders.cloned() });
+        found.push(Match { path: or_here(at).to_owned(), folders: folders.cloned() });
         return Ok(());
     };
     match part {
@@ -136,7 +136,7 @@ fn walk(at: &Path, parts: &[Part], folders: Option<&Folders>, found: &mut Vec<Ma
             }
             Ok(())
         }
-        Part::AnyFolders if !at.is_dir() => Ok(()),
+        Part::AnyFolders if !or_here(at).is_dir() => Ok(()),
         Part::AnyFolders if rest.is_empty() => walk(at, rest, folders, found),
         Part::AnyFolders => {
             let mut left = vec![(at.to_owned(), Folders::begin(at)?)];
@@ -248,5 +248,14 @@ mod tests {
             assert_eq!(found, expected, "{pattern}");
         }
         assert!(matches!(LocalPattern::new("a/**b/*"), Err(DataProblem::Pattern(_))));
+    }
+
+    #[test]
+    fn relative_patterns_begin_in_the_working_directory() {
+        for (pattern, expected) in [("**/local_pattern.rs", "src/source/local_pattern.rs"), ("**", ".")] {
+            let found = LocalPattern::new(pattern).unwrap().matches(Path::new("")).unwrap();
+            let found: Vec<_> = found.iter().map(|found| found.path.as_path()).collect();
+            assert_eq!(found, [Path::new(expected)], "{pattern}");
+        }
     }
 }

@@ -215,8 +215,9 @@ impl<'a> Wanted<'a> {
         // Some programs store an empty object in place of a folder.
         wanted.retain(|meta| meta.size > 0 || !found.contains_key(meta.location.as_ref()));
         match found.into_iter().find(|(_, has_files)| !has_files) {
-            Some((folder, _)) => Err(format!("{folder}/")),
-            None => Ok(wanted),
+            // `**` also stands for folders without such files.
+            Some((folder, _)) if !self.key.contains("**") => Err(format!("{folder}/")),
+            _ => Ok(wanted),
         }
     }
 }
