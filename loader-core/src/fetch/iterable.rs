@@ -357,7 +357,8 @@ impl<S> Cursor<S> {
             && let Some(OutOfPlace(inner)) = error.downcast_ref()
         {
             let bytes = [items.to_le_bytes(), inner.to_le_bytes()].concat();
-            *errors = xxh3_64_with_seed(&bytes, *errors);
+            // Every format in which a state may be written can hold 53 bits.
+            *errors = xxh3_64_with_seed(&bytes, *errors) >> 11;
         }
         *items = items.saturating_add(1);
         // If a skipped item is an error, the loader has reported it when it read the item for the first time.
