@@ -221,9 +221,11 @@ fn listed(folder: &Location, store: &StoreOptions) -> Result<Vec<PathBuf>> {
     Ok((0..files.len()).map(|file| files.get(file).location.as_path().to_owned()).collect())
 }
 
-/// Returns the path of `file` relative to `folder`; `None` if it is not in the folder.
+/// Returns the path of `file` relative to `folder`; `None` if it is not in the folder. An object may have the name of the
+/// folder.
 fn relative(file: &Path, folder: &Location) -> Option<String> {
-    Some(file.strip_prefix(folder.as_path()).ok()?.to_string_lossy().into_owned())
+    let path = file.strip_prefix(folder.as_path()).ok()?.to_string_lossy();
+    (!path.is_empty()).then(|| path.into_owned())
 }
 
 /// Returns a path or a pattern without its folders.

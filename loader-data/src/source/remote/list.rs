@@ -1,6 +1,9 @@
 //! Lists files on servers.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
 
 use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use glob::{MatchOptions, Pattern};
@@ -71,7 +74,8 @@ impl Remote {
             return Ok(None);
         }
         let Some(wanted) = Wanted::new(&address.key).map_err(failed)? else { return Ok(None) };
-        let (objects, folders) = self.list_wanted(address, &wanted).map_err(failed)?;
+        let (mut objects, folders) = self.list_wanted(address, &wanted).map_err(failed)?;
+        drop_folders(&mut objects, &folders);
         let chosen = wanted.choose(&objects, &folders, extensions).map_err(|empty| {
             let extensions = extensions.join(" or ");
             DataError::new(Location::Url(address.url_of(&empty)), DataProblem::NoFiles { extensions })
@@ -212,14 +216,25 @@ impl<'a> Wanted<'a> {
                 wanted.push(meta);
             }
         }
-        // Some programs store an empty object in place of a folder.
-        wanted.retain(|meta| meta.size > 0 || !found.contains_key(meta.location.as_ref()));
         match found.into_iter().find(|(_, has_files)| !has_files) {
             // `**` also stands for folders without such files.
             Some((folder, _)) if !self.key.contains("**") => Err(format!("{folder}/")),
             _ => Ok(wanted),
         }
     }
+}
+
+/// Drops the empty objects that some programs store in place of a folder. `folders` are folders that have objects,
+/// perhaps not all.
+fn drop_folders(objects: &mut Vec<ObjectMeta>, folders: &[Path]) {
+    if objects.iter().all(|meta| meta.size > 0) {
+        return;
+    }
+    let above =
+        |key: &str| key.match_indices('/').map(|(slash, _)| key[..slash].to_owned()).collect::<Vec<_>>();
+    let mut folders: HashSet<String> = folders.iter().map(ToString::to_string).collect();
+    folders.extend(objects.iter().flat_map(|meta| above(meta.location.as_ref())));
+    objects.retain(|meta| meta.size > 0 || !folders.contains(meta.location.as_ref()));
 }
 
 /// Lists a folder with its sub-folders.

@@ -117,6 +117,8 @@ fn a_wildcard_that_matches_a_folder_stands_for_its_files() {
     server.put("bucket/data/sub/deep/", "");
     assert_eq!(names("data/*"), all);
     assert_eq!(names("data/s*b/*"), ["sub/b.txt", "sub/c.csv", "sub/deep/d.txt"]);
+    let whole = Files::list_with(["s3://bucket/data/"], &[""], &options).unwrap();
+    assert_eq!(whole.len(), 4, "the folders are no files");
     server.put("bucket/data/other/f.csv", "f");
     let empty = list("s3://bucket/data/*", &options).unwrap_err();
     assert!(matches!(empty.problem, DataProblem::NoFiles { .. }), "{empty}");
