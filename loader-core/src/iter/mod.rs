@@ -77,8 +77,8 @@ pub struct Iter<B> {
     end_before: EpochEnd,
     /// The merged state from which the run was resumed, if it was.
     resumed_from: Option<ResumedFrom>,
-    /// The state before the batch by which the epoch had more bad samples than allowed, which ends the iteration.
-    before_too_many_bad_samples: Option<State>,
+    /// What came before the batch by which the epoch had more bad samples than allowed, which ends the iteration.
+    before_too_many_bad_samples: Option<BeforeBatch>,
     /// Called once before `next` returns `SharedMemoryExhausted`: waits until the program may have made room.
     wait_for_room: Option<Box<dyn FnMut() + Send>>,
     /// Declared after `inner`, so it is dropped after `inner`, which collects its last spans when it is dropped.
@@ -87,6 +87,14 @@ pub struct Iter<B> {
     /// What the loader's statistics say of this iterator, until the end of the epoch.
     own_stats: Arc<IterStats>,
     fill: FillOf<B>,
+}
+
+/// The part of a state that changes before the loader knows whether a batch has too many bad samples.
+#[derive(Clone)]
+struct BeforeBatch {
+    position: Option<Position>,
+    /// Number of bad samples in the epoch so far.
+    bad_samples: u64,
 }
 
 /// Returns the number of tokens of a batch without and with padding, see [`Stack::fill`](crate::collate::Stack::fill).
@@ -298,12 +306,10 @@ impl<B: Batch> Iter<B> {
     /// the iterator, or the sampler has panicked: a resumed epoch asks the sampler again. For the
     /// cost of resuming an iterable dataset, see [`SnapshotDataset`](crate::SnapshotDataset).
     pub fn state(&self) -> State {
-        if let Some(state) = &self.before_too_many_bad_samples {
-            return state.clone();
-        }
-        let state = match self.inner.position() {
+        let reached = self.before_too_many_bad_samples.clone();
+        let BeforeBatch { position, bad_samples } = reached.unwrap_or_else(|| self.before_batch());
+        let state = match position {
             Some(position) if !self.has_all_steps() => {
-                let bad_samples = self.bad_before.saturating_add(self.stopwatch.bad_samples());
                 // No merge needs it after the first batch.
                 let end_before = if self.steps == 0 { self.end_before.clone() } else { EpochEnd::default() };
                 State::new(&self.origin, self.epoch(), bad_samples, self.stopwatch.digest(), position)
@@ -516,18 +522,23 @@ impl<B: Batch> Iter<B> {
         }
     }
 
+    fn before_batch(&self) -> BeforeBatch {
+        let bad_samples = self.bad_before.saturating_add(self.stopwatch.bad_samples());
+        BeforeBatch { position: self.inner.position(), bad_samples }
+    }
+
     /// Returns the next batch that has samples, or its error. Counts the bad samples on the way. Sets `asked` again after
     /// a wait for memory that the program holds.
     fn next_with_samples(&mut self, asked: &mut Instant) -> Option<(Option<BatchInfo>, Result<B, Error>)> {
         let mut may_wait_for_room = true;
         loop {
-            let before = self.options.allows_bad_samples.then(|| self.state());
+            let before = self.options.allows_bad_samples.then(|| self.before_batch());
             let (info, batch) = tracing_events::in_next(self.stopwatch.epoch(), || self.step())?;
             let bad = info.as_ref().map_or(&[][..], |info| &info.bad_samples);
             if !bad.is_empty()
                 && let Err(error) = self.count_bad_samples(bad)
             {
-                self.before_too_many_bad_samples = before.or_else(|| Some(self.state()));
+                self.before_too_many_bad_samples = before.or_else(|| Some(self.before_batch()));
                 return Some((None, Err(error)));
             }
             match batch {
