@@ -155,7 +155,7 @@ fn walk(at: &Path, parts: &[Part], folders: Option<&Folders>, found: &mut Vec<Ma
     }
 }
 
-/// Returns the paths in `folder` whose names `is_wanted` accepts; none if it is no folder.
+/// Returns the paths in `folder` whose names `is_wanted` accepts. A path that is not a folder has none.
 fn paths_in(folder: &Path, with_hidden: bool, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
     let failed = |error| DataError::new(Location::from(folder.to_owned()), error);
     let entries = match fs::read_dir(or_here(folder)) {

@@ -9,7 +9,7 @@ use crate::{
     read_ahead::{SLOTS, open, options, parquet, requests, server},
 };
 
-/// A stream that keeps so many bytes during its third row that nothing read ahead fits beside them.
+/// During its third row, this stream keeps so many bytes that the memory has no room for bytes read ahead.
 #[derive(Serialize, Deserialize)]
 struct Greedy(RecordStream);
 

@@ -177,7 +177,7 @@ pub(super) struct Turn {
 
 impl Turns {
     /// Waits until this process may send one more request ahead, or until the caller of the read waits for it. The turn
-    /// has up to `max` requests, if so many permits are free.
+    /// takes the permits that are free, at most `max`, and the read may send one request for each.
     ///
     /// # Errors
     /// Returns an error if the read was dropped.
@@ -248,8 +248,8 @@ impl Object {
         })
     }
 
-    /// Waits for the next turn of a read ahead that fills the cache, of at most `max` requests. Any other read may send
-    /// as many at once.
+    /// Waits for the next turn of a read ahead that fills the cache, of at most `max` requests. A read that
+    /// does not read ahead may send `max` requests at any time.
     ///
     /// # Errors
     /// Returns an error if this is a read ahead that was dropped.

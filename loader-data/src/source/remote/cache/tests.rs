@@ -120,7 +120,7 @@ fn a_large_read_ahead_takes_the_free_permits_and_blocks_no_other_read() {
         let whole = 0..5;
         let stalled: Vec<_> = (0..7).map(|_| begin(&small, vec![whole.clone()])).collect();
         assert_eq!(seen(&server, 7), 7);
-        // Nobody waits for them. They have one permit together.
+        // No reader waits for these requests, so they share the one permit that is free.
         let many =
             begin(&large, (0..9).map(|block| block * BLOCK as u64..block * BLOCK as u64 + 1).collect());
         let one = begin(&small, vec![whole]);
