@@ -262,3 +262,57 @@ def numbers_after(loader):
     torch.rand(5)
     first = next(batches)[:, 0].tolist()
     return first, loader.state_dict(), numbers(batches)
+
+
+class Counted(Rows):
+    """A sample is its key and the number of samples that the dataset has loaded. The sample of the key `bad` raises."""
+
+    def __init__(self, bad=None):
+        super().__init__(12)
+        self.bad, self.loaded = bad, 0
+
+    def __getitem__(self, key):
+        self.loaded += 1
+        if key == self.bad:
+            raise ValueError("a bad sample")
+        return key, self.loaded
+
+    def state_dict(self):
+        return {"loaded": self.loaded}
+
+    def load_state_dict(self, state):
+        self.loaded = state["loaded"]
+
+
+class ShuffledTexts:
+    """Draws an order of keys that are texts."""
+
+    def __len__(self):
+        return 12
+
+    def __iter__(self):
+        return iter([f"key {number}" for number in torch.randperm(12).tolist()])
+
+
+@pytest.mark.parametrize("calls_again", [False, True])
+@pytest.mark.parametrize("failed", [0, 2])
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.filterwarnings("ignore:.*sample:RuntimeWarning")
+def test_the_state_after_too_many_bad_samples_has_their_batch(num_workers, failed, calls_again):
+    def make(bad, seed):
+        torch.manual_seed(seed)
+        return DataLoader(
+            Counted(bad), 2, sampler=ShuffledTexts(), num_workers=num_workers, on_bad_sample="skip", max_bad_samples=0
+        )
+
+    whole = list(make(None, seed=1))
+    loader = make(whole[failed][0][1], seed=1)
+    batches = iter(loader)
+    before = [next(batches) for _ in range(failed)]
+    with pytest.raises(RuntimeError, match="max_bad_samples"):
+        next(batches)
+    if calls_again:
+        assert next(batches, None) is None
+    resumed = make(None, seed=2)
+    resumed.load_state_dict(loader.state_dict())
+    assert str(before + list(resumed)) == str(whole)

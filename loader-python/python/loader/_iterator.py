@@ -30,6 +30,9 @@ class LoaderIterator(_BaseDataLoaderIter):
         self._epoch_log: _epoch_log.EpochLog | None = None
         # The last state of the dataset that main knows, by worker.
         self._dataset_states: dict[int, bytes] = {}
+        # Without workers: the number of the batch that `next` was called for last, and the state of a map-style dataset
+        # before it.
+        self._before_batch: tuple[int | None, bytes | None] = (None, None)
         self._is_before_seed = False
         if state is not None:
             self._generators.check(state["generators"])
@@ -127,9 +130,12 @@ class LoaderIterator(_BaseDataLoaderIter):
                 self._order.skip(within["first"], _state.first_unreturned(within["engine"]))
         if within is not None:
             batches = self._engine.resume_epoch(json.dumps(within["engine"]), self._decode)
+            if self._order is not None and within["engine"]["place"] == "start":
+                # As below. In the run of the state, an error may have come in place of the first batch.
+                batches.draw_first()
             if self._order is not None and has_loaded_state:
                 self._order.first_keys_hash = within["first_keys"]
-            elif self._order is not None and self._order.first_keys_hash != within["first_keys"]:
+            elif within["has_drawn"] and self._order.first_keys_hash != within["first_keys"]:
                 # The engine compares the numbers of the first batch, which do not show which keys these are.
                 raise ValueError(
                     "the sampler gives another first batch than in the run of the state: make the loader with the same"
@@ -178,6 +184,8 @@ class LoaderIterator(_BaseDataLoaderIter):
         self._batches = self._start(loader, None)
 
     def _next_data(self) -> Any:
+        if self._fetcher is not None and self._order is not None:
+            self._before_batch = self._batches.first_unreturned(), self._fetcher.snapshot()
         try:
             batch = next(self._batches)
         except StopIteration:
@@ -214,14 +222,17 @@ class LoaderIterator(_BaseDataLoaderIter):
         if text is None:
             return None
         engine = json.loads(text)
-        # After the end, the state of a stream is in this epoch only if an error has ended a shard before its end.
-        is_within = engine["epoch"] == self._epoch and (not self._is_over or self._order is None)
+        # Also after the end, if an error has left a part of the epoch.
+        is_within = engine["epoch"] == self._epoch
         states = dict(self._dataset_states) if is_within or self._persistent else {}
         if self._epoch_log is not None and self._persistent:
             states |= self._epoch_log.last_states(self._epoch if is_within else self._epoch + 1)
         if self._fetcher is not None and not (is_within and self._order is None and not _state.is_at_start(engine)):
             # In the other cases the engine's state has the position of the dataset.
-            snapshot = self._fetcher.snapshot()
+            number, before = self._before_batch
+            # An error may leave the position before its batch, for which the dataset has changed already.
+            is_before = is_within and self._order is not None and number == _state.first_unreturned(engine)
+            snapshot = before if is_before else self._fetcher.snapshot()
             states = {} if snapshot is None else {0: snapshot}
         state: dict[str, Any] = {"datasets": {str(worker): _state.to_text(each) for worker, each in states.items()}}
         if is_within or self._persistent:
@@ -239,6 +250,7 @@ class LoaderIterator(_BaseDataLoaderIter):
             "returned": self._num_yielded,
             "sampler": order.sampler_state(_state.first_unreturned(engine)) if order is not None else None,
             "first": order.first_batch if order is not None and self._stateful_sampler is not None else [],
+            "has_drawn": order is not None and order.drawn > 0,
             "first_keys": order.first_keys_hash if order is not None else None,
             "dataset_generators": {
                 str(worker): _state.to_text(each) for worker, each in self._dataset_generators().items()

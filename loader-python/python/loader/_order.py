@@ -48,7 +48,7 @@ class Order:
         sampler. ``has_loaded_state`` is true if the sampler has loaded a state."""
         self._iterator, self._skipped = iterator, ()
         self._capture_state, self._has_loaded_state = capture_state, has_loaded_state
-        self.generators = None
+        self.generators, self.drawn = None, 0
 
     def sampler_state(self, drawn: int) -> Any:
         """Returns the state of a stateful sampler after it has given ``drawn`` batches of this epoch."""

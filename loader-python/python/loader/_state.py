@@ -18,7 +18,7 @@ from . import _base, _errors, _generators
 from ._stateful import is_stateful, pickle_position, states_in
 
 #: Version of the format.
-VERSION = 3
+VERSION = 4
 
 
 class WrongWorkers(ValueError, AssertionError):
