@@ -1,8 +1,10 @@
 //! Loads one batch: asks the dataset for each sample, and stacks the samples. The same code runs in the main
 //! process and in workers. In a worker, the batch is written into a slot; in the main process, onto the heap.
 
+mod cursor;
 mod iterable;
 mod map_style;
+mod open_shard;
 
 use std::{
     cell::RefCell,
@@ -33,11 +35,14 @@ use crate::{
     worker_init::WorkerInit,
 };
 
-pub(crate) use iterable::OpenShard;
-pub(crate) use iterable::{Cursors, ShardBatch, ShardFetcher, ShardLayout};
-pub use iterable::{Iterable, Plain, ShardPosition, Snapshot, Snapshots};
+pub(crate) use cursor::Cursors;
+pub use cursor::{ShardPosition, Snapshot};
+pub use iterable::Iterable;
+pub(crate) use iterable::{ShardBatch, ShardFetcher, ShardLayout};
 pub(crate) use map_style::Fetcher;
 pub use map_style::MapStyle;
+pub(crate) use open_shard::OpenShard;
+pub use open_shard::{Plain, Snapshots};
 
 /// A dataset of either kind, with the options of its loader that workers need: what a
 /// [`Builder`](crate::Builder) holds, and what main sends to workers. Like PyTorch's `_DatasetKind`.
