@@ -265,16 +265,17 @@ def numbers_after(loader):
 
 
 class Counted(Rows):
-    """A sample is its key and the number of samples that the dataset has loaded. The sample of the key `bad` raises."""
+    """A sample is its key and the number of samples that the dataset has loaded. The sample of the key `bad` raises
+    `error`."""
 
-    def __init__(self, bad=None):
+    def __init__(self, bad=None, error=ValueError):
         super().__init__(12)
-        self.bad, self.loaded = bad, 0
+        self.bad, self.error, self.loaded = bad, error, 0
 
     def __getitem__(self, key):
         self.loaded += 1
         if key == self.bad:
-            raise ValueError("a bad sample")
+            raise self.error("a bad sample")
         return key, self.loaded
 
     def state_dict(self):
@@ -316,3 +317,13 @@ def test_the_state_after_too_many_bad_samples_has_their_batch(num_workers, faile
     resumed = make(None, seed=2)
     resumed.load_state_dict(loader.state_dict())
     assert str(before + list(resumed)) == str(whole)
+
+
+def test_ctrl_c_in_a_dataset_with_a_state():
+    loader = DataLoader(Counted(7, KeyboardInterrupt), 2)
+    before = []
+    with pytest.raises(KeyboardInterrupt):
+        before.extend(loader)
+    resumed = DataLoader(Counted(), 2)
+    resumed.load_state_dict(loader.state_dict())
+    assert str(before + list(resumed)) == str(list(DataLoader(Counted(), 2)))

@@ -30,9 +30,9 @@ class LoaderIterator(_BaseDataLoaderIter):
         self._epoch_log: _epoch_log.EpochLog | None = None
         # The last state of the dataset that main knows, by worker.
         self._dataset_states: dict[int, bytes] = {}
-        # Without workers: the number of the batch that `next` was called for last, and the state of a map-style dataset
-        # before it.
-        self._before_batch: tuple[int | None, bytes | None] = (None, None)
+        # Without workers: the number of the map-style batch in whose place the last error came, and the state of the
+        # dataset before this batch.
+        self._before_error: tuple[int | None, bytes | None] = (None, None)
         self._is_before_seed = False
         if state is not None:
             self._generators.check(state["generators"])
@@ -184,12 +184,16 @@ class LoaderIterator(_BaseDataLoaderIter):
         self._batches = self._start(loader, None)
 
     def _next_data(self) -> Any:
-        if self._fetcher is not None and self._order is not None:
-            self._before_batch = self._batches.first_unreturned(), self._fetcher.snapshot()
+        before: tuple[int | None, bytes | None] = (None, None)
+        if self._fetcher is not None and self._order is not None and (snapshot := self._fetcher.snapshot()):
+            before = self._batches.first_unreturned() or 0, snapshot
         try:
             batch = next(self._batches)
         except StopIteration:
             self._is_over = True
+            raise
+        except BaseException:
+            self._before_error = before
             raise
         returned = batch
         if type(batch) is _fetch.BatchWithState:
@@ -203,6 +207,7 @@ class LoaderIterator(_BaseDataLoaderIter):
                 # Ctrl-C, or the exception of another signal's handler.
                 if not isinstance(error, Exception) or _errors.is_of_signal_handler(error.__traceback__):
                     self._batches.put_back(returned)
+                    self._before_error = before
                 raise
         if type(returned) is _fetch.BatchWithState:
             self._dataset_states[returned.worker] = returned.state
@@ -229,10 +234,11 @@ class LoaderIterator(_BaseDataLoaderIter):
             states |= self._epoch_log.last_states(self._epoch if is_within else self._epoch + 1)
         if self._fetcher is not None and not (is_within and self._order is None and not _state.is_at_start(engine)):
             # In the other cases the engine's state has the position of the dataset.
-            number, before = self._before_batch
-            # An error may leave the position before its batch, for which the dataset has changed already.
-            is_before = is_within and self._order is not None and number == _state.first_unreturned(engine)
-            snapshot = before if is_before else self._fetcher.snapshot()
+            snapshot = self._fetcher.snapshot()
+            number, before = self._before_error
+            if is_within and self._order is not None and number == _state.first_unreturned(engine):
+                # The position is before the batch of the error, for which the dataset has changed already.
+                snapshot = before
             states = {} if snapshot is None else {0: snapshot}
         state: dict[str, Any] = {"datasets": {str(worker): _state.to_text(each) for worker, each in states.items()}}
         if is_within or self._persistent:
