@@ -19,8 +19,9 @@ use crate::{
 ///
 /// An item that is an error counts as a sample of its dataset. A dataset that begins again
 /// ([`Exhausted::Repeat`](crate::mix::Exhausted::Repeat)) draws other random numbers than before, so its
-/// shuffle buffers and random transforms differ. If it has no samples in a shard, the shard ends with an
-/// error: give each dataset at least as many files as there are shards.
+/// shuffle buffers and random transforms differ. If a dataset has no samples in a shard in which another one has some,
+/// the shard ends with an error, except with [`Exhausted::Drop`](crate::mix::Exhausted::Drop): give each dataset at least
+/// as many files as there are shards.
 ///
 /// # Examples
 /// ```
@@ -190,29 +191,56 @@ impl<L, F> MixIter<L, F> {
     }
 }
 
+impl<L: Iterator, F: Fn(usize, usize) -> L> MixIter<L, F> {
+    /// Returns the next item of a stream's present pass.
+    fn next_of(&mut self, stream: usize) -> Option<L::Item> {
+        let lane = &mut self.lanes[stream];
+        let item = lane.items.get_or_insert_with(|| (self.open)(stream, lane.pass)).next()?;
+        (lane.snapshot, lane.has_samples) = (None, true);
+        Some(item)
+    }
+
+    /// Returns why a stream that has no samples in this shard ends the shard with an error; `None` if no samples are lost.
+    /// The shard gives no further samples.
+    fn empty(&mut self, stream: usize, next: &Next) -> Option<anyhow::Error> {
+        let problem = match next {
+            Next::Choose => return None,
+            Next::Again => "to repeat",
+            Next::End => {
+                let mut others = 0..self.lanes.len();
+                others.find(|&other| self.blend.is_wanted(other) && self.next_of(other).is_some())?;
+                "and would end it before the samples of the other datasets"
+            }
+        };
+        self.blend.end();
+        let error =
+            anyhow!("dataset {stream} of the mix has no samples in this shard {problem}; use fewer shards");
+        Some(error.context(EndsShard))
+    }
+}
+
 impl<S, L: Iterator<Item = anyhow::Result<S>>, F: Fn(usize, usize) -> L> Iterator for MixIter<L, F> {
     type Item = L::Item;
 
     fn next(&mut self) -> Option<L::Item> {
+        let mut stream = self.blend.choose()?;
         loop {
-            let stream = self.blend.choose()?;
-            let lane = &mut self.lanes[stream];
-            if let Some(item) = lane.items.get_or_insert_with(|| (self.open)(stream, lane.pass)).next() {
-                (lane.snapshot, lane.has_samples) = (None, true);
+            if let Some(item) = self.next_of(stream) {
                 self.blend.commit(stream);
                 return Some(item);
             }
             let next = self.blend.exhausted(stream);
-            if next == Next::Again && !lane.has_samples {
-                let error = anyhow!(
-                    "dataset {stream} of the mix has no samples in this shard to repeat; use fewer shards"
-                );
-                self.blend.end();
-                return Some(Err(error.context(EndsShard)));
+            if !self.lanes[stream].has_samples
+                && let Some(error) = self.empty(stream, &next)
+            {
+                return Some(Err(error));
             }
+            let lane = &mut self.lanes[stream];
             *lane = Lane { pass: lane.pass + 1, ..Lane::default() };
-            if next == Next::End {
-                return None;
+            match next {
+                Next::End => return None,
+                Next::Again => {}
+                Next::Choose => stream = self.blend.choose()?,
             }
         }
     }
@@ -242,7 +270,10 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{dataset::testing::Stream, mix::Exhausted};
+    use crate::{
+        dataset::testing::Stream,
+        mix::{Exhausted, MixRule},
+    };
 
     fn stream(count: u64) -> Stream {
         Stream { count, bad: None, is_missing: false }
@@ -265,6 +296,16 @@ mod tests {
     }
 
     #[test]
+    fn a_short_stream_that_begins_again_keeps_its_weight() {
+        let mix = Mix::new([1.0, 1.0]).unwrap().rule(MixRule::Random).exhausted(Exhausted::Repeat);
+        let mix = mix.num_samples(4000).unwrap();
+        let mixed = MixDataset::new([stream(1), stream(100_000)], mix).unwrap();
+        let numbers = samples(&mixed, Shard::new(0, 1)).into_iter().map(|item| item.unwrap().0);
+        let of_short = numbers.filter(|&number| number == 0).count();
+        assert!((1850..2150).contains(&of_short), "{of_short} of 4000");
+    }
+
+    #[test]
     fn changes_and_numbers_of_samples_are_shared_among_shards() {
         let mix = Mix::new([1.0, 1.0]).unwrap().exhausted(Exhausted::Repeat).num_samples(25).unwrap();
         let mix = mix.change(0, 12, [0.0, 1.0]).unwrap();
@@ -281,15 +322,22 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_without_samples_to_repeat_is_an_error() {
-        let mix = Mix::new([1.0, 1.0]).unwrap().exhausted(Exhausted::Repeat);
-        let mixed = MixDataset::new([stream(9), stream(1)], mix).unwrap();
-        let items = samples(&mixed, Shard::new(1, 2)).into_iter().take(2).collect::<Vec<_>>();
-        let error = items[1].as_ref().unwrap_err();
-        assert!(
-            error.is::<EndsShard>() && format!("{error:#}").contains("dataset 1 of the mix"),
-            "{error:#}"
-        );
+    fn a_dataset_without_samples_in_a_shard_of_another_one_is_an_error() {
+        for policy in [Exhausted::Stop, Exhausted::Repeat] {
+            for streams in [[stream(9), stream(1)], [stream(1), stream(9)]] {
+                let mix = Mix::new([1.0, 1.0]).unwrap().exhausted(policy);
+                let mixed = MixDataset::new(streams, mix).unwrap();
+                let items = samples(&mixed, Shard::new(1, 2));
+                let error = items.last().unwrap().as_ref().unwrap_err();
+                assert!(
+                    error.is::<EndsShard>() && format!("{error:#}").contains("use fewer shards"),
+                    "{error:#}"
+                );
+            }
+        }
+        // No sample is lost in a shard without any.
+        let mixed = MixDataset::new([stream(1), stream(1)], Mix::new([1.0, 1.0]).unwrap()).unwrap();
+        assert_eq!(samples(&mixed, Shard::new(1, 2)).len(), 0);
         let error = MixDataset::new([stream(9), stream(0)], Mix::new([1.0, 1.0]).unwrap()).unwrap_err();
         assert_eq!(error, MixError::EmptyDataset { dataset: 1 });
     }

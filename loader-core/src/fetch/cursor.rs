@@ -255,7 +255,7 @@ impl<S> Cursors<S> {
         self.0.entry(shard).or_insert_with(open)
     }
 
-    /// Ends a shard whose iterator has panicked.
+    /// Ends a shard in which the user's code has panicked.
     pub(super) fn end_after_panic(&mut self, shard: usize) {
         let Some(cursor) = self.0.get_mut(&shard) else { return };
         // Until the cursor has skipped to its position, a loader that resumes may try again.

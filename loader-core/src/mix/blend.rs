@@ -162,6 +162,11 @@ impl Blend {
         if self.progress.is_over { Next::End } else { Next::Again }
     }
 
+    /// True if `dataset` has a weight and has not been read to its end.
+    pub(crate) fn is_wanted(&self, dataset: usize) -> bool {
+        self.phase.weights[dataset] > 0 && !self.progress.ended[dataset]
+    }
+
     /// Ends the epoch.
     pub(crate) fn end(&mut self) {
         self.progress.is_over = true;
