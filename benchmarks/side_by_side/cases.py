@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 OURS = "ours"
 RUST = "rust"  # this loader in a program in Rust, where OURS is the Python package
 STANDARD = "pytorch"
+DECODER = "decoder"  # the library that decodes a format, without a loader: its ratio is the share of its speed
 LARGE_BATCH = "batches of 38.5 MB of f32"
 MEMCPY = f"{LARGE_BATCH}, memcpy without a loader"
 ROWS = 256  # rows per batch of each format but tokens, on every side
@@ -207,24 +208,20 @@ def of_format(
     command: str | None = None,
     has_decoder: bool = True,
 ) -> Iterator[Case]:
-    """Returns the cases of one format: without and with a worker, and the library that decodes it, alone."""
+    """Returns the cases of one format: without and with a worker, beside the library that decodes it."""
     command = command or workload
     file, batches = FILES[command]
     options = ["--file", f".data/{file}", "--batches", str(batches), *(further or [])]
-    alone = f"{title}, the decoder alone"
+    if has_decoder:
+        sides = (*sides, DECODER)
     ours, peers = ["--epochs", "10"], ["--epochs", "3" if command == "tokens" else "1"]
     for workers in (0, 1):
-        bound = alone if has_decoder else None
         rows = [
-            Row(f"batches of {title}, {count(workers)}", "us", median_of("us_per_batch"), bound=bound),
+            Row(f"batches of {title}, {count(workers)}", "us", median_of("us_per_batch")),
             Row(f"processor time, {title}, {count(workers)}", "us", lambda line: line["cpu_us_per_batch"]),
         ]
         with_workers = ["--workers", str(workers), *options]
         yield Case(workload, with_workers, rows, command, ours, peers, sides, needs=command)
-    if not has_decoder:
-        return
-    decoder = Row(alone, "us", median_of("us_per_batch"), compare=False)
-    yield Case(workload, [*options, "--decoder"], [decoder], command, ours, sides=(OURS,), needs=command)
 
 
 def images() -> Iterator[Case]:

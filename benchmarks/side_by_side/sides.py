@@ -6,7 +6,7 @@ import pathlib
 import subprocess
 import sys
 
-from side_by_side.cases import OURS, RUST, Case
+from side_by_side.cases import DECODER, OURS, RUST, Case
 
 HERE = pathlib.Path(__file__).resolve().parents[1]  # commands run in this folder, so paths in the results are relative
 VENV = HERE / ".venv"
@@ -33,7 +33,7 @@ class Side:
         """Returns the command for a case."""
         program = [self.counted] if case.counted and self.counted else self.command
         program = self.programs.get(case.program, program)
-        further = case.ours if self.name == OURS else case.peers
+        further = case.ours if self.name in (OURS, DECODER) else case.peers
         return [*program, case.command or case.workload, *case.options, *further, *self.options]
 
 
@@ -105,7 +105,7 @@ PYTHON_PEERS = [
     PythonPeer("spdl", "SPDL", "peers/spdl_loader.py", ["spdl.pipeline"], ["spdl"]),
 ]
 # In the order of the tables.
-TITLES = {OURS: "this loader", RUST: "this loader in Rust"} | {peer.name: peer.title for peer in PYTHON_PEERS} | {"dataloader-rs": "dataloader-rs", "burn": "burn", "loop": "a loop", "thread": "a thread and a channel", "threads": "as many threads as workers"}
+TITLES = {OURS: "this loader", RUST: "this loader in Rust", DECODER: "the decoder alone"} | {peer.name: peer.title for peer in PYTHON_PEERS} | {"dataloader-rs": "dataloader-rs", "burn": "burn", "loop": "a loop", "thread": "a thread and a channel", "threads": "as many threads as workers"}
 # A program of each framework, in which this loader runs beside its peers: the package, the peers, options of the build.
 FRAMEWORKS = {
     "burn": ("burn-core", ["burn"], ["--features", "vision"]),
@@ -150,6 +150,8 @@ def find(python: pathlib.Path, cases: list[Case]) -> tuple[list[Side], dict[str,
             sides[0].programs[framework] = [program, "--loader", "ours"]
             versions = {framework: version}
             sides += [Side(peer, TITLES[peer], [program, "--loader", peer], [], versions, general=False) for peer in peers]
+    if DECODER in wanted:
+        sides.append(Side(DECODER, TITLES[DECODER], sides[0].command, ["--decoder"], general=False))
     if RUST in wanted:
         sides.append(Side(RUST, TITLES[RUST], sides[0].command, general=False))
     if any(case.program == "python" for case in cases):

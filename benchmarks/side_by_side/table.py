@@ -94,7 +94,7 @@ def cell(row: dict, name: str, medians: dict[str, float]) -> str:
             if "trace" in row["bound"]:
                 text += f", {share:.1%} of the speed without it"
             else:
-                text += f", {share:.0%} of the speed of {'memcpy' if 'memcpy' in row['bound'] else 'the decoder alone'}"
+                text += f", {share:.0%} of the speed of memcpy"
     elif name in row.get("ratio", {}):
         text += f" ({number(row['ratio'][name]['median'])} x)"
     return text

@@ -1,8 +1,14 @@
 //! Options of image folders, and of the transforms of images.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{self, IntoDeserializer, SeqAccess, Visitor, value::SeqAccessDeserializer},
+};
 
 use super::{
     error::{ImageFolderError, TransformError},
@@ -79,9 +85,9 @@ pub enum PixelOption {
 }
 
 /// A transform in a config: the name of a standard one, or a list of steps.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(untagged, expecting = "`transform` is `train`, `eval`, `none` or a list of steps")]
+#[serde(untagged)]
 pub enum TransformOptions {
     /// A standard transform.
     Standard(StandardTransform),
@@ -93,6 +99,31 @@ impl Default for TransformOptions {
     /// Returns no transform.
     fn default() -> Self {
         Self::Standard(StandardTransform::None)
+    }
+}
+
+impl<'de> Deserialize<'de> for TransformOptions {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TransformVisitor)
+    }
+}
+
+/// Unlike the code that serde derives for such an enum, its errors say what is wrong with a step.
+struct TransformVisitor;
+
+impl<'de> Visitor<'de> for TransformVisitor {
+    type Value = TransformOptions;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("`train`, `eval`, `none` or a list of steps for `transform`")
+    }
+
+    fn visit_str<E: de::Error>(self, name: &str) -> Result<TransformOptions, E> {
+        StandardTransform::deserialize(name.into_deserializer()).map(TransformOptions::Standard)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, steps: A) -> Result<TransformOptions, A::Error> {
+        Transform::deserialize(SeqAccessDeserializer::new(steps)).map(TransformOptions::Steps)
     }
 }
 
@@ -218,4 +249,22 @@ fn as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error>
     #[cfg(not(feature = "records"))]
     let text = path.to_string_lossy();
     serializer.serialize_str(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_a_transform_says_what_is_wrong_with_it() {
+        for (text, expected) in [
+            (r#"[{"resize": {"size": 3}}, {"resize": {"sise": 3}}]"#, "unknown field `sise`"),
+            (r#"[{"resizes": {"size": 3}}]"#, "unknown variant `resizes`"),
+            (r#""trains""#, "unknown variant `trains`"),
+            ("3", "`train`, `eval`, `none` or a list of steps"),
+        ] {
+            let error = serde_json::from_str::<TransformOptions>(text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
 }
