@@ -54,18 +54,22 @@ pub(crate) fn of_target(target: &Path) -> Result<Option<DatasetConfig>, Stop> {
         Err(error) => return Err(error.into()),
     };
     // If the folder has no data files, it may have images.
-    let has_folders = |split: &PathBuf| entries(split).any(|path| path.is_dir());
-    if found.is_none()
-        && let Some(split) = splits_in(folder.as_deref().unwrap_or(target)).find(has_folders)
-    {
-        return Err(Stop::InvalidArguments(format!(
-            "`{}` has folders of splits, which are no classes; give one of them, such as `{}`",
-            target.display(),
-            split.display()
-        )));
+    if found.is_none() {
+        check_splits(target, folder.as_deref().unwrap_or(target))?;
     }
     let images = |folder| DatasetConfig::ImageFolder(ImageFolderOptions::new(folder));
     Ok(found.map(records).or_else(|| folder.map(images)))
+}
+
+/// Fails if `folder`, which is in `target` or is the target, has folders of splits with class folders in them.
+pub(crate) fn check_splits(target: &Path, folder: &Path) -> Result<(), Stop> {
+    let has_folders = |split: &PathBuf| entries(split).any(|path| path.is_dir());
+    let Some(split) = splits_in(folder).find(has_folders) else { return Ok(()) };
+    Err(Stop::InvalidArguments(format!(
+        "`{}` has folders of splits, which are no classes; give one of them, such as `{}`",
+        target.display(),
+        split.display()
+    )))
 }
 
 fn records(config: RecordConfig) -> DatasetConfig {

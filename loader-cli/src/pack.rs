@@ -13,6 +13,7 @@ use loader_data::{PackError, PackFormat, PackOptions, PackPlan, PackSummary, che
 use crate::{
     arguments::{PackArguments, PackedFormat},
     interrupt::Interrupt,
+    layout,
     progress::{Task, time_left},
     reporter::Reporter,
     stop::Stop,
@@ -70,6 +71,9 @@ fn write(
     };
     let options = PackOptions { shard_bytes: arguments.shard_size, shuffle: arguments.shuffle, format };
     let plan = PackPlan::new(&arguments.source, &options)?;
+    if !plan.classes().is_empty() {
+        layout::check_splits(&arguments.source, &arguments.source)?;
+    }
     let total = Some(plan.bytes().div_ceil(MEGABYTE));
     reporter.begin(Task { name: "packing".to_owned(), total, unit: "MB" }, PROGRESS);
     // Relaxed: the number is only displayed.

@@ -106,6 +106,27 @@ fn images_get_the_numbers_of_their_folders() {
 }
 
 #[test]
+fn folders_of_splits_are_no_classes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, output) = (folder.path().join("source"), folder.path().join("output"));
+    for name in ["train/cat/1.jpg", "train/dog/2.jpg", "val/cat/3.jpg", "val/dog/4.jpg"] {
+        fs::create_dir_all(source.join(name).parent().unwrap()).unwrap();
+        fs::write(source.join(name), "").unwrap();
+    }
+    let refused = pack(source.to_str().unwrap(), &output, &[]);
+    let message = "has folders of splits, which are no classes; give one of them, such as";
+    assert!(refused.assert_status(2).stderr.contains(message), "{refused:#?}");
+    assert!(!output.exists());
+    pack(source.join("train").to_str().unwrap(), &output, &[]).assert_status(0);
+    let classes: Vec<_> = read(&output).into_iter().map(|(_, fields)| fields["cls"].clone()).collect();
+    assert_eq!(classes, [Value::Bytes(b"0".to_vec()), Value::Bytes(b"1".to_vec())]);
+
+    // With other files, the folders are a part of the keys, and there are no classes.
+    fs::write(source.join("train/cat/1.txt"), "a cat").unwrap();
+    pack(source.to_str().unwrap(), &folder.path().join("other"), &[]).assert_status(0);
+}
+
+#[test]
 fn a_killed_run_continues_to_the_same_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let source = write_samples(folder.path(), 600, 100_000);

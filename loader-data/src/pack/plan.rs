@@ -141,6 +141,11 @@ impl PackPlan {
         Ok(Self { source: source.to_owned(), samples, shards, header, format: options.format, columns })
     }
 
+    /// Names of the classes, by their numbers in the fields `cls`. Empty if the files are not images in class folders.
+    pub fn classes(&self) -> &[String] {
+        &self.header.classes
+    }
+
     /// Number of bytes of all files.
     pub fn bytes(&self) -> u64 {
         self.samples.iter().flatten().map(Member::len).sum()
