@@ -137,6 +137,8 @@ fn of_folder(folder: &Path) -> Result<Option<RecordConfig>, Stop> {
     let files = entries(folder).filter(|path| path.is_file() && !is_hidden(path));
     let names: Vec<String> = files.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect();
     let has_name = |name: &str| names.iter().any(|other| other == name);
+    // Written by `loader pack`, with a manifest.
+    let is_packed = has_name("shard-000000.tar") || has_name("shard-000000.parquet");
     // Written by `save_to_disk`.
     if has_name("dataset_dict.json") || has_name("state.json") && has_name("dataset_info.json") {
         return Ok(Some(RecordConfig::Arrow(ArrowOptions::new(folder))));
@@ -144,8 +146,10 @@ fn of_folder(folder: &Path) -> Result<Option<RecordConfig>, Stop> {
     let of_name = |name: &String| {
         let config = RecordConfig::of_extension(name.as_ref(), folder)?;
         // A folder stands neither for compressed arrays nor for MNIST's files.
-        let is_left_out = name.ends_with(".gz") || name.ends_with("-ubyte");
-        (!is_left_out || !matches!(config, RecordConfig::Arrays(_))).then(|| (name.clone(), config))
+        let is_array = matches!(config, RecordConfig::Arrays(_));
+        let is_left_out = is_array && (name.ends_with(".gz") || name.ends_with("-ubyte"));
+        let is_manifest = is_packed && name == "manifest.jsonl";
+        (!is_left_out && !is_manifest).then(|| (name.clone(), config))
     };
     let all = names.iter().filter_map(of_name);
     let (beside, mut found): (Vec<_>, Vec<_>) =

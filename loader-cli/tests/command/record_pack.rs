@@ -11,8 +11,12 @@ use std::{
 use loader_core::{Dataset, IterableDataset, SampleContext, Shard};
 use loader_data::{Parquet, Record, TarShards, Value};
 use nix::sys::signal::Signal;
+use serde_json::json;
 
-use crate::support::{Finished, PHOTOS, Running, command, run};
+use crate::{
+    inspect::untimed_inspection,
+    support::{Finished, PHOTOS, Running, command, run},
+};
 
 /// Writes `count` samples of two files each. Returns the folder.
 fn write_samples(folder: &Path, count: usize, bytes: usize) -> String {
@@ -102,6 +106,21 @@ fn images_get_the_numbers_of_their_folders() {
     for (number, (_, fields)) in samples.iter().enumerate() {
         let file = Value::Bytes(fs::read(images.path(number).unwrap()).unwrap());
         assert_eq!(fields.get("jpg").or(fields.get("png")), Some(&file));
+    }
+}
+
+#[test]
+fn the_output_is_a_target_of_the_other_commands() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = write_samples(folder.path(), 4, 10);
+    for (format, kind) in [("tar", "tar"), ("parquet", "parquet-stream")] {
+        let output = folder.path().join(format);
+        pack(&source, &output, &["--format", format]).assert_status(0);
+        let output = output.to_str().unwrap();
+        let found = untimed_inspection(&[output]);
+        assert_eq!((&found["kind"], &found["samples"]), (&json!(kind), &json!(4)));
+        let epoch = run(&["run", output, "--json"]);
+        assert_eq!(epoch.assert_status(0).named("epoch")[0]["samples"], 4);
     }
 }
 
