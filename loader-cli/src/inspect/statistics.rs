@@ -203,11 +203,17 @@ impl Range {
     }
 }
 
+/// Returns the number of elements of a tensor.
+fn elements(shape: &[usize]) -> u64 {
+    shape.iter().map(|&size| size as u64).product()
+}
+
 /// Returns the statistics of an image of an image folder.
 pub(crate) fn of_image((image, label): (Tensor<u8>, u32)) -> Statistics {
     let mut statistics = Statistics { samples: 1, ..Statistics::default() };
-    let length = Some(image.len() as u64);
-    let (kind, bytes) = ("uint8", image.len() as u64);
+    // The elements are bytes.
+    let (kind, bytes) = ("uint8", elements(image.shape()));
+    let length = Some(bytes);
     let seen = Seen { kind, shape: image.shape(), bytes, length, number: None, value: None };
     statistics.add("image".to_owned(), seen);
     let seen = Seen {
@@ -281,7 +287,7 @@ fn seen(value: &loader_data::Value) -> Seen<'_> {
             kind: tensor.dtype().name(),
             shape: tensor.shape(),
             bytes: tensor.as_bytes().len() as u64,
-            length: Some(tensor.len() as u64),
+            length: Some(elements(tensor.shape())),
             ..nothing
         },
         Value::List(items) => {
@@ -341,6 +347,22 @@ mod tests {
         let mut zero = Histogram::default();
         zero.add(0);
         assert_eq!(zero.buckets(), [(0, 0, 1)]);
+    }
+
+    #[test]
+    fn all_elements_of_an_image_count() {
+        let image = of_image((Tensor::zeros([3, 5, 4]).unwrap(), 7));
+        assert_eq!(image.bytes, 60 + 4);
+        assert_eq!((image.fields[0].lengths.range.min, image.fields[0].lengths.range.count), (60.0, 1));
+    }
+
+    #[cfg(feature = "formats")]
+    #[test]
+    fn all_elements_of_a_tensor_count() {
+        let mut record = loader_data::Record::default();
+        record.set("t", Tensor::<f32>::zeros([2, 3]).unwrap());
+        let found = of_record(&record);
+        assert_eq!((found.bytes, found.fields[0].lengths.range.min), (24, 6.0));
     }
 
     #[test]
