@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::{
     inspect::untimed_inspection,
-    support::{Finished, PHOTOS, Running, command, run},
+    support::{Finished, PHOTOS, Running, command, copy_of_photos, run},
 };
 
 /// Writes `count` samples of two files each. Returns the folder.
@@ -122,6 +122,24 @@ fn the_output_is_a_target_of_the_other_commands() {
         let epoch = run(&["run", output, "--json"]);
         assert_eq!(epoch.assert_status(0).named("epoch")[0]["samples"], 4);
     }
+}
+
+#[test]
+fn a_config_gives_jpeg_and_png_files_one_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let (output, config) = (folder.path().join("packed"), folder.path().join("packed.toml"));
+    let (_copy, photos) = copy_of_photos();
+    let png =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../loader-data/tests/formats/fixtures/images/csv/part/0.png");
+    fs::copy(png, photos.join("space/0.png")).unwrap();
+    pack(photos.to_str().unwrap(), &output, &[]).assert_status(0);
+    let failed = run(&["run", output.to_str().unwrap(), "--batch-size", "9"]);
+    assert!(failed.assert_status(1).stderr.contains("(option `rename` of tar archives)"), "{failed:#?}");
+    // As in the document.
+    let text = "[dataset]\nkind = \"tar\"\npath = \"packed\"\nrename = { image = [\"jpg\", \"png\"] }\n\
+                fields = [\"image\", \"cls\"]\nimages = { image = { transform = \"train\", size = 224 } }\n";
+    fs::write(&config, text).unwrap();
+    run(&["run", config.to_str().unwrap(), "--batch-size", "9"]).assert_status(0);
 }
 
 #[test]

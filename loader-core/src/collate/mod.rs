@@ -150,13 +150,19 @@ pub enum CollateProblem {
         found: crate::DType,
     },
     /// A key of the first sample is not in this sample.
-    #[error("key {key} is missing; all samples of a batch must have the same keys")]
+    #[error(
+        "key {key} is missing; all samples of a batch must have the same keys; leave this key out, or rename keys \
+         of the same data to one name (option `rename` of tar archives)"
+    )]
     MissingKey {
         /// The key, in its `Debug` form.
         key: String,
     },
     /// A key of this sample is not in the first sample.
-    #[error("key {key} is new; all samples of a batch must have the same keys")]
+    #[error(
+        "key {key} is new; all samples of a batch must have the same keys; leave this key out, or rename keys \
+         of the same data to one name (option `rename` of tar archives)"
+    )]
     NewKey {
         /// The key, in its `Debug` form.
         key: String,
