@@ -1,6 +1,6 @@
 //! The settings of a run, in order of precedence: command line, environment, config, defaults.
 
-use std::path::Path;
+use std::{fs, io, path::Path};
 
 use loader_core::{
     LaunchedRank, LauncherMode, LoaderOptions, RankError,
@@ -73,6 +73,11 @@ pub(crate) fn read(target: &Path, arguments: &LoaderArguments<false>) -> Result<
     Ok(Target { dataset, options, config })
 }
 
+/// True if `target` is a URL.
+pub(crate) fn is_url(target: &Path) -> bool {
+    target.to_str().is_some_and(|target| target.contains("://"))
+}
+
 /// Reads the config at `target`. If `target` is a folder, returns settings for the data files in it, or
 /// otherwise for the images in it; if it is the name of other data files, or a pattern for such names,
 /// settings for them.
@@ -82,8 +87,13 @@ fn read_target(target: &Path) -> Result<(DatasetConfig, Option<Config<KindOnly>>
     if !is_config && let Some(dataset) = layout::of_target(target)? {
         return Ok((dataset, None));
     }
+    let is_missing = || fs::metadata(target).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    if !is_config && !is_url(target) && is_missing() {
+        let message = format!("`{}`: no such file or folder; check the path", target.display());
+        return Err(Stop::InvalidArguments(message));
+    }
     if target.is_dir() || (!is_config && !target.exists()) {
-        // If the folder is missing, opening the dataset returns the error.
+        // If the folder cannot be listed, opening the dataset returns the error.
         let images = ImageFolderOptions::new(target);
         return Ok((DatasetConfig::ImageFolder(images), None));
     }

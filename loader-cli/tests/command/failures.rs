@@ -103,7 +103,9 @@ fn a_target_without_images_is_refused() {
     let path = folder.path().to_str().unwrap();
     assert!(refusal(&["run", path]).contains("has no class folders"));
     let missing = format!("{path}/photos");
-    assert!(refusal(&["run", &missing]).contains(&format!("`{missing}` does not exist")));
+    for name in [&missing, &format!("{missing}.jsonl.bak")] {
+        assert_eq!(refusal(&["run", name]), format!("`{name}`: no such file or folder; check the path"));
+    }
     let missing = format!("{path}/run.toml");
     assert!(refusal(&["run", &missing]).starts_with(&format!("{missing}: cannot be read: ")));
     let file = folder.path().join("photo.jpg");

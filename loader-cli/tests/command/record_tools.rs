@@ -154,6 +154,8 @@ fn indexes_are_made_and_checked() {
 fn formats_without_an_index_say_so() {
     let photos = index(&[crate::support::PHOTOS]);
     assert!(photos.assert_status(2).stderr.contains("`image-folder` has no index"), "{photos:#?}");
+    let missing = run(&["index", "/nowhere"]);
+    assert!(missing.assert_status(2).stderr.contains("`/nowhere`: no such file or folder"), "{missing:#?}");
     let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../loader-data/tests/formats/fixtures");
     let table = index(&[&format!("{fixtures}/parquet/train-00000-of-00002.parquet")]);
     assert!(table.assert_status(2).stderr.contains("`parquet` has no index"), "{table:#?}");
