@@ -329,6 +329,7 @@ fn not_opened(error: &DatasetError) -> PyErr {
             ImageFolderError::NotFound { .. }
                 | ImageFolderError::NoClasses { .. }
                 | ImageFolderError::EmptyClasses { .. }
+                | ImageFolderError::AudioInClasses { .. }
                 | ImageFolderError::ImagesWithoutClass { .. }
         ) | DatasetError::Records(DataError {
             problem: DataProblem::NotFound | DataProblem::NoFiles { .. },

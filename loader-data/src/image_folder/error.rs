@@ -74,6 +74,20 @@ pub enum ImageFolderError {
         /// Names of the class folders without images.
         classes: Vec<String>,
     },
+    /// No class folder has images in it, but one has audio files.
+    #[error(
+        "image folder `{}`: no images in class folder {}, but audio files (such as `{example}`); open it as an audio \
+         folder: write a config (a .toml file) with `kind = \"audio-folder\"`, or use `AudioFolder`",
+        path.display(), list(classes)
+    )]
+    AudioInClasses {
+        /// The path that was given.
+        path: PathBuf,
+        /// Names of the class folders.
+        classes: Vec<String>,
+        /// Path of one of the audio files in the folder.
+        example: String,
+    },
     /// The path is a URL, and the program has no object stores.
     #[error(
         "`{scheme}://` needs the feature `cloud` of loader-data; build the program with it, or give a path"

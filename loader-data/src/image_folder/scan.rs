@@ -20,6 +20,9 @@ pub const IMAGE_EXTENSIONS: &[&str] = if cfg!(feature = "more-images") {
     &["jpg", "jpeg", "png"]
 };
 
+/// Extensions of audio files, for an error, also without the feature `audio`.
+const AUDIO_EXTENSIONS: &[&str] = &["flac", "mp3", "oga", "ogg", "wav"];
+
 /// The classes and images of a folder.
 #[derive(Debug, Default)]
 pub(super) struct Listing {
@@ -92,12 +95,30 @@ pub(super) fn list(root: &Path) -> Result<Listing, ImageFolderError> {
         listing.classes.push(name);
     }
     if listing.classes.is_empty() {
-        Err(ImageFolderError::NoClasses { path: path() })
-    } else if empty.is_empty() {
-        Ok(listing)
-    } else {
-        Err(ImageFolderError::EmptyClasses { path: path(), classes: empty })
+        return Err(ImageFolderError::NoClasses { path: path() });
     }
+    if empty.is_empty() {
+        return Ok(listing);
+    }
+    let example = if listing.files.is_empty() { audio_file(root, &empty) } else { None };
+    Err(without_images(path(), empty, example))
+}
+
+/// Returns the error of classes without images. `example` is an audio file in one of them, if no class has images.
+fn without_images(path: PathBuf, classes: Vec<String>, example: Option<String>) -> ImageFolderError {
+    match example {
+        Some(example) => ImageFolderError::AudioInClasses { path, classes, example },
+        None => ImageFolderError::EmptyClasses { path, classes },
+    }
+}
+
+/// Returns the path in `root` of an audio file directly in one of the `classes`.
+fn audio_file(root: &Path, classes: &[String]) -> Option<String> {
+    classes.iter().find_map(|class| {
+        let names = fs::read_dir(root.join(class)).ok()?.map_while(Result::ok).map(|entry| entry.file_name());
+        let name = names.filter(|name| has_extension(name, AUDIO_EXTENSIONS)).min()?;
+        Some(format!("{class}/{}", name.to_string_lossy()))
+    })
 }
 
 /// Orders files on a server as [`list`] orders local ones. Each file has its path relative to `root`, with `/`. Also
@@ -128,7 +149,9 @@ pub(super) fn of_paths(root: &Path, paths: &[String]) -> Result<(Listing, Vec<us
     let empty: Vec<_> = classes.iter().filter(|(_, has_images)| !**has_images).collect();
     if !empty.is_empty() {
         let classes = empty.into_iter().map(|(class, _)| (*class).to_owned()).collect();
-        return Err(ImageFolderError::EmptyClasses { path: path(), classes });
+        let is_audio = |file: &&String| file.contains('/') && has_extension(file.as_ref(), AUDIO_EXTENSIONS);
+        let example = if images.is_empty() { paths.iter().find(is_audio).cloned() } else { None };
+        return Err(without_images(path(), classes, example));
     }
     images.sort_unstable();
     // Each class has images, so the number of the chunk is that of the class.
@@ -214,9 +237,13 @@ fn is_folder(entry: &fs::DirEntry) -> io::Result<bool> {
 }
 
 fn is_image(name: &OsStr) -> bool {
+    has_extension(name, IMAGE_EXTENSIONS)
+}
+
+/// True if the extension of `name` is one of `extensions`, in lower or upper case.
+fn has_extension(name: &OsStr, extensions: &[&str]) -> bool {
     let extension = Path::new(name).extension();
-    extension
-        .is_some_and(|extension| IMAGE_EXTENSIONS.iter().any(|known| extension.eq_ignore_ascii_case(known)))
+    extension.is_some_and(|extension| extensions.iter().any(|known| extension.eq_ignore_ascii_case(known)))
 }
 
 fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> ImageFolderError {

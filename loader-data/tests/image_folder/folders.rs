@@ -162,6 +162,18 @@ fn classes_without_images_are_named() {
 }
 
 #[test]
+fn classes_of_audio_files_are_recognised() {
+    let made = folder(&[("a/2.WAV", b""), ("a/1.wav", b""), ("b/notes.txt", b"")]);
+    let error = ImageFolder::open(made.path()).unwrap_err();
+    let words =
+        "no images in class folder `a`, `b`, but audio files (such as `a/1.wav`); open it as an audio folder";
+    message(&error, &[made.path().to_str().unwrap(), words, "`kind = \"audio-folder\"`"]);
+    fs::write(made.path().join("b/1.png"), dot()).unwrap();
+    let mixed = ImageFolder::open(made.path()).unwrap_err();
+    assert!(matches!(&mixed, ImageFolderError::EmptyClasses { classes, .. } if classes == &["a"]), "{mixed}");
+}
+
+#[test]
 fn names_that_are_not_unicode_are_read() {
     use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
 
