@@ -98,16 +98,7 @@ fn read_target(target: &Path) -> Result<(DatasetConfig, Option<Config<KindOnly>>
         return Ok((DatasetConfig::ImageFolder(images), None));
     }
     if !is_config {
-        let message = format!(
-            "`{}` is neither a folder nor a config (a .toml file){}",
-            target.display(),
-            if cfg!(feature = "formats") {
-                " nor a data file whose extension tells its format, such as .jsonl, .parquet or .tar"
-            } else {
-                "; for data files, build this `loader` with `--features formats`"
-            }
-        );
-        return Err(Stop::InvalidArguments(message));
+        return Err(unknown_file(target));
     }
     let (dataset, config) = DatasetConfig::load(target)?;
     // Another package of the build may have turned on the other kinds in `loader-data`.
@@ -115,4 +106,19 @@ fn read_target(target: &Path) -> Result<(DatasetConfig, Option<Config<KindOnly>>
         return Err(Stop::without_formats(dataset.kind()));
     }
     Ok((dataset, Some(config)))
+}
+
+/// Returns the error of a file whose name tells no format.
+fn unknown_file(target: &Path) -> Stop {
+    let is_binary = target.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("bin"));
+    let hint = match cfg!(feature = "formats") {
+        true if is_binary => {
+            " nor a data file whose extension tells its format; token files need a config with `kind = \"tokens\"`, and \
+             CIFAR's files one with `kind = \"arrays\"`"
+        }
+        true => " nor a data file whose extension tells its format, such as .jsonl, .parquet or .tar",
+        false => "; for data files, build this `loader` with `--features formats`",
+    };
+    let message = format!("`{}` is neither a folder nor a config (a .toml file){hint}", target.display());
+    Stop::InvalidArguments(message)
 }

@@ -111,6 +111,11 @@ fn a_target_without_images_is_refused() {
     let file = folder.path().join("photo.jpg");
     fs::write(&file, "").unwrap();
     assert!(refusal(&["run", file.to_str().unwrap()]).contains("neither a folder nor a config"));
+    let tokens = folder.path().join("train.bin");
+    fs::write(&tokens, "").unwrap();
+    let hint = "token files need a config with `kind = \"tokens\"`";
+    let message = refusal(&["run", tokens.to_str().unwrap()]);
+    assert_eq!(message.contains(hint), cfg!(feature = "formats"), "{message}");
 }
 
 #[test]
