@@ -88,7 +88,14 @@ fn check_names(data_paths: &[PathBuf], files: &Files) -> Result<()> {
 /// Lists the indexes in `source`.
 pub(super) fn list(source: &SourceOptions) -> Result<Files> {
     let source = source.resolved(&[EXTENSION])?;
-    source.renamed(source.path.iter().map(|path| index_path(path))).files(&[EXTENSION])
+    let files = source.renamed(source.path.iter().map(|path| index_path(path))).files(&[EXTENSION]);
+    files.map_err(|error| match error.file.strip_suffix(".bin.idx`") {
+        Some(path) if matches!(error.problem, DataProblem::NotFound) => {
+            let reason = "give the path of Megatron's files without `.bin`".to_owned();
+            DataError::new(format!("{path}.bin`"), DataProblem::InvalidOption { option: "path", reason })
+        }
+        _ => error,
+    })
 }
 
 /// Adds the extension to a path that lacks it, as Megatron's options do.

@@ -156,6 +156,13 @@ fn a_pair_that_does_not_belong_together_is_refused() {
         matches!(missing.problem, DataProblem::NotFound) && missing.file.contains("nothing.idx"),
         "{missing}"
     );
+    let tokens = Tokens::<i64>::open_megatron(fixture("corpus.bin"), 9).unwrap_err();
+    assert!(
+        tokens
+            .to_string()
+            .ends_with("corpus.bin`: option `path`: give the path of Megatron's files without `.bin`"),
+        "{tokens}"
+    );
     let mixed =
         Tokens::<i64>::open_megatron_all([fixture("corpus"), fixture("large_vocabulary")], 9).unwrap_err();
     assert!(matches!(mixed.problem, DataProblem::Unsupported(_)), "{mixed}");
