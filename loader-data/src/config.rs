@@ -516,6 +516,34 @@ mod tests {
         }
     }
 
+    /// Returns the error of opening fixtures with more keys.
+    fn refusal(kind: &str, files: &str, keys: &str) -> String {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtures");
+        let config = format!(r#"{{"kind": "{kind}", "path": "{folder}/{files}", {keys}}}"#);
+        let config: RecordConfig = serde_json::from_str(&config).unwrap();
+        config.open().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn options_for_a_field_that_no_record_has_are_refused() {
+        for (kind, files) in [
+            ("arrays", "arrays/digits.npz"),
+            ("arrow", "arrow/saved/*.arrow"),
+            ("csv-stream", "csv/part-*.csv"),
+            ("parquet", "parquet/train-*.parquet"),
+        ] {
+            for (option, value) in [("dtypes", "\"int8\""), ("pad", "0.0")] {
+                let error = refusal(kind, files, &format!(r#""{option}": {{"lable": {value}}}"#));
+                let expected = format!(": option `{option}`: the records have no field `lable`; they have: ");
+                assert!(error.contains(&expected), "{kind}: {error}");
+            }
+        }
+        let options = crate::FieldOptions::new().dtype("lable", loader_core::DType::I8);
+        let files = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtures/parquet/train-*.parquet");
+        let error = crate::Parquet::open(files).unwrap().fields(options).unwrap_err().to_string();
+        assert!(error.contains("option `dtypes`"), "{error}");
+    }
+
     #[test]
     fn an_unknown_key_lists_the_known_ones() {
         for &kind in RecordConfig::KINDS {

@@ -119,6 +119,9 @@ impl ArraysOptions {
         }
         let order = order_of(&sources, self.fields.selected())?;
         let rows = equal_rows(&sources)?;
+        let names = order.iter().map(|&(source, field)| &sources[source].1[field].name);
+        let failed = |problem| DataError::new(sources[0].0.get(0).location, problem);
+        self.fields.check_names(names).map_err(failed)?;
         Ok(Arrays { sources, order, rows, options: self.fields.for_selected(), row: PhantomData })
     }
 }

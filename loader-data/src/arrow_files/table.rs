@@ -85,6 +85,8 @@ impl Table {
     /// As for [`open`](Self::open): the messages are read again if the columns change.
     pub(super) fn with_fields(self, fields: FieldOptions) -> Result<Self> {
         if fields.selected() == self.fields.selected() {
+            let failed = |problem| DataError::new(self.files.get(0).location, problem);
+            fields.check_names(self.columns.iter().map(|(name, _)| name)).map_err(failed)?;
             return Ok(Self { fields, open: Mutex::default(), ..self });
         }
         Self::open(self.files, fields, self.max_batch_bytes)

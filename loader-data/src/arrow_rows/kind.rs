@@ -141,6 +141,7 @@ pub(crate) fn select_columns(
         check_same(format, &columns, expected)?;
         columns = expected.to_vec();
     }
+    fields.check_names(columns.iter().map(|(name, _)| name))?;
     let position = |(name, _): &(String, Kind)| schema.fields().iter().position(|field| field.name() == name);
     let positions = columns.iter().filter_map(position).collect();
     Ok((columns, positions))

@@ -152,6 +152,7 @@ impl Parser {
             Some(&set) => (column, Typed { column: set, is_set: true }),
             None => (column, Typed { column: ColumnType::Text, is_set: is_text(&self.names[column]) }),
         };
+        options.fields.check_names(columns.iter().map(|&column| &self.names[column]))?;
         self.selected = columns.into_iter().map(typed).collect();
         Ok(())
     }

@@ -51,7 +51,8 @@ impl FieldOptions {
     }
 
     /// Converts the numbers of field `name` to `dtype`. A number that `dtype` cannot hold is an error; floats
-    /// are rounded to the nearest.
+    /// are rounded to the nearest. CSV, Parquet, Arrow files and arrays cannot be opened if their records have no
+    /// field `name`.
     #[must_use]
     pub fn dtype(mut self, name: impl Into<String>, dtype: DType) -> Self {
         self.dtypes.insert(name.into(), dtype);
@@ -59,7 +60,8 @@ impl FieldOptions {
     }
 
     /// Lets the sequences of field `name` have different lengths: a batch pads them with `value` to the
-    /// longest, and is a [`Column::Padded`](super::Column::Padded).
+    /// longest, and is a [`Column::Padded`](super::Column::Padded). If the records have no such field, opening fails
+    /// as for [`dtype`](Self::dtype).
     #[must_use]
     pub fn pad(mut self, name: impl Into<String>, value: f64) -> Self {
         self.pad.insert(name.into(), value);
@@ -80,6 +82,27 @@ impl FieldOptions {
     #[cfg(any(feature = "arrays", feature = "arrow", feature = "csv", feature = "parquet"))]
     pub(crate) fn for_selected(&self) -> Self {
         Self { fields: None, ..self.clone() }
+    }
+
+    /// Checks that each name in `dtypes` and `pad` is one of `names`, which are the fields of all records.
+    ///
+    /// # Errors
+    /// Returns [`DataProblem::InvalidOption`] for the first name that is not.
+    #[cfg(any(feature = "arrays", feature = "arrow", feature = "csv", feature = "parquet"))]
+    pub(crate) fn check_names<'a>(
+        &self,
+        names: impl IntoIterator<Item = &'a String>,
+    ) -> Result<(), DataProblem> {
+        let names: Vec<&str> = names.into_iter().map(String::as_str).collect();
+        let dtypes = self.dtypes.keys().map(|name| ("dtypes", name));
+        let mut options = dtypes.chain(self.pad.keys().map(|name| ("pad", name)));
+        match options.find(|(_, name)| !names.contains(&name.as_str())) {
+            None => Ok(()),
+            Some((option, name)) => {
+                let reason = format!("the records have no field `{name}`; they have: {}", names.join(", "));
+                Err(DataProblem::InvalidOption { option, reason })
+            }
+        }
     }
 
     /// Text for the fingerprint of a dataset.
@@ -161,6 +184,21 @@ mod tests {
         assert_eq!(missing.to_string(), "there is no field `b`; there are: a, c");
         let wrong = apply(&options, r#"{"a": "1", "b": 2}"#).unwrap_err();
         assert!(matches!(wrong, DataProblem::WrongType { field, .. } if field == "a"));
+    }
+
+    #[cfg(any(feature = "arrays", feature = "arrow", feature = "csv", feature = "parquet"))]
+    #[test]
+    fn a_name_that_no_field_has_is_refused() {
+        let names = ["stars".to_owned(), "text".to_owned()];
+        let refused = |options: FieldOptions| options.check_names(&names).unwrap_err().to_string();
+        assert_eq!(
+            refused(FieldOptions::new().dtype("stars", DType::U8).dtype("strs", DType::U8)),
+            "option `dtypes`: the records have no field `strs`; they have: stars, text"
+        );
+        assert!(
+            refused(FieldOptions::new().pad("txt", 0.0)).starts_with("option `pad`: the records have no")
+        );
+        assert!(FieldOptions::new().dtype("stars", DType::U8).pad("text", 0.0).check_names(&names).is_ok());
     }
 
     #[test]
