@@ -545,6 +545,17 @@ mod tests {
     }
 
     #[test]
+    fn options_that_only_streams_have_are_refused_for_random_access() {
+        let error = refusal("parquet", "parquet/train-*.parquet", r#""shuffle_blocks": 2"#);
+        assert!(
+            error.contains("option `shuffle_blocks`: is for a stream only (kind `parquet-stream`)"),
+            "{error}"
+        );
+        let error = refusal("indexed-tar", "tar/shard-0.tar", r#""shuffle_files": true"#);
+        assert!(error.contains("option `shuffle_files`: is for a stream only (kind `tar`)"), "{error}");
+    }
+
+    #[test]
     fn an_unknown_key_lists_the_known_ones() {
         for &kind in RecordConfig::KINDS {
             let required = match kind {

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use super::{EXTENSIONS, Parquet, ParquetStream, dataset::CACHE_BYTES, stream::BLOCK_BYTES, table::Table};
 use crate::{
-    error::DataError,
+    error::{DataError, DataProblem},
     options::format_options,
     record::{FieldOptions, Record},
 };
@@ -40,11 +40,18 @@ format_options! {
 }
 
 impl ParquetOptions {
-    /// Opens the files for random access. The options `block_bytes` and `shuffle_blocks` have no effect.
+    /// Opens the files for random access. The option `block_bytes` has no effect.
     ///
     /// # Errors
-    /// As for [`Parquet::open`].
+    /// As for [`Parquet::open`]. Also returns an error if `shuffle_blocks` is set, which is for a stream.
     pub fn open(&self) -> Result<Parquet<Record>, DataError> {
+        if self.shuffle_blocks.is_some() {
+            let reason =
+                "is for a stream only (kind `parquet-stream`); for random access, remove the option and set \
+                          `shuffle` of the loader"
+                    .to_owned();
+            return Err(self.source.error(DataProblem::InvalidOption { option: "shuffle_blocks", reason }));
+        }
         Ok(Parquet::new(self.open_table()?, self.cache_bytes))
     }
 

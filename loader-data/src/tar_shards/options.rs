@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{EXTENSIONS, IndexedTar, MAX_SAMPLE_BYTES, TarShards, decoding::Decoding, indexed};
 use crate::{
-    error::DataError,
+    error::{DataError, DataProblem},
     index::{IndexPlace, StoredIndex},
     options::format_options,
     record::{FieldOptions, Record},
@@ -66,8 +66,15 @@ impl TarOptions {
     /// Opens the files for random access.
     ///
     /// # Errors
-    /// As for [`open`](Self::open) and [`TarShards::indexed`].
+    /// As for [`open`](Self::open) and [`TarShards::indexed`]. Also returns an error if `shuffle_files` is set, which is
+    /// for a stream.
     pub fn open_indexed(&self) -> Result<IndexedTar<Record>, DataError> {
+        if self.shuffle_files {
+            let reason = "is for a stream only (kind `tar`); for random access, remove the option and set `shuffle` of \
+                          the loader"
+                .to_owned();
+            return Err(self.source.error(DataProblem::InvalidOption { option: "shuffle_files", reason }));
+        }
         self.open()?.indexed()
     }
 
