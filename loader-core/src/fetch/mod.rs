@@ -346,10 +346,14 @@ where
     Ok(RoundTrip { bytes, attached, decoded })
 }
 
-/// Turns a collation error into an `anyhow::Error`. The error of a custom function keeps its chain of causes.
+/// Turns a collation error into an `anyhow::Error`. The error of a custom function keeps its chain of causes, after the
+/// name of the field.
 fn collate_error(error: CollateError) -> anyhow::Error {
     match error {
-        CollateError { problem: CollateProblem::Custom(error), .. } => error,
+        CollateError { field, problem: CollateProblem::Custom(error) } if field.is_empty() => error,
+        CollateError { field, problem: CollateProblem::Custom(error) } => {
+            error.context(format!("field `{}`", field.join(".")))
+        }
         other => anyhow::Error::msg(other.to_string()),
     }
 }
@@ -420,5 +424,18 @@ fn guarded(stage: Stage, call: impl FnOnce() -> anyhow::Result<()>) -> Result<()
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => Err(error_to_failure(&error, stage, None)),
         Err(payload) => Err(to_failure(&*payload, stage, None)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_of_a_custom_function_keeps_the_name_of_the_field_and_its_causes() {
+        let custom = || CollateError::from(CollateProblem::Custom(anyhow::anyhow!("inner").context("outer")));
+        assert_eq!(format!("{:#}", collate_error(custom())), "outer: inner");
+        let in_field = collate_error(custom().in_field("b").in_field("a"));
+        assert_eq!(format!("{in_field:#}"), "field `a.b`: outer: inner");
     }
 }

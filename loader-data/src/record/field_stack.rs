@@ -56,6 +56,10 @@ impl FieldStack {
             (Self::Bytes(list), Value::Bytes(bytes)) => list.push(bytes),
             (Self::Records(stack), Value::Record(record)) => stack.push(record)?,
             (Self::Values(values), value @ (Value::List(_) | Value::Tensor(_))) => values.push(value),
+            (_, Value::Null) => {
+                let problem = "it is null, which no column of a batch can hold; fill it or drop the record";
+                return Err(CollateProblem::Custom(anyhow::Error::msg(problem)).into());
+            }
             (this, value) => {
                 let problem = format!(
                     "it is {}, but {} before it; fill it, convert it, or drop the record",
