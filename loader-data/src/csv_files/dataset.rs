@@ -88,8 +88,9 @@ impl<R> Csv<R> {
     }
 
     /// Returns rows of type `T`, which are parsed directly from the record: the types of columns do not
-    /// matter. A field that is missing is `None` of an `Option`. If columns are selected or converted, the
-    /// rows are made from records.
+    /// matter. As in records, truth values may be in any case, and spaces around numbers and truth values do not
+    /// count. A field that is missing is `None` of an `Option`. If columns are selected or converted, the rows are
+    /// made from records.
     ///
     /// # Examples
     /// ```

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use csv::StringRecord;
+use csv::{DeserializeErrorKind, ErrorKind, StringRecord};
 use loader_core::{DatasetMemory, Phase, Shard};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -221,9 +221,41 @@ impl Parser {
         if TypeId::of::<R>() == TypeId::of::<Record>() || self.has_fields() {
             return self.fields.apply(self.record(&fields, prepared)?)?.into_row();
         }
-        let mut record = StringRecord::with_capacity(line.len(), self.names.len());
+        self.row(&fields, line.len(), &prepared.header)
+    }
+
+    /// Makes a row of a type that is not [`Record`]. The type decides how a field is read, so a field of another form,
+    /// such as `True` or ` 5`, is replaced only once the type has refused it.
+    fn row<R: DeserializeOwned>(
+        &self,
+        fields: &Fields<'_>,
+        len: usize,
+        header: &StringRecord,
+    ) -> Result<R, DataProblem> {
+        let mut record = StringRecord::with_capacity(len, self.names.len());
         fields.iter().for_each(|text| record.push_field(if self.is_missing(text) { "" } else { text }));
-        record.deserialize(Some(&prepared.header)).map_err(|error| DataProblem::Record(error.to_string()))
+        loop {
+            let error = match record.deserialize(Some(header)) {
+                Ok(row) => return Ok(row),
+                Err(error) => error,
+            };
+            let ErrorKind::Deserialize { err, .. } = error.kind() else {
+                return Err(DataProblem::Record(error.to_string()));
+            };
+            let place = err.field().and_then(|column| usize::try_from(column).ok());
+            let Some((column, text)) = place.and_then(|column| Some((column, record.get(column)?))) else {
+                return Err(DataProblem::Record(err.kind().to_string()));
+            };
+            let Some(other) = other_form(text, err.kind()) else {
+                let (name, text) = (&self.names[column], fields.get(column));
+                return Err(DataProblem::Record(match record[column].is_empty() {
+                    true => format!("column `{name}` has no value; make the field of the type an `Option`"),
+                    false => format!("column `{name}` has `{}`: {}", shown(text), err.kind()),
+                }));
+            };
+            let texts = record.iter().enumerate();
+            record = texts.map(|(place, text)| if place == column { other.as_str() } else { text }).collect();
+        }
     }
 
     /// True if columns are selected or converted.
@@ -251,6 +283,23 @@ impl Parser {
     }
 }
 
+/// Returns a field that could not be read as a number or a truth value in the form that the crate `csv` reads: without
+/// spaces around it, and a truth value in lower case. Returns `None` if the field has this form, or would be empty.
+fn other_form(text: &str, error: &DeserializeErrorKind) -> Option<String> {
+    let trimmed = text.trim_ascii();
+    let other = match error {
+        DeserializeErrorKind::ParseBool(_) => trimmed.to_ascii_lowercase(),
+        DeserializeErrorKind::ParseInt(_) | DeserializeErrorKind::ParseFloat(_) => trimmed.to_owned(),
+        _ => return None,
+    };
+    (other != text && !other.is_empty()).then_some(other)
+}
+
+/// Returns the beginning of a field, for an error.
+fn shown(text: &str) -> String {
+    text.chars().take(MAX_SHOWN).collect()
+}
+
 /// Returns the problem of a field that does not have the type of its column.
 fn wrong(name: &str, typed: Typed, text: &str) -> DataProblem {
     let source = match typed.is_set {
@@ -260,6 +309,6 @@ fn wrong(name: &str, typed: Typed, text: &str) -> DataProblem {
     DataProblem::WrongType {
         field: name.to_owned(),
         expected: format!("{} ({source})", typed.column),
-        found: format!("`{}`", text.chars().take(MAX_SHOWN).collect::<String>()),
+        found: format!("`{}`", shown(text)),
     }
 }

@@ -238,6 +238,29 @@ fn a_bad_record_is_a_typed_error_that_names_the_row_and_the_field() {
 }
 
 #[test]
+fn a_row_type_reads_truth_values_and_numbers_as_records_have_them() {
+    #[derive(Debug, PartialEq, Deserialize)]
+    struct Row {
+        n: Option<i32>,
+        ok: bool,
+        x: f32,
+        text: String,
+    }
+
+    let content = b"n,ok,x,text\n 5,True, 1.5 , True \n,FALSE ,2,b\n1,Yes,2,c\n1,,2,d\n";
+    let (_folder, options) = options_of("rows.csv", content);
+    let rows = options.open().unwrap().rows::<Row>();
+    let cx = &mut SampleContext::new(0);
+    let row = |n, ok, x, text: &str| Row { n, ok, x, text: text.to_owned() };
+    assert_eq!(rows.get(0, cx).unwrap(), row(Some(5), true, 1.5, " True "));
+    assert_eq!(rows.get(1, cx).unwrap(), row(None, false, 2.0, "b"));
+    let wrong = rows.get(2, cx).unwrap_err().to_string();
+    assert!(wrong.ends_with("column `ok` has `Yes`: provided string was not `true` or `false`"), "{wrong}");
+    let empty = rows.get(3, cx).unwrap_err().to_string();
+    assert!(empty.ends_with("column `ok` has no value; make the field of the type an `Option`"), "{empty}");
+}
+
+#[test]
 fn files_without_or_with_another_header_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
