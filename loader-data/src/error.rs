@@ -162,6 +162,19 @@ pub enum DataProblem {
         /// The fields that exist, separated by commas.
         available: String,
     },
+    /// The columns of the file, or their order, are not those of the first file.
+    #[error(
+        "has the columns {found}, but the first file, {first}, has {expected}; give only files with the same columns in \
+         the same order"
+    )]
+    OtherColumns {
+        /// The columns of the file, separated by commas.
+        found: String,
+        /// Path or URL of the first file, as in a message.
+        first: Box<str>,
+        /// The columns of the first file, separated by commas.
+        expected: String,
+    },
     /// A field has another type than is asked for.
     #[error("field `{field}`: expected {expected}, found {found}")]
     WrongType {

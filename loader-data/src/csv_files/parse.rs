@@ -94,12 +94,12 @@ impl Parser {
                 let other = |file| Ok::<_, DataError>((file + 1, header(file + 1)?));
                 for (file, other) in parallel::map_on(parallel::READS, files.len() - 1, other)? {
                     if other != names {
-                        let reason = format!(
-                            "it has the columns {}, and the first file has {}",
-                            other.join(", "),
-                            names.join(", ")
-                        );
-                        return Err(DataError::new(files.get(file).location, malformed(reason)));
+                        let problem = DataProblem::OtherColumns {
+                            found: other.join(", "),
+                            first: files.get(0).location.to_string().into(),
+                            expected: names.join(", "),
+                        };
+                        return Err(DataError::new(files.get(file).location, problem));
                     }
                 }
                 names
