@@ -371,6 +371,20 @@ def test_tokens_are_windows_and_arrays_are_rows_of_files(tmp_path, num_workers):
     assert torch.equal(batch["y"].to(torch.int64), torch.arange(3))
 
 
+NUMBERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64")
+
+
+@pytest.mark.parametrize("dtype", [*NUMBERS, "bool"])
+def test_each_dtype_arrives_in_torch_and_numpy(tmp_path, dtype):
+    rows = np.array([0, 1, 1], dtype=dtype)
+    np.savez(tmp_path / "rows.npz", x=rows)
+    for output, expected in (("torch", torch.from_numpy(rows)), ("numpy", rows)):
+        (batch,) = of_epoch(loader.Arrays(tmp_path / "rows.npz", output=output), 1)
+        same(batch["x"], expected)
+    # As far as NumPy distinguishes types of the same size, the array has the usual one.
+    same(torch.from_numpy(batch["x"]), torch.from_numpy(rows))
+
+
 def test_sequences_are_padded_and_bfloat16_arrives(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"t": [1, 2, 3], "b": 0.5}\n{"t": [4], "b": 3}\n')
     dataset = loader.JsonLines(tmp_path / "rows.jsonl", pad={"t": -1}, dtypes={"b": "bfloat16"})

@@ -28,17 +28,14 @@ def converter(output: Output | None) -> Convert:
 def _to_torch(array: _native.Array) -> Any:
     """Returns a tensor that shares the memory. It keeps the dtypes `uint16`, `uint32` and `uint64`, for which PyTorch
     has few functions: convert them in the workers with the option `dtypes`."""
-    import numpy
     import torch
 
-    tensor = torch.from_numpy(numpy.asarray(array))
+    tensor = torch.from_numpy(_to_plain_numpy(array))
     # The buffer protocol has no format for `bfloat16`.
     return tensor.view(torch.bfloat16) if array.dtype == "bfloat16" else tensor
 
 
 def _to_numpy(array: _native.Array) -> Any:
-    import numpy
-
     if array.dtype == "bfloat16":
         try:
             import ml_dtypes
@@ -46,8 +43,16 @@ def _to_numpy(array: _native.Array) -> Any:
             raise TypeError(
                 "NumPy has no bfloat16: install ml_dtypes, or convert the field with dtypes={...: 'float32'}"
             ) from None
-        return numpy.asarray(array).view(ml_dtypes.bfloat16)
-    return numpy.asarray(array)
+        return _to_plain_numpy(array).view(ml_dtypes.bfloat16)
+    return _to_plain_numpy(array)
+
+
+def _to_plain_numpy(array: _native.Array) -> Any:
+    import numpy
+
+    plain = numpy.asarray(array)
+    # NumPy makes `ulonglong` of the format of `uint64` in a buffer. That is another type than `uint64` to PyTorch.
+    return plain.view(numpy.uint64) if array.dtype == "uint64" else plain
 
 
 def _unchanged(array: _native.Array) -> Any:
