@@ -50,6 +50,55 @@ if __name__ == "__main__":
 """
 
 
+IN_BATCHES = """
+class Sample:
+    made = 0
+
+    def __init__(self, index):
+        self.index = index
+
+    def scaled(self):
+        return SCALE * self.index
+
+class Key(Sample):
+    made = 0
+
+def scale(index):
+    return SCALE * index
+
+class Keyed(Mine):
+    def __getitem__(self, key):
+        return key
+
+def collate(samples):
+    class Local:
+        sample = Sample(samples[0].index)
+    Sample.made = -100
+    return Local, Local.sample, scale, samples[0]
+
+SCALE = 1
+methods = Sample.scaled, Key.__init__
+keys = [Key(index) for index in range(4)]
+for local, sample, function, key in DataLoader(Keyed(), batch_size=1, sampler=keys, num_workers=2, collate_fn=collate):
+    Sample.made, Key.made, SCALE = Sample.made + 1, Key.made + 2, 10
+    assert (local.sample, function, type(key)) == (sample, scale, Key)
+    print(Sample.made, Key.made, sample.scaled(), key.scaled(), function(key.index))
+assert methods == (Sample.scaled, Key.__init__)
+"""
+
+KEYS_IN_WORKERS = """
+class Key:
+    seen = 0
+
+class Keyed(Mine):
+    def __getitem__(self, key):
+        Key.seen += 1
+        return Key.seen
+
+print([batch.tolist() for batch in DataLoader(Keyed(), batch_size=1, sampler=[Key(), Key(), Key()], num_workers=1)])
+"""
+
+
 LOCK = "import threading\nLOCK = threading.Lock()\n"
 
 
@@ -87,6 +136,21 @@ def test_keys_are_of_the_class_that_a_dataset_in_an_imported_script_knows(tmp_pa
     assert known != KEYS
     path.write_text(f"import sys\nsys.path.insert(0, {FOLDER!r})\n{LOCK}{SCRIPT}{known}")
     assert processes.run(path).splitlines()[-1] == "[[10], [10]]"
+
+
+def test_batches_leave_the_classes_and_functions_of_a_script_as_main_has_them(tmp_path):
+    pytest.importorskip("cloudpickle", reason="SKIPPED: cloudpickle is not installed")
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT + IN_BATCHES)
+    expected = [f"{number + 1} {2 * number + 2} {10 * number} {10 * number} {10 * number}" for number in range(4)]
+    assert processes.run(path).splitlines() == expected
+
+
+def test_keys_leave_the_classes_of_a_script_as_a_worker_has_them(tmp_path):
+    pytest.importorskip("cloudpickle", reason="SKIPPED: cloudpickle is not installed")
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT + KEYS_IN_WORKERS)
+    assert processes.run(path).splitlines() == ["[[1], [2], [3]]"]
 
 
 def test_a_guarded_script_without_cloudpickle(tmp_path, without_cloudpickle):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from . import _native
+from . import _by_value, _native
 
 #: The memory of the arrays that the default collation has stacked in the slot of the current batch, by address.
 in_slot: dict[int, _native.Memory] = {}
@@ -32,16 +32,16 @@ def encode(batch: Any) -> tuple[bytes, list[Any]]:
                 raise
             # The batch may have objects of classes that main has sent by value.
             file, buffers = io.BytesIO(), []
-            _cloud_pickler()(file, protocol=5, buffer_callback=buffers.append).dump(batch)
+            _cloud_pickler(_by_value.batch_pickler())(file, protocol=5, buffer_callback=buffers.append).dump(batch)
         return file.getvalue(), [_bytes_of(buffer) for buffer in buffers]
     finally:
         in_slot.clear()
 
 
-def dumps(value: Any, needs_main: bool = False) -> bytes:
+def dumps(value: Any, needs_main: bool, sent: _by_value.Sent) -> bytes:
     """Returns a pickle with arrays in it. If an array is a view, the pickle has only the elements of the view. If
     cloudpickle is installed and ``needs_main`` is false, the pickle has the classes and functions of the script by
-    value, because then no worker imports the script."""
+    value, because then no worker imports the script, except those of ``sent`` that the workers have already."""
     try:
         pickled, problem = _dumps(_Pickler, value), None
     except Exception as error:
@@ -49,7 +49,7 @@ def dumps(value: Any, needs_main: bool = False) -> bytes:
     if problem is None and (needs_main or b"__main__" not in pickled):
         return pickled
     try:
-        return _dumps(_cloud_pickler(), value)
+        return _dumps(_cloud_pickler(sent.key_pickler()), value)
     except ImportError:
         if problem is not None:
             raise problem from None
@@ -105,10 +105,8 @@ class _ContentPickler(_Pickler):
         return super().reducer_override(value)
 
 
-def _cloud_pickler() -> type:
-    import cloudpickle
-
-    class CloudPickler(cloudpickle.Pickler):
+def _cloud_pickler(base: type) -> type:
+    class CloudPickler(base):
         def reducer_override(self, value: Any) -> Any:
             reduced = _reduce(value)
             return super().reducer_override(value) if reduced is NotImplemented else reduced

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from . import _sharing_pickler
+from . import _by_value, _sharing_pickler
 from ._shared_arrays import ArrayFile, open_arrays
 
 #: Keys of the preparation data by which a worker would import the user's script.
@@ -21,12 +21,12 @@ _MAX_DEPTH = 10
 def dumps(value: Any, settings: dict[str, Any], arrays: ArrayFile, keys: Any) -> bytes:
     """Returns what :func:`loads` reads in a worker: ``settings``, which need nothing to be prepared, and ``value``,
     whose large arrays go into ``arrays``. Main must keep that file as long as workers may start. ``keys`` are told
-    whether workers import the user's script.
+    whether workers import the user's script, and what they have by value.
 
     Raises:
         pickle.PicklingError: If the value cannot be pickled, or needs a ``__main__`` that no worker can import.
     """
-    inner, keys.needs_main = _dumps(value, arrays)
+    inner, keys.needs_main = _dumps(value, arrays, keys.sent)
     arrays.seal()
     # With this data `multiprocessing` gives the worker main's `sys.path`, `sys.argv` and working directory.
     preparation = multiprocessing.spawn.get_preparation_data("loader-worker")
@@ -48,10 +48,12 @@ def loads(memory: Any) -> tuple[dict[str, Any], Any]:
         for name in environment.keys() - os.environ.keys():
             os.environ[name] = environment[name]
         multiprocessing.spawn.prepare(preparation)
-        return settings, pickle.loads(view[size:], buffers=open_arrays(path, ranges))
+        value = pickle.loads(view[size:], buffers=open_arrays(path, ranges))
+        _by_value.keep_dataset()
+        return settings, value
 
 
-def _dumps(value: Any, arrays: ArrayFile) -> tuple[bytes, bool]:
+def _dumps(value: Any, arrays: ArrayFile, sent: _by_value.Sent) -> tuple[bytes, bool]:
     """Returns the pickle, and whether a worker must import the user's script to read it.
 
     What the script itself defines is pickled by value with cloudpickle if that is installed. Then no worker runs the
@@ -72,7 +74,7 @@ def _dumps(value: Any, arrays: ArrayFile) -> tuple[bytes, bool]:
         cloudpickle = None
     if cloudpickle is not None:
         try:
-            return _pickle(value, arrays, cloudpickle.Pickler), False
+            return _pickle(value, arrays, sent.dataset_pickler()), False
         except Exception as error:
             is_of_a_global = isinstance(error, (pickle.PicklingError, TypeError, AttributeError))
             if problem is None and is_of_a_global and _has_importable_main():

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from . import (
     _base,
+    _by_value,
     _collate,
     _dataset_pickle,
     _epoch_log,
@@ -55,6 +56,7 @@ class EngineSetup(NamedTuple):
     fetcher: _fetch.Fetcher | None = None
     epoch_log: _epoch_log.EpochLog | None = None
     arrays: _shared_arrays.ArrayFile | None = None
+    sent: _by_value.Sent | None = None
 
 
 def make(iterator: _BaseDataLoaderIter, loader: Any, states: dict[int, bytes]) -> EngineSetup:
@@ -156,7 +158,8 @@ def _python_setup(iterator: _BaseDataLoaderIter, loader: Any, states: dict[int, 
             observers=loader._observers[1],
         )
     )
-    return EngineSetup(engine, _collate.decode, order, fetcher, epoch_log, arrays)
+    sent = keys.sent if isinstance(keys, _keys.KeyFile) else None
+    return EngineSetup(engine, _collate.decode, order, fetcher, epoch_log, arrays, sent)
 
 
 def _open_fetcher(iterator: _BaseDataLoaderIter, keys: _keys.KeyList) -> _fetch.Fetcher:

@@ -115,6 +115,8 @@ class LoaderIterator(_BaseDataLoaderIter):
         self._fetcher, self._epoch_log = setup.fetcher, setup.epoch_log
         # A worker that is replaced opens the file of arrays too.
         self._arrays = setup.arrays
+        # Batches refer to classes and functions of main.
+        self._sent = setup.sent
 
     def _start(self, loader: "DataLoader", state: dict[str, Any] | None) -> _native.BatchIterator:
         within = state if state is not None and state["at"] == "within" else None

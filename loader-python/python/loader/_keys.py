@@ -14,7 +14,7 @@ import pickle
 from collections import deque
 from typing import Any
 
-from . import _collate
+from . import _by_value, _collate
 from ._memory_file import MemoryFile
 
 #: The lowest number that stands for a key in the file. The bits 16 to 61 are the offset of the block in bytes, and the
@@ -39,6 +39,8 @@ class KeyFile:
         #: True if workers import the user's script. Classes of the script are then the imported ones in keys, as in the
         #: dataset.
         self.needs_main = False
+        #: The classes and functions that workers have by value.
+        self.sent = _by_value.Sent()
         self._files = (_EpochFile(), _EpochFile())
         self._current = self._files[0]
         #: The paths by which workers open the files.
@@ -51,7 +53,7 @@ class KeyFile:
 
     def add(self, number: int, batch: list[Any]) -> list[int]:
         """Adds the keys of batch ``number``, and returns their numbers."""
-        return self._current.add(number, batch, self.needs_main)
+        return self._current.add(number, batch, self.needs_main, self.sent)
 
     def free(self, before: int) -> None:
         """Frees the keys of the batches before number ``before``."""
@@ -70,12 +72,12 @@ class _EpochFile(MemoryFile):
         #: The number of each batch in the file, and where its keys begin.
         self._batches: deque[tuple[int, int]] = deque()
 
-    def add(self, number: int, batch: list[Any], needs_main: bool) -> list[int]:
+    def add(self, number: int, batch: list[Any], needs_main: bool, sent: _by_value.Sent) -> list[int]:
         self._batches.append((number, self._size))
         numbers: list[int] = []
         for first in range(0, len(batch), _BLOCK_KEYS):
             part = batch[first : first + _BLOCK_KEYS]
-            block = _collate.dumps(part, needs_main)
+            block = _collate.dumps(part, needs_main, sent)
             block = len(block).to_bytes(8, "little") + block
             start = FIRST_NUMBER | self._size << _OFFSET_SHIFT
             self._write(block, self._size)

@@ -1,0 +1,103 @@
+"""The classes and functions that main sends to the workers by value, with cloudpickle.
+
+A worker makes copies of them. When it pickles a batch, it writes a reference to main's object instead of the copy: a
+class by value would set the attributes of main's class to those of the copy, and a function by value would arrive as
+another function, with globals of its own. Main writes references too, in keys, to what it has sent with the dataset.
+"""
+
+import itertools
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+_KINDS = (type, FunctionType)
+
+_numbers = itertools.count()
+#: In main: the objects that it has sent, by number. A `Sent` keeps them.
+_sent: WeakValueDictionary[int, Any] = WeakValueDictionary()
+#: In a worker: the number of each copy.
+_received: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+#: In a worker: the copies that have come with the dataset, by number.
+_of_dataset: dict[int, Any] = {}
+
+
+class Sent:
+    """What main has sent by value to the workers of a loader. Main must keep it as long as their batches arrive."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Any, int] = {}
+        self._in_dataset: set[Any] = set()
+
+    def dataset_pickler(self) -> type:
+        """Returns the class of the pickler for the dataset."""
+
+        def reduce(value: Any, by_value: Callable[[Any], Any]) -> Any:
+            reduced = self._numbered(value, by_value(value))
+            if value in self._numbers:
+                self._in_dataset.add(value)
+            return reduced
+
+        return _pickler(reduce)
+
+    def key_pickler(self) -> type:
+        """Returns the class of the pickler for keys."""
+
+        def reduce(value: Any, by_value: Callable[[Any], Any]) -> Any:
+            if value in self._in_dataset:
+                return _copy_in_worker, (self._numbers[value],)
+            return self._numbered(value, by_value(value))
+
+        return _pickler(reduce)
+
+    def _numbered(self, value: Any, reduced: Any) -> Any:
+        # For an object that can be imported, cloudpickle leaves the reference to `pickle`. It refers to the types of
+        # `None` and the like with a function that has no state.
+        if not isinstance(reduced, tuple) or len(reduced) == 2:
+            return reduced
+        if value not in self._numbers:
+            self._numbers[value] = next(_numbers)
+            _sent[self._numbers[value]] = value
+        make, arguments, *state = reduced
+        return _made, (self._numbers[value], make, *arguments), *state
+
+
+def batch_pickler() -> type:
+    """Returns the class of the pickler for batches, in a worker."""
+
+    def reduce(value: Any, by_value: Callable[[Any], Any]) -> Any:
+        number = _received.get(value)
+        return by_value(value) if number is None else (_original_in_main, (number,))
+
+    return _pickler(reduce)
+
+
+def keep_dataset() -> None:
+    """Keeps the copies that a worker has just received with the dataset."""
+    _of_dataset.update((number, copy) for copy, number in _received.items())
+
+
+def _pickler(reduce: Callable[[Any, Callable[[Any], Any]], Any]) -> type:
+    import cloudpickle
+
+    class Pickler(cloudpickle.Pickler):
+        def reducer_override(self, value: Any) -> Any:
+            if isinstance(value, _KINDS):
+                return reduce(value, super().reducer_override)
+            return super().reducer_override(value)
+
+    return Pickler
+
+
+def _made(number: int, make: Callable[..., Any], *arguments: Any) -> Any:
+    copy = make(*arguments)
+    _received[copy] = number
+    return copy
+
+
+def _copy_in_worker(number: int) -> Any:
+    return _of_dataset[number]
+
+
+def _original_in_main(number: int) -> Any:
+    return _sent[number]
