@@ -98,6 +98,25 @@ class Keyed(Mine):
 print([batch.tolist() for batch in DataLoader(Keyed(), batch_size=1, sampler=[Key(), Key(), Key()], num_workers=1)])
 """
 
+CACHED = """
+import functools
+
+@functools.lru_cache(maxsize=5)
+def triple(index):
+    return FACTOR * index
+
+class Cached(Mine):
+    def __getitem__(self, index):
+        return triple(index)
+
+def collate(samples):
+    return samples, triple, tuple(triple.cache_info())
+
+for batch, function, info in DataLoader(Cached(), batch_size=3, num_workers=1, collate_fn=collate):
+    assert function is triple
+    print(batch, info)
+"""
+
 
 LOCK = "import threading\nLOCK = threading.Lock()\n"
 
@@ -151,6 +170,13 @@ def test_keys_leave_the_classes_of_a_script_as_a_worker_has_them(tmp_path):
     path = tmp_path / "train.py"
     path.write_text(SCRIPT + KEYS_IN_WORKERS)
     assert processes.run(path).splitlines() == ["[[1], [2], [3]]"]
+
+
+def test_a_script_may_have_functions_with_a_cache(tmp_path):
+    pytest.importorskip("cloudpickle", reason="SKIPPED: cloudpickle is not installed")
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT + CACHED)
+    assert processes.run(path).splitlines() == ["[0, 3, 6] (0, 3, 5, 3)", "[9, 12, 15] (0, 6, 5, 5)"]
 
 
 def test_a_guarded_script_without_cloudpickle(tmp_path, without_cloudpickle):

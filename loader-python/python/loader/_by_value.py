@@ -5,13 +5,17 @@ class by value would set the attributes of main's class to those of the copy, an
 another function, with globals of its own. Main writes references too, in keys, to what it has sent with the dataset.
 """
 
+import functools
 import itertools
+import operator
+import sys
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-_KINDS = (type, FunctionType)
+_CACHED = type(functools.cache(lambda: None))
+_KINDS = (type, FunctionType, _CACHED)
 
 _numbers = itertools.count()
 #: In main: the objects that it has sent, by number. A `Sent` keeps them.
@@ -83,10 +87,32 @@ def _pickler(reduce: Callable[[Any, Callable[[Any], Any]], Any]) -> type:
     class Pickler(cloudpickle.Pickler):
         def reducer_override(self, value: Any) -> Any:
             if isinstance(value, _KINDS):
-                return reduce(value, super().reducer_override)
+                return reduce(value, self._by_value)
+            return super().reducer_override(value)
+
+        def _by_value(self, value: Any) -> Any:
+            if isinstance(value, _CACHED):
+                return _reduce_cached(value)
             return super().reducer_override(value)
 
     return Pickler
+
+
+def _reduce_cached(function: Any) -> Any:
+    """Sends a function with `functools.lru_cache` by value if no worker can import it, because cloudpickle refers to
+    it by name. The cache is empty in the worker."""
+    module = getattr(function, "__module__", None)
+    if module != "__main__":
+        try:
+            if operator.attrgetter(function.__qualname__)(sys.modules[module]) is function:
+                return NotImplemented
+        except (AttributeError, KeyError):
+            pass
+    return _cached, (function.cache_parameters(), function.__wrapped__), function.__dict__
+
+
+def _cached(parameters: dict[str, Any], function: Any) -> Any:
+    return functools.lru_cache(**parameters)(function)
 
 
 def _made(number: int, make: Callable[..., Any], *arguments: Any) -> Any:
