@@ -1,6 +1,6 @@
 //! Records from self-describing formats, and records into types that implement `Deserialize`.
 
-use std::fmt;
+use std::{fmt, mem};
 
 use loader_core::{
     AnyTensor, Bool, DType, Tensor,
@@ -135,6 +135,8 @@ impl<'de, S: Sink> DeserializeSeed<'de> for AnyValue<S> {
 enum Items {
     Integers(Vec<i64>),
     Floats(Vec<f64>),
+    /// Numbers of several types. They become floats only at the end, if no other value follows.
+    Numbers(Vec<Scalar>),
     Mixed(Vec<Value>),
 }
 
@@ -144,35 +146,48 @@ impl Sink for &mut Items {
     fn integer(self, value: i64) {
         match self {
             Items::Integers(list) => list.push(value),
-            Items::Floats(list) => list.push(value as f64),
-            Items::Mixed(list) => list.push(value.into()),
+            other => other.number(Scalar::new(value)),
         }
     }
 
     fn float(self, value: f64) {
         match self {
-            Items::Integers(list) => {
-                *self = Items::Floats(list.iter().map(|&value| value as f64).chain([value]).collect());
-            }
             Items::Floats(list) => list.push(value),
-            Items::Mixed(list) => list.push(value.into()),
+            Items::Integers(list) if list.is_empty() => *self = Items::Floats(vec![value]),
+            other => other.number(Scalar::new(value)),
         }
     }
 
     fn value(self, value: Value) {
-        match (&mut *self, &value) {
+        if let Value::Number(number) = value {
             // An integer above the range of `i64`.
-            (Items::Floats(list), Value::Number(number)) => list.push(float(number.number())),
-            (Items::Integers(list), _) => *self = Items::mixed(list, value),
-            (Items::Floats(list), _) => *self = Items::mixed(list, value),
-            (Items::Mixed(list), _) => list.push(value),
+            return self.number(number);
         }
+        let mut list = mem::replace(self, Items::Integers(Vec::new())).into_values();
+        list.push(value);
+        *self = Items::Mixed(list);
     }
 }
 
 impl Items {
-    fn mixed<T: Copy + Into<Value>>(list: &[T], item: Value) -> Self {
-        Self::Mixed(list.iter().map(|&value| value.into()).chain([item]).collect())
+    /// Adds a number that is not of the type of all numbers so far.
+    fn number(&mut self, number: Scalar) {
+        let numbers = match self {
+            Self::Integers(list) => list.iter().map(|&item| Scalar::new(item)).chain([number]).collect(),
+            Self::Floats(list) => list.iter().map(|&item| Scalar::new(item)).chain([number]).collect(),
+            Self::Numbers(list) => return list.push(number),
+            Self::Mixed(list) => return list.push(number.into()),
+        };
+        *self = Self::Numbers(numbers);
+    }
+
+    fn into_values(self) -> Vec<Value> {
+        match self {
+            Self::Integers(list) => list.into_iter().map(Value::from).collect(),
+            Self::Floats(list) => list.into_iter().map(Value::from).collect(),
+            Self::Numbers(list) => list.into_iter().map(Value::from).collect(),
+            Self::Mixed(list) => list,
+        }
     }
 
     fn finish(self) -> Value {
@@ -181,6 +196,12 @@ impl Items {
             Self::Integers(list) if list.is_empty() => return Value::List(Vec::new()),
             Self::Integers(list) => Tensor::from_slice(&list, [list.len()]).map(AnyTensor::from),
             Self::Floats(list) => Tensor::from_slice(&list, [list.len()]).map(AnyTensor::from),
+            Self::Numbers(list) if list.iter().any(|item| item.dtype() == DType::F64) => {
+                let list: Vec<f64> = list.iter().map(|item| float(item.number())).collect();
+                Tensor::from_slice(&list, [list.len()]).map(AnyTensor::from)
+            }
+            // No dtype has the ranges of both `i64` and `u64`.
+            Self::Numbers(_) => return Value::List(self.into_values()),
             Self::Mixed(list) => return stacked(&list).map_or(Value::List(list), Value::Tensor),
         };
         tensor.map_or(Value::Null, Value::Tensor)
@@ -380,11 +401,31 @@ mod tests {
         assert!(matches!(value("[[1, 2], [3]]"), Value::List(list) if list.len() == 2));
         assert_eq!(tensor(value("[0.5, 18446744073709551615, 1]")), (DType::F64, vec![3]));
         assert!(matches!(value("[1, 18446744073709551615]"), Value::List(list) if list.len() == 2));
+        assert_eq!(tensor(value("[18446744073709551615, 0.5]")), (DType::F64, vec![2]));
         assert!(matches!(value("[0.5, true]"), Value::List(list) if list[0] == Value::from(0.5)));
         assert!(matches!(value(r#"[1, "a"]"#), Value::List(list) if list[0] == Value::from(1i64)));
         assert_eq!(value("[]"), Value::List(Vec::new()));
         assert_eq!(value("18446744073709551615"), Value::from(u64::MAX));
         assert_eq!(value("null"), Value::Null);
+    }
+
+    #[test]
+    fn numbers_among_other_values_keep_their_types() {
+        let list = |json: &str| match serde_json::from_str::<Value>(json).unwrap() {
+            Value::List(list) => list,
+            other => panic!("{other:?} is not a list"),
+        };
+        let (largest, half) = (Value::from(i64::MAX), Value::from(0.5));
+        assert_eq!(
+            list(r#"[9223372036854775807, 0.5, "x"]"#),
+            [largest.clone(), half.clone(), Value::from("x")]
+        );
+        assert_eq!(list("[0.5, 9223372036854775807, null]"), [half.clone(), largest.clone(), Value::Null]);
+        assert_eq!(
+            list("[0.5, 18446744073709551615, null, 9223372036854775807, 0.5]"),
+            [half.clone(), Value::from(u64::MAX), Value::Null, largest, half]
+        );
+        assert_eq!(list("[18446744073709551615, -1]"), [Value::from(u64::MAX), Value::from(-1i64)]);
     }
 
     #[test]
