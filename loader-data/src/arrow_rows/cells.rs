@@ -3,8 +3,9 @@
 use std::{borrow::Cow, ops::Range, sync::Arc};
 
 use arrow_array::{
-    Array, ArrayRef, BinaryArray, BooleanArray, Decimal128Array, Decimal256Array, FixedSizeBinaryArray,
-    FixedSizeListArray, ListArray, MapArray, StringArray, StructArray,
+    Array, ArrayRef, BinaryArray, BooleanArray, FixedSizeBinaryArray, FixedSizeListArray, ListArray,
+    MapArray, PrimitiveArray, StringArray, StructArray,
+    types::{Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type, DecimalType},
 };
 use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer, OffsetBuffer};
 use arrow_schema::DataType;
@@ -49,9 +50,10 @@ impl Cells {
             DataType::Utf8 => Values::Text(typed::<StringArray>(array)?.clone()),
             DataType::Binary => Values::Bytes(typed::<BinaryArray>(array)?.clone()),
             DataType::FixedSizeBinary(_) => Values::FixedBytes(typed::<FixedSizeBinaryArray>(array)?.clone()),
-            DataType::Decimal128(..) | DataType::Decimal256(..) => {
-                Values::Number(DType::F64, decimals(array)?)
-            }
+            DataType::Decimal32(..) => Values::Number(DType::F64, decimals::<Decimal32Type>(array)?),
+            DataType::Decimal64(..) => Values::Number(DType::F64, decimals::<Decimal64Type>(array)?),
+            DataType::Decimal128(..) => Values::Number(DType::F64, decimals::<Decimal128Type>(array)?),
+            DataType::Decimal256(..) => Values::Number(DType::F64, decimals::<Decimal256Type>(array)?),
             DataType::List(_) => {
                 let list = typed::<ListArray>(array)?;
                 Values::List(list.offsets().clone(), Self::new(list.values())?.into())
@@ -181,20 +183,34 @@ fn typed<T: Array + 'static>(array: &ArrayRef) -> Result<&T, String> {
 }
 
 /// Converts decimals to `f64`, rounded to the nearest.
-fn decimals(array: &ArrayRef) -> Result<Buffer, String> {
-    let text = |row| match array.data_type() {
-        DataType::Decimal128(..) => {
-            array.as_any().downcast_ref::<Decimal128Array>().map(|array| array.value_as_string(row))
-        }
-        _ => array.as_any().downcast_ref::<Decimal256Array>().map(|array| array.value_as_string(row)),
-    };
+fn decimals<T: DecimalType>(array: &ArrayRef) -> Result<Buffer, String> {
+    let decimals = typed::<PrimitiveArray<T>>(array)?;
     let number = |row| {
-        if array.is_null(row) {
+        if decimals.is_null(row) {
             return Ok(0.0);
         }
-        let number = text(row).and_then(|text| text.parse::<f64>().ok());
-        number.ok_or_else(|| array.data_type().to_string())
+        decimals.value_as_string(row).parse().map_err(|_| array.data_type().to_string())
     };
-    let numbers: Vec<f64> = (0..array.len()).map(number).collect::<Result<_, String>>()?;
+    let numbers: Vec<f64> = (0..decimals.len()).map(number).collect::<Result<_, String>>()?;
     Ok(Buffer::from_vec(numbers))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decimals_of_each_width_are_floats() {
+        fn check<T: DecimalType>(numbers: [T::Native; 2]) {
+            let array = PrimitiveArray::<T>::from_iter([Some(numbers[0]), None, Some(numbers[1])]);
+            let array: ArrayRef = Arc::new(array.with_precision_and_scale(7, 3).unwrap());
+            let cells = Cells::new(&array).unwrap();
+            let values: Vec<_> = (0..3).map(|row| cells.value(row).unwrap()).collect();
+            assert_eq!(values, [Value::from(-1.005), Value::Null, Value::from(1234.567)], "{array:?}");
+        }
+        check::<Decimal32Type>([-1005, 1_234_567]);
+        check::<Decimal64Type>([-1005, 1_234_567]);
+        check::<Decimal128Type>([-1005, 1_234_567]);
+        check::<Decimal256Type>([(-1005).into(), 1_234_567.into()]);
+    }
 }
