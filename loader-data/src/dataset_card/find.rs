@@ -100,10 +100,11 @@ impl Place {
                 lists.containing(self)?.iter().filter(is_match).cloned().collect()
             }
         };
-        let name = file_name(&self.pattern);
+        let (name, special) = (file_name(&self.pattern), special_folders(&self.pattern));
         files.retain(|file| {
-            let file = file.file_name().unwrap_or_default().to_string_lossy();
-            !NO_DATA.contains(&&*file) || file == name
+            let path = relative(file, &folder).unwrap_or_default();
+            let file = file_name(&path);
+            special_folders(&path) == special && (!NO_DATA.contains(&file) || file == name)
         });
         if files.is_empty() {
             return Err(DataError::new(whole(), DataProblem::NotFound));
@@ -228,6 +229,13 @@ fn relative(file: &Path, folder: &Location) -> Option<String> {
     (!path.is_empty()).then(|| path.into_owned())
 }
 
+/// Counts the folders of a path or a pattern whose names begin with `__`, such as `__MACOSX`. As in Hugging Face's
+/// `datasets`, a pattern matches a file only if both have the same number of them: `*/*` does not match
+/// `__MACOSX/a.csv`, but `__*/*` does.
+fn special_folders(path: &str) -> usize {
+    path.rsplit('/').skip(1).filter(|name| name.starts_with("__")).count()
+}
+
 /// Returns a path or a pattern without its folders.
 fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or_default()
@@ -280,6 +288,8 @@ mod tests {
             "hub{1,2}[3]/README.md",
             "hub{1,2}[3]/dataset_infos.json",
             "hub{1,2}[3]/.hidden/b.csv",
+            "hub{1,2}[3]/__a/d.csv",
+            "hub{1,2}[3]/__a/train/__b/__e.csv",
             "hub{1,2}[3]/data/train.csv",
             "hub{1,2}[3]/data/train_extra/c.csv",
             "hub{1,2}[3]/data/train_extra/LICENSE",
@@ -303,6 +313,7 @@ mod tests {
     #[test]
     fn wildcards_match_each_file_once() {
         let (a, train, c) = ("a.csv", "data/train.csv", "data/train_extra/c.csv");
+        let (d, e) = ("__a/d.csv", "__a/train/__b/__e.csv");
         for (data_dir, pattern, expected) in [
             ("", "**", &[a, train, c][..]),
             ("", "*", &[a]),
@@ -319,6 +330,12 @@ mod tests {
             ("", "*/../a.csv", &[]),
             ("", "[!b].csv", &[a]),
             ("", ".h*/*", &[]),
+            ("", "__a/**", &[d]),
+            ("", "__*/*", &[d]),
+            ("__a", "*/__b/*", &[e]),
+            ("", "__*/**/__b/*", &[e]),
+            ("", "**/__b/*", &[]),
+            ("", "[_]_a/*", &[]),
         ] {
             assert_eq!(found(data_dir, pattern).unwrap_or_default(), expected, "{data_dir} {pattern}");
         }
