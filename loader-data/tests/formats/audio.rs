@@ -58,6 +58,19 @@ fn lossy_files_differ_from_what_libsndfile_reads_by_rounding_only() {
 }
 
 #[test]
+fn channels_of_vorbis_have_the_order_of_wav() {
+    // In the file: front left, front centre, front right, back left, back right, low frequency.
+    let audio = decode(&AudioTransform::new(8000), &fixture("surround.ogg")).unwrap();
+    let largest = |channel: &[f32]| channel.iter().fold(0.0_f32, |largest, sample| largest.max(sample.abs()));
+    let numbers: Vec<_> = audio
+        .as_slice()
+        .chunks(audio.shape()[1])
+        .map(|channel| (0.9 / largest(channel)).log2().round() as usize)
+        .collect();
+    assert_eq!(numbers, [0, 2, 1, 5, 3, 4]);
+}
+
+#[test]
 fn resampling_is_that_of_torchaudio() {
     for rate in [8_000, 11_025, 44_100] {
         let audio = decode(&AudioTransform::new(rate), &fixture("s16.wav")).unwrap();
