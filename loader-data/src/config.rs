@@ -548,11 +548,14 @@ mod tests {
     fn options_that_only_streams_have_are_refused_for_random_access() {
         let error = refusal("parquet", "parquet/train-*.parquet", r#""shuffle_blocks": 2"#);
         assert!(
-            error.contains("option `shuffle_blocks`: is for a stream only (kind `parquet-stream`)"),
+            error.contains("option `shuffle_blocks`: only a stream has this option (kind `parquet-stream`)"),
             "{error}"
         );
         let error = refusal("indexed-tar", "tar/shard-0.tar", r#""shuffle_files": true"#);
-        assert!(error.contains("option `shuffle_files`: is for a stream only (kind `tar`)"), "{error}");
+        assert!(
+            error.contains("option `shuffle_files`: only a stream has this option (kind `tar`)"),
+            "{error}"
+        );
     }
 
     #[test]

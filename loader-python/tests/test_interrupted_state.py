@@ -299,7 +299,7 @@ class ShuffledTexts:
 @pytest.mark.parametrize("failed", [0, 2])
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.filterwarnings("ignore:.*sample:RuntimeWarning")
-def test_the_state_after_too_many_bad_samples_has_their_batch(num_workers, failed, calls_again):
+def test_a_state_after_too_many_bad_samples_resumes_at_their_batch(num_workers, failed, calls_again):
     def make(bad, seed):
         torch.manual_seed(seed)
         return DataLoader(

@@ -381,7 +381,7 @@ def test_each_dtype_arrives_in_torch_and_numpy(tmp_path, dtype):
     for output, expected in (("torch", torch.from_numpy(rows)), ("numpy", rows)):
         (batch,) = of_epoch(loader.Arrays(tmp_path / "rows.npz", output=output), 1)
         same(batch["x"], expected)
-    # As far as NumPy distinguishes types of the same size, the array has the usual one.
+    # PyTorch refuses NumPy's `ulonglong`, so the array must have the type `uint64`.
     same(torch.from_numpy(batch["x"]), torch.from_numpy(rows))
 
 

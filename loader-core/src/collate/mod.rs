@@ -151,8 +151,8 @@ pub enum CollateProblem {
     },
     /// A key of the first sample is not in this sample.
     #[error(
-        "key {key} is missing; all samples of a batch must have the same keys; leave this key out, or rename keys \
-         of the same data to one name (option `rename` of tar archives)"
+        "key {key} is missing; all samples of a batch must have the same keys; remove the key from the other samples, \
+         or rename keys of the same data to one name (option `rename` of tar archives)"
     )]
     MissingKey {
         /// The key, in its `Debug` form.
@@ -160,7 +160,7 @@ pub enum CollateProblem {
     },
     /// A key of this sample is not in the first sample.
     #[error(
-        "key {key} is new; all samples of a batch must have the same keys; leave this key out, or rename keys \
+        "key {key} is new; all samples of a batch must have the same keys; remove the key, or rename keys \
          of the same data to one name (option `rename` of tar archives)"
     )]
     NewKey {

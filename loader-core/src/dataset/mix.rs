@@ -19,9 +19,9 @@ use crate::{
 ///
 /// An item that is an error counts as a sample of its dataset. A dataset that begins again
 /// ([`Exhausted::Repeat`](crate::mix::Exhausted::Repeat)) draws other random numbers than before, so its
-/// shuffle buffers and random transforms differ. If a dataset has no samples in a shard in which another one has some,
-/// the shard ends with an error, except with [`Exhausted::Drop`](crate::mix::Exhausted::Drop): give each dataset at least
-/// as many files as there are shards.
+/// shuffle buffers and random transforms differ. With [`Exhausted::Stop`](crate::mix::Exhausted::Stop) and `Repeat`, a
+/// shard ends with an error if a dataset has no samples in it and samples of another dataset would be lost: each
+/// dataset needs at least one file, block or row group (whichever it deals to shards) per shard.
 ///
 /// # Examples
 /// ```
@@ -200,21 +200,21 @@ impl<L: Iterator, F: Fn(usize, usize) -> L> MixIter<L, F> {
         Some(item)
     }
 
-    /// Returns why a stream that has no samples in this shard ends the shard with an error; `None` if no samples are lost.
-    /// The shard gives no further samples.
-    fn empty(&mut self, stream: usize, next: &Next) -> Option<anyhow::Error> {
+    /// Returns the error of a stream without samples in this shard, after which the shard ends; `None` if no samples
+    /// are lost.
+    fn empty_error(&mut self, stream: usize, next: &Next) -> Option<anyhow::Error> {
         let problem = match next {
             Next::Choose => return None,
-            Next::Again => "to repeat",
+            Next::Again => "so it cannot be repeated",
             Next::End => {
                 let mut others = 0..self.lanes.len();
                 others.find(|&other| self.blend.is_wanted(other) && self.next_of(other).is_some())?;
-                "and would end it before the samples of the other datasets"
+                "so the shard would end before the other datasets are read"
             }
         };
         self.blend.end();
         let error =
-            anyhow!("dataset {stream} of the mix has no samples in this shard {problem}; use fewer shards");
+            anyhow!("dataset {stream} of the mix has no samples in this shard, {problem}; use fewer shards");
         Some(error.context(EndsShard))
     }
 }
@@ -231,7 +231,7 @@ impl<S, L: Iterator<Item = anyhow::Result<S>>, F: Fn(usize, usize) -> L> Iterato
             }
             let next = self.blend.exhausted(stream);
             if !self.lanes[stream].has_samples
-                && let Some(error) = self.empty(stream, &next)
+                && let Some(error) = self.empty_error(stream, &next)
             {
                 return Some(Err(error));
             }

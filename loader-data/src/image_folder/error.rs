@@ -76,8 +76,8 @@ pub enum ImageFolderError {
     },
     /// No class folder has images in it, but one has audio files.
     #[error(
-        "image folder `{}`: no images in class folder {}, but audio files (such as `{example}`); open it as an audio \
-         folder: write a config (a .toml file) with `kind = \"audio-folder\"`, or use `AudioFolder`",
+        "image folder `{}`: class folder(s) {} have audio files (such as `{example}`) and no images; open the folder with \
+         `AudioFolder`, or with a config (a .toml file) that has `kind = \"audio-folder\"`",
         path.display(), list(classes)
     )]
     AudioInClasses {

@@ -43,13 +43,12 @@ impl ParquetOptions {
     /// Opens the files for random access. The option `block_bytes` has no effect.
     ///
     /// # Errors
-    /// As for [`Parquet::open`]. Also returns an error if `shuffle_blocks` is set, which is for a stream.
+    /// As for [`Parquet::open`]. Also returns an error if `shuffle_blocks` is set: only streams have this option.
     pub fn open(&self) -> Result<Parquet<Record>, DataError> {
         if self.shuffle_blocks.is_some() {
-            let reason =
-                "is for a stream only (kind `parquet-stream`); for random access, remove the option and set \
+            let reason = "only a stream has this option (kind `parquet-stream`); for random access, remove it and set \
                           `shuffle` of the loader"
-                    .to_owned();
+                .to_owned();
             return Err(self.source.error(DataProblem::InvalidOption { option: "shuffle_blocks", reason }));
         }
         Ok(Parquet::new(self.open_table()?, self.cache_bytes))

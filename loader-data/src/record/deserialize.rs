@@ -135,7 +135,8 @@ impl<'de, S: Sink> DeserializeSeed<'de> for AnyValue<S> {
 enum Items {
     Integers(Vec<i64>),
     Floats(Vec<f64>),
-    /// Numbers of several types. They become floats only at the end, if no other value follows.
+    /// Numbers of several types, or of `u64`. `finish` makes a tensor of `f64` of them if one is an `f64`; otherwise
+    /// they stay a list.
     Numbers(Vec<Scalar>),
     Mixed(Vec<Value>),
 }
@@ -170,7 +171,7 @@ impl Sink for &mut Items {
 }
 
 impl Items {
-    /// Adds a number that is not of the type of all numbers so far.
+    /// Adds a number that the list cannot hold as `i64` or `f64` alone.
     fn number(&mut self, number: Scalar) {
         let numbers = match self {
             Self::Integers(list) => list.iter().map(|&item| Scalar::new(item)).chain([number]).collect(),

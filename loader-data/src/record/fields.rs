@@ -99,7 +99,10 @@ impl FieldOptions {
         match options.find(|(_, name)| !names.contains(&name.as_str())) {
             None => Ok(()),
             Some((option, name)) => {
-                let reason = format!("the records have no field `{name}`; they have: {}", names.join(", "));
+                let names = names.join(", ");
+                let reason = format!(
+                    "the records have no field `{name}`; they have: {names}; use one of these, or remove the option"
+                );
                 Err(DataProblem::InvalidOption { option, reason })
             }
         }
@@ -193,7 +196,7 @@ mod tests {
         let refused = |options: FieldOptions| options.check_names(&names).unwrap_err().to_string();
         assert_eq!(
             refused(FieldOptions::new().dtype("stars", DType::U8).dtype("strs", DType::U8)),
-            "option `dtypes`: the records have no field `strs`; they have: stars, text"
+            "option `dtypes`: the records have no field `strs`; they have: stars, text; use one of these, or remove the option"
         );
         assert!(
             refused(FieldOptions::new().pad("txt", 0.0)).starts_with("option `pad`: the records have no")

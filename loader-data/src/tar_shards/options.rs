@@ -66,11 +66,11 @@ impl TarOptions {
     /// Opens the files for random access.
     ///
     /// # Errors
-    /// As for [`open`](Self::open) and [`TarShards::indexed`]. Also returns an error if `shuffle_files` is set, which is
-    /// for a stream.
+    /// As for [`open`](Self::open) and [`TarShards::indexed`]. Also returns an error if `shuffle_files` is set: only
+    /// streams have this option.
     pub fn open_indexed(&self) -> Result<IndexedTar<Record>, DataError> {
         if self.shuffle_files {
-            let reason = "is for a stream only (kind `tar`); for random access, remove the option and set `shuffle` of \
+            let reason = "only a stream has this option (kind `tar`); for random access, remove it and set `shuffle` of \
                           the loader"
                 .to_owned();
             return Err(self.source.error(DataProblem::InvalidOption { option: "shuffle_files", reason }));

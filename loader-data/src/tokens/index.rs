@@ -91,7 +91,8 @@ pub(super) fn list(source: &SourceOptions) -> Result<Files> {
     let files = source.renamed(source.path.iter().map(|path| index_path(path))).files(&[EXTENSION]);
     files.map_err(|error| match error.file.strip_suffix(".bin.idx`") {
         Some(path) if matches!(error.problem, DataProblem::NotFound) => {
-            let reason = "give the path of Megatron's files without `.bin`".to_owned();
+            let reason =
+                "the name ends with `.bin`; give the path of Megatron's files without `.bin`".to_owned();
             DataError::new(format!("{path}.bin`"), DataProblem::InvalidOption { option: "path", reason })
         }
         _ => error,

@@ -166,7 +166,7 @@ fn classes_of_audio_files_are_recognised() {
     let made = folder(&[("a/2.WAV", b""), ("a/1.wav", b""), ("b/notes.txt", b"")]);
     let error = ImageFolder::open(made.path()).unwrap_err();
     let words =
-        "no images in class folder `a`, `b`, but audio files (such as `a/1.wav`); open it as an audio folder";
+        "class folder(s) `a`, `b` have audio files (such as `a/1.wav`) and no images; open the folder with";
     message(&error, &[made.path().to_str().unwrap(), words, "`kind = \"audio-folder\"`"]);
     fs::write(made.path().join("b/1.png"), dot()).unwrap();
     let mixed = ImageFolder::open(made.path()).unwrap_err();

@@ -14,11 +14,11 @@ from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-_CACHED = type(functools.cache(lambda: None))
-_KINDS = (type, FunctionType, _CACHED)
+_LRU_CACHE_TYPE = type(functools.cache(lambda: None))
+_TYPES_BY_VALUE = (type, FunctionType, _LRU_CACHE_TYPE)
 
 _numbers = itertools.count()
-#: In main: the objects that it has sent, by number. A `Sent` keeps them.
+#: In main: the objects that it has sent, by number. A `Sent` holds the strong references.
 _sent: WeakValueDictionary[int, Any] = WeakValueDictionary()
 #: In a worker: the number of each copy.
 _received: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
@@ -27,7 +27,8 @@ _of_dataset: dict[int, Any] = {}
 
 
 class Sent:
-    """What main has sent by value to the workers of a loader. Main must keep it as long as their batches arrive."""
+    """The objects that main has sent by value to the workers of a loader. Main must keep it until the last batch has
+    arrived."""
 
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {}
@@ -37,7 +38,7 @@ class Sent:
         """Returns the class of the pickler for the dataset."""
 
         def reduce(value: Any, by_value: Callable[[Any], Any]) -> Any:
-            reduced = self._numbered(value, by_value(value))
+            reduced = self._register(value, by_value(value))
             if value in self._numbers:
                 self._in_dataset.add(value)
             return reduced
@@ -50,20 +51,20 @@ class Sent:
         def reduce(value: Any, by_value: Callable[[Any], Any]) -> Any:
             if value in self._in_dataset:
                 return _copy_in_worker, (self._numbers[value],)
-            return self._numbered(value, by_value(value))
+            return self._register(value, by_value(value))
 
         return _pickler(reduce)
 
-    def _numbered(self, value: Any, reduced: Any) -> Any:
-        # For an object that can be imported, cloudpickle leaves the reference to `pickle`. It refers to the types of
-        # `None` and the like with a function that has no state.
+    def _register(self, value: Any, reduced: Any) -> Any:
+        # cloudpickle returns `NotImplemented` for an object that can be imported, so that `pickle` writes a
+        # reference. For types such as that of `None` it returns two items, without a state.
         if not isinstance(reduced, tuple) or len(reduced) == 2:
             return reduced
         if value not in self._numbers:
             self._numbers[value] = next(_numbers)
             _sent[self._numbers[value]] = value
         make, arguments, *state = reduced
-        return _made, (self._numbers[value], make, *arguments), *state
+        return _rebuild_copy, (self._numbers[value], make, *arguments), *state
 
 
 def batch_pickler() -> type:
@@ -86,12 +87,12 @@ def _pickler(reduce: Callable[[Any, Callable[[Any], Any]], Any]) -> type:
 
     class Pickler(cloudpickle.Pickler):
         def reducer_override(self, value: Any) -> Any:
-            if isinstance(value, _KINDS):
+            if isinstance(value, _TYPES_BY_VALUE):
                 return reduce(value, self._by_value)
             return super().reducer_override(value)
 
         def _by_value(self, value: Any) -> Any:
-            if isinstance(value, _CACHED):
+            if isinstance(value, _LRU_CACHE_TYPE):
                 return _reduce_cached(value)
             return super().reducer_override(value)
 
@@ -108,14 +109,14 @@ def _reduce_cached(function: Any) -> Any:
                 return NotImplemented
         except (AttributeError, KeyError):
             pass
-    return _cached, (function.cache_parameters(), function.__wrapped__), function.__dict__
+    return _rebuild_cached, (function.cache_parameters(), function.__wrapped__), function.__dict__
 
 
-def _cached(parameters: dict[str, Any], function: Any) -> Any:
+def _rebuild_cached(parameters: dict[str, Any], function: Any) -> Any:
     return functools.lru_cache(**parameters)(function)
 
 
-def _made(number: int, make: Callable[..., Any], *arguments: Any) -> Any:
+def _rebuild_copy(number: int, make: Callable[..., Any], *arguments: Any) -> Any:
     copy = make(*arguments)
     _received[copy] = number
     return copy

@@ -30,8 +30,8 @@ class LoaderIterator(_BaseDataLoaderIter):
         self._epoch_log: _epoch_log.EpochLog | None = None
         # The last state of the dataset that main knows, by worker.
         self._dataset_states: dict[int, bytes] = {}
-        # Without workers: the number of the map-style batch in whose place the last error came, and the state of the
-        # dataset before this batch.
+        # Without workers: the number of the map-style batch that the last error replaced, and the dataset's state before
+        # it.
         self._before_error: tuple[int | None, bytes | None] = (None, None)
         self._is_before_seed = False
         if state is not None:
@@ -133,7 +133,8 @@ class LoaderIterator(_BaseDataLoaderIter):
         if within is not None:
             batches = self._engine.resume_epoch(json.dumps(within["engine"]), self._decode)
             if self._order is not None and within["engine"]["place"] == "start":
-                # As below. In the run of the state, an error may have come in place of the first batch.
+                # Draws the first batch for the comparison below, because an error may have replaced it in the run of the
+                # state.
                 batches.draw_first()
             if self._order is not None and has_loaded_state:
                 self._order.first_keys_hash = within["first_keys"]
@@ -229,7 +230,7 @@ class LoaderIterator(_BaseDataLoaderIter):
         if text is None:
             return None
         engine = json.loads(text)
-        # Also after the end, if an error has left a part of the epoch.
+        # This also holds after the end if an error has left a part of the epoch unread.
         is_within = engine["epoch"] == self._epoch
         states = dict(self._dataset_states) if is_within or self._persistent else {}
         if self._epoch_log is not None and self._persistent:

@@ -160,7 +160,7 @@ fn a_pair_that_does_not_belong_together_is_refused() {
     assert!(
         tokens
             .to_string()
-            .ends_with("corpus.bin`: option `path`: give the path of Megatron's files without `.bin`"),
+            .ends_with("corpus.bin`: option `path`: the name ends with `.bin`; give the path of Megatron's files without `.bin`"),
         "{tokens}"
     );
     let mixed =
