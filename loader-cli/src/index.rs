@@ -123,7 +123,8 @@ impl Format {
             Self::Csv(options) => options.open().map(drop),
             Self::Json(options) => options.open().map(drop),
             Self::Text(options) => options.open().map(drop),
-            Self::Tar(options) => options.open_indexed().map(drop),
+            // `open_indexed` refuses options of a stream.
+            Self::Tar(options) => options.open()?.indexed().map(drop),
         }
     }
 }

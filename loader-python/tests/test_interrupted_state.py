@@ -327,3 +327,25 @@ def test_ctrl_c_in_a_dataset_with_a_state():
     resumed = DataLoader(Counted(), 2)
     resumed.load_state_dict(loader.state_dict())
     assert str(before + list(resumed)) == str(list(DataLoader(Counted(), 2)))
+
+
+class NamedRows(Rows):
+    """Its keys are texts."""
+
+    def __getitem__(self, key):
+        return key
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_state_before_the_first_batch_has_keys_that_are_texts(num_workers):
+    def make():
+        return DataLoader(NamedRows(12), 4, sampler=ShuffledTexts(), num_workers=num_workers)
+
+    loader = make()
+    for _ in range(2):
+        batches = iter(loader)
+        state = loader.state_dict()
+        whole = list(batches)
+        resumed = make()
+        resumed.load_state_dict(state)
+        assert list(resumed) == whole

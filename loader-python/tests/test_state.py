@@ -14,7 +14,7 @@ from PIL import Image
 from torch_datasets import Draws, Rows, Stream
 from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 
-from loader import DataLoader, ImageFolder, _epoch_log, transforms
+from loader import DataLoader, ImageFolder, _epoch_log, _state, transforms
 
 KINDS = {
     "in sequence": lambda **arguments: DataLoader(Rows(40), batch_size=4, **arguments),
@@ -108,7 +108,7 @@ def test_a_loader_that_has_loaded_a_state_returns_that_state():
 
 
 def test_what_is_no_state_is_refused():
-    for state in ({}, [], {"version": 3}, {"version": 2, "at": "between"}):
+    for state in ({}, [], {"version": _state.VERSION}, {"version": 2, "at": "between"}):
         with pytest.raises(ValueError):
             DataLoader(Rows(3)).load_state_dict(state)
 

@@ -191,7 +191,7 @@ impl<L, F> MixIter<L, F> {
     }
 }
 
-impl<L: Iterator, F: Fn(usize, usize) -> L> MixIter<L, F> {
+impl<S, L: Iterator<Item = anyhow::Result<S>>, F: Fn(usize, usize) -> L> MixIter<L, F> {
     /// Returns the next item of a stream's present pass.
     fn next_of(&mut self, stream: usize) -> Option<L::Item> {
         let lane = &mut self.lanes[stream];
@@ -207,8 +207,15 @@ impl<L: Iterator, F: Fn(usize, usize) -> L> MixIter<L, F> {
             Next::Choose => return None,
             Next::Again => "so it cannot be repeated",
             Next::End => {
-                let mut others = 0..self.lanes.len();
-                others.find(|&other| self.blend.is_wanted(other) && self.next_of(other).is_some())?;
+                let others = 0..self.lanes.len();
+                let mut wanted = others
+                    .filter_map(|other| if self.blend.is_wanted(other) { self.next_of(other) } else { None });
+                // If the other stream cannot be read, its error is the cause to tell.
+                if let Err(error) = wanted.next()?
+                    && error.is::<EndsShard>()
+                {
+                    return Some(error);
+                }
                 "so the shard would end before the other datasets are read"
             }
         };
@@ -293,6 +300,20 @@ mod tests {
         noise.sort_unstable();
         noise.dedup();
         assert_eq!(noise.len(), 9);
+    }
+
+    #[test]
+    fn a_dataset_that_gets_a_weight_later_is_not_lost() {
+        let mix = Mix::new([1.0, 1.0]).unwrap().change(0, 0, [1.0, 0.0]).unwrap();
+        let mix = mix.change(0, 100, [0.0, 1.0]).unwrap();
+        let mixed = MixDataset::new([stream(1), stream(9)], mix).unwrap();
+        let items = samples(&mixed, Shard::new(1, 2));
+        assert_eq!(items.len(), 1);
+        let error = format!("{:#}", items[0].as_ref().unwrap_err());
+        assert!(
+            error.contains("dataset 0 of the mix has no samples in this shard, so the shard would end"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -162,9 +162,15 @@ impl Blend {
         if self.progress.is_over { Next::End } else { Next::Again }
     }
 
-    /// True if `dataset` has a weight and has not been read to its end.
+    /// True if `dataset` has a weight now, or after a later change in this epoch, and has not been read to its end.
     pub(crate) fn is_wanted(&self, dataset: usize) -> bool {
-        self.phase.weights[dataset] > 0 && !self.progress.ended[dataset]
+        let end = self.mix.num_samples.map_or(u64::MAX, |samples| share(samples, self.shard));
+        let mut later = self.mix.changes.iter().filter(|change| {
+            let at = share(change.sample, self.shard);
+            change.epoch == self.epoch && at > self.progress.position && at < end
+        });
+        let has_weight = self.phase.weights[dataset] > 0 || later.any(|change| change.weights[dataset] > 0.0);
+        has_weight && !self.progress.ended[dataset]
     }
 
     /// Ends the epoch.

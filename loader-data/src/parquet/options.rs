@@ -47,7 +47,7 @@ impl ParquetOptions {
     pub fn open(&self) -> Result<Parquet<Record>, DataError> {
         if self.shuffle_blocks.is_some() {
             let reason = "only a stream has this option (kind `parquet-stream`); for random access, remove it and set \
-                          `shuffle` of the loader"
+                          `shuffle` of the loader, or of the part of a mix"
                 .to_owned();
             return Err(self.source.error(DataProblem::InvalidOption { option: "shuffle_blocks", reason }));
         }

@@ -99,9 +99,11 @@ impl FieldOptions {
         match options.find(|(_, name)| !names.contains(&name.as_str())) {
             None => Ok(()),
             Some((option, name)) => {
+                let of_selected = if self.fields.is_some() { " that `fields` selects" } else { "" };
                 let names = names.join(", ");
                 let reason = format!(
-                    "the records have no field `{name}`; they have: {names}; use one of these, or remove the option"
+                    "the records have no field `{name}`{of_selected}; they have: {names}; use one of these, or remove the \
+                     option"
                 );
                 Err(DataProblem::InvalidOption { option, reason })
             }

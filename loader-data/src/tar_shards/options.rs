@@ -70,8 +70,8 @@ impl TarOptions {
     /// streams have this option.
     pub fn open_indexed(&self) -> Result<IndexedTar<Record>, DataError> {
         if self.shuffle_files {
-            let reason = "only a stream has this option (kind `tar`); for random access, remove it and set `shuffle` of \
-                          the loader"
+            let reason = "only a stream has this option (kind `tar`); for random access, remove it and set \
+                          `shuffle` of the loader, or of the part of a mix"
                 .to_owned();
             return Err(self.source.error(DataProblem::InvalidOption { option: "shuffle_files", reason }));
         }

@@ -9,21 +9,27 @@ import functools
 import itertools
 import operator
 import sys
+import weakref
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 _LRU_CACHE_TYPE = type(functools.cache(lambda: None))
-_TYPES_BY_VALUE = (type, FunctionType, _LRU_CACHE_TYPE)
+#: The types of the objects that are sent by value.
+TYPES_BY_VALUE = (type, FunctionType, _LRU_CACHE_TYPE)
 
 _numbers = itertools.count()
 #: In main: the objects that it has sent, by number. A `Sent` holds the strong references.
 _sent: WeakValueDictionary[int, Any] = WeakValueDictionary()
+#: In main: the numbers of these objects, which are the same for all loaders.
+_number_of: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 #: In a worker: the number of each copy.
 _received: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-#: In a worker: the copies that have come with the dataset, by number.
+#: In a worker: the copies that have come with the dataset, by number. Keys refer also to those that the dataset needs no
+#: longer.
 _of_dataset: dict[int, Any] = {}
+_has_dataset = False
 
 
 class Sent:
@@ -36,22 +42,27 @@ class Sent:
 
     def dataset_pickler(self) -> type:
         """Returns the class of the pickler for the dataset."""
+        # The class is in a cycle of references, which must not keep what the program drops.
+        sent = weakref.proxy(self)
 
         def reduce(value: Any, by_value: Callable[[Any], Any]) -> Any:
-            reduced = self._register(value, by_value(value))
-            if value in self._numbers:
-                self._in_dataset.add(value)
+            reduced = sent._register(value, by_value(value))
+            if value in sent._numbers:
+                sent._in_dataset.add(value)
             return reduced
 
         return _pickler(reduce)
 
     def key_pickler(self) -> type:
         """Returns the class of the pickler for keys."""
+        sent = weakref.proxy(self)
 
         def reduce(value: Any, by_value: Callable[[Any], Any]) -> Any:
-            if value in self._in_dataset:
-                return _copy_in_worker, (self._numbers[value],)
-            return self._register(value, by_value(value))
+            if value in sent._in_dataset:
+                return _copy_in_worker, (sent._numbers[value],)
+            reduced = by_value(value)
+            # A function may be made for one key, so main must not keep it.
+            return sent._register(value, reduced) if isinstance(value, type) else reduced
 
         return _pickler(reduce)
 
@@ -61,8 +72,11 @@ class Sent:
         if not isinstance(reduced, tuple) or len(reduced) == 2:
             return reduced
         if value not in self._numbers:
-            self._numbers[value] = next(_numbers)
-            _sent[self._numbers[value]] = value
+            number = _number_of.get(value)
+            if number is None:
+                number = _number_of[value] = next(_numbers)
+                _sent[number] = value
+            self._numbers[value] = number
         make, arguments, *state = reduced
         return _rebuild_copy, (self._numbers[value], make, *arguments), *state
 
@@ -77,9 +91,10 @@ def batch_pickler() -> type:
     return _pickler(reduce)
 
 
-def keep_dataset() -> None:
-    """Keeps the copies that a worker has just received with the dataset."""
-    _of_dataset.update((number, copy) for copy, number in _received.items())
+def end_dataset() -> None:
+    """Called when a worker has received the dataset."""
+    global _has_dataset
+    _has_dataset = True
 
 
 def _pickler(reduce: Callable[[Any, Callable[[Any], Any]], Any]) -> type:
@@ -87,7 +102,7 @@ def _pickler(reduce: Callable[[Any, Callable[[Any], Any]], Any]) -> type:
 
     class Pickler(cloudpickle.Pickler):
         def reducer_override(self, value: Any) -> Any:
-            if isinstance(value, _TYPES_BY_VALUE):
+            if isinstance(value, TYPES_BY_VALUE):
                 return reduce(value, self._by_value)
             return super().reducer_override(value)
 
@@ -119,6 +134,9 @@ def _rebuild_cached(parameters: dict[str, Any], function: Any) -> Any:
 def _rebuild_copy(number: int, make: Callable[..., Any], *arguments: Any) -> Any:
     copy = make(*arguments)
     _received[copy] = number
+    if not _has_dataset:
+        # A recursive function is rebuilt twice, and the first copy is the one that stays.
+        _of_dataset.setdefault(number, copy)
     return copy
 
 

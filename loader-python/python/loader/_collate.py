@@ -8,7 +8,6 @@ import io
 import pickle
 import sys
 from collections.abc import Callable
-from types import FunctionType
 from typing import Any
 
 from . import _by_value, _native
@@ -100,8 +99,8 @@ class _ContentPickler(_Pickler):
     """Pickles only the names of classes and functions, because those of the script have another module in a worker."""
 
     def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, (type, FunctionType)) and value is not str:
-            return str, (value.__name__,)
+        if isinstance(value, _by_value.TYPES_BY_VALUE) and value is not str:
+            return str, (getattr(value, "__name__", ""),)
         return super().reducer_override(value)
 
 

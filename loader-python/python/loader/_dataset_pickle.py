@@ -27,6 +27,9 @@ def dumps(value: Any, settings: dict[str, Any], arrays: ArrayFile, keys: Any) ->
         pickle.PicklingError: If the value cannot be pickled, or needs a ``__main__`` that no worker can import.
     """
     inner, keys.needs_main = _dumps(value, arrays, keys.sent)
+    if keys.needs_main:
+        # cloudpickle has failed, so workers have nothing by value.
+        keys.sent = _by_value.Sent()
     arrays.seal()
     # With this data `multiprocessing` gives the worker main's `sys.path`, `sys.argv` and working directory.
     preparation = multiprocessing.spawn.get_preparation_data("loader-worker")
@@ -49,7 +52,7 @@ def loads(memory: Any) -> tuple[dict[str, Any], Any]:
             os.environ[name] = environment[name]
         multiprocessing.spawn.prepare(preparation)
         value = pickle.loads(view[size:], buffers=open_arrays(path, ranges))
-        _by_value.keep_dataset()
+        _by_value.end_dataset()
         return settings, value
 
 

@@ -30,9 +30,8 @@ class LoaderIterator(_BaseDataLoaderIter):
         self._epoch_log: _epoch_log.EpochLog | None = None
         # The last state of the dataset that main knows, by worker.
         self._dataset_states: dict[int, bytes] = {}
-        # Without workers: the number of the map-style batch that the last error replaced, and the dataset's state before
-        # it.
-        self._before_error: tuple[int | None, bytes | None] = (None, None)
+        # Without workers: the number of the map-style batch of the last call of `next`, and the dataset's state before it.
+        self._before_batch: tuple[int | None, bytes | None] = (None, None)
         self._is_before_seed = False
         if state is not None:
             self._generators.check(state["generators"])
@@ -132,10 +131,6 @@ class LoaderIterator(_BaseDataLoaderIter):
                 self._order.skip(within["first"], _state.first_unreturned(within["engine"]))
         if within is not None:
             batches = self._engine.resume_epoch(json.dumps(within["engine"]), self._decode)
-            if self._order is not None and within["engine"]["place"] == "start":
-                # Draws the first batch for the comparison below, because an error may have replaced it in the run of the
-                # state.
-                batches.draw_first()
             if self._order is not None and has_loaded_state:
                 self._order.first_keys_hash = within["first_keys"]
             elif within["has_drawn"] and self._order.first_keys_hash != within["first_keys"]:
@@ -187,16 +182,14 @@ class LoaderIterator(_BaseDataLoaderIter):
         self._batches = self._start(loader, None)
 
     def _next_data(self) -> Any:
-        before: tuple[int | None, bytes | None] = (None, None)
+        last = self._before_batch
         if self._fetcher is not None and self._order is not None and (snapshot := self._fetcher.snapshot()):
-            before = self._batches.first_unreturned() or 0, snapshot
+            self._before_batch = self._batches.first_unreturned() or 0, snapshot
         try:
             batch = next(self._batches)
         except StopIteration:
-            self._is_over = True
-            raise
-        except BaseException:
-            self._before_error = before
+            # An error may have ended the epoch before its last batch.
+            self._is_over, self._before_batch = True, last
             raise
         returned = batch
         if type(batch) is _fetch.BatchWithState:
@@ -210,7 +203,6 @@ class LoaderIterator(_BaseDataLoaderIter):
                 # Ctrl-C, or the exception of another signal's handler.
                 if not isinstance(error, Exception) or _errors.is_of_signal_handler(error.__traceback__):
                     self._batches.put_back(returned)
-                    self._before_error = before
                 raise
         if type(returned) is _fetch.BatchWithState:
             self._dataset_states[returned.worker] = returned.state
@@ -238,9 +230,10 @@ class LoaderIterator(_BaseDataLoaderIter):
         if self._fetcher is not None and not (is_within and self._order is None and not _state.is_at_start(engine)):
             # In the other cases the engine's state has the position of the dataset.
             snapshot = self._fetcher.snapshot()
-            number, before = self._before_error
+            number, before = self._before_batch
             if is_within and self._order is not None and number == _state.first_unreturned(engine):
-                # The position is before the batch of the error, for which the dataset has changed already.
+                # An error, or a signal during `next`, has left the position before a batch for which the dataset has
+                # changed already.
                 snapshot = before
             states = {} if snapshot is None else {0: snapshot}
         state: dict[str, Any] = {"datasets": {str(worker): _state.to_text(each) for worker, each in states.items()}}
