@@ -98,6 +98,24 @@ class Keyed(Mine):
 print([batch.tolist() for batch in DataLoader(Keyed(), batch_size=1, sampler=[Key(), Key(), Key()], num_workers=1)])
 """
 
+KEYS_OF_A_FUNCTION = """
+class Key:
+    def __reduce__(self):
+        return make_key, ()
+
+def make_key():
+    return Key()
+
+class Keyed(Mine):
+    def __init__(self):
+        self.key = Key()
+
+    def __getitem__(self, key):
+        return type(key) is type(self.key)
+
+print([batch.tolist() for batch in DataLoader(Keyed(), batch_size=2, sampler=[Key(), Key()], num_workers=1)])
+"""
+
 CACHED = """
 import functools
 
@@ -170,6 +188,13 @@ def test_keys_leave_the_classes_of_a_script_as_a_worker_has_them(tmp_path):
     path = tmp_path / "train.py"
     path.write_text(SCRIPT + KEYS_IN_WORKERS)
     assert processes.run(path).splitlines() == ["[[1], [2], [3]]"]
+
+
+def test_keys_may_need_a_function_that_the_dataset_needs_no_longer(tmp_path):
+    pytest.importorskip("cloudpickle", reason="SKIPPED: cloudpickle is not installed")
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT + KEYS_OF_A_FUNCTION)
+    assert processes.run(path).splitlines() == ["[[True, True]]"]
 
 
 def test_a_script_may_have_functions_with_a_cache(tmp_path):
