@@ -237,7 +237,7 @@ fn notes_in_a_folder_are_not_its_data() {
     assert_eq!((&report["kind"], &report["files"]), (&json!("tar"), &json!(1)));
     let classes = folder(&[("arrays/truth.npy", "mean.npy"), ("audio/s16.wav", "class/1.wav")]);
     let error = run(&["inspect", classes.path().to_str().unwrap()]).assert_status(2).stderr.clone();
-    assert!(error.contains("no images in class folder"), "{error}");
+    assert!(error.contains("class folder(s) `class` have audio files"), "{error}");
 
     let clips =
         folder(&[("audio/s16.wav", "1.wav"), ("audio/s24.flac", "2.flac"), ("README.md", "notes.txt")]);

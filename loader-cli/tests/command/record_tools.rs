@@ -161,6 +161,12 @@ fn formats_without_an_index_say_so() {
     assert!(table.assert_status(2).stderr.contains("`parquet` has no index"), "{table:#?}");
     let small = index(&[&format!("{fixtures}/tar/photos.tar"), "--check"]);
     assert!(small.assert_status(0).stdout.contains("needs no stored index"), "{small:#?}");
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("run.toml");
+    let tar = format!("kind = \"tar\"\npath = \"{fixtures}/tar/photos.tar\"\nshuffle_files = true");
+    fs::write(&config, format!("[dataset]\n{tar}\n")).unwrap();
+    let shuffled = index(&[config.to_str().unwrap()]);
+    shuffled.assert_status(0);
     let missing = index(&["/nowhere/train.jsonl"]);
     assert!(missing.assert_status(2).stderr.contains("no such file"), "{missing:#?}");
 }
