@@ -26,8 +26,8 @@ _sent: WeakValueDictionary[int, Any] = WeakValueDictionary()
 _number_of: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 #: In a worker: the number of each copy.
 _received: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-#: In a worker: the copies that have come with the dataset, by number. Keys refer also to those that the dataset needs no
-#: longer.
+#: In a worker: the copies that have come with the dataset, by number. Keys refer also to those that the dataset no
+#: longer needs.
 _of_dataset: dict[int, Any] = {}
 _has_dataset = False
 
@@ -92,7 +92,7 @@ def batch_pickler() -> type:
 
 
 def end_dataset() -> None:
-    """Called when a worker has received the dataset."""
+    """Called when a worker has received the dataset. Copies that come later, with keys, are not kept."""
     global _has_dataset
     _has_dataset = True
 

@@ -30,7 +30,8 @@ class LoaderIterator(_BaseDataLoaderIter):
         self._epoch_log: _epoch_log.EpochLog | None = None
         # The last state of the dataset that main knows, by worker.
         self._dataset_states: dict[int, bytes] = {}
-        # Without workers: the number of the map-style batch of the last call of `next`, and the dataset's state before it.
+        # Without workers: the number of the map-style batch of the last call of `next`, and the dataset's state before
+        # it.
         self._before_batch: tuple[int | None, bytes | None] = (None, None)
         self._is_before_seed = False
         if state is not None:
