@@ -187,6 +187,16 @@ impl SourceOptions {
         files.chain(self.store.iter_mut().filter_map(StoreOptions::path_mut)).chain(tokenizers)
     }
 
+    /// Returns the error of an option that is set for random access, and that only streams of the kind `stream` have.
+    #[cfg(any(feature = "parquet", feature = "tar"))]
+    pub(crate) fn only_for_streams(&self, option: &'static str, stream: &str) -> DataError {
+        let reason = format!(
+            "only a stream has this option (kind `{stream}`); for random access, remove it and set `shuffle` of the \
+             loader, or of the part of a mix"
+        );
+        self.error(DataProblem::InvalidOption { option, reason })
+    }
+
     /// Returns an error about the options. It names the first file.
     pub(crate) fn error(&self, problem: DataProblem) -> DataError {
         match self.path.first() {

@@ -135,7 +135,7 @@ fn a_config_gives_jpeg_and_png_files_one_name() {
     pack(photos.to_str().unwrap(), &output, &[]).assert_status(0);
     let failed = run(&["run", output.to_str().unwrap(), "--batch-size", "9"]);
     assert!(failed.assert_status(1).stderr.contains("(option `rename` of tar archives)"), "{failed:#?}");
-    // As in the document.
+    // The config of docs/tools.md.
     let text = "[dataset]\nkind = \"tar\"\npath = \"packed\"\nrename = { image = [\"jpg\", \"png\"] }\n\
                 fields = [\"image\", \"cls\"]\nimages = { image = { transform = \"train\", size = 224 } }\n";
     fs::write(&config, text).unwrap();
@@ -158,7 +158,7 @@ fn folders_of_splits_are_no_classes() {
     let classes: Vec<_> = read(&output).into_iter().map(|(_, fields)| fields["cls"].clone()).collect();
     assert_eq!(classes, [Value::Bytes(b"0".to_vec()), Value::Bytes(b"1".to_vec())]);
 
-    // With other files, the folders are a part of the keys, and there are no classes.
+    // If a folder has files that are not images, `loader pack` makes no classes: it writes the folders into the keys.
     fs::write(source.join("train/cat/1.txt"), "a cat").unwrap();
     pack(source.to_str().unwrap(), &folder.path().join("other"), &[]).assert_status(0);
 }

@@ -23,7 +23,7 @@ use super::{
 use crate::{
     collate::Collate,
     context::{SampleContext, Shard, WorkerInfo},
-    dataset::EndsShard,
+    dataset::{EndsShard, IterableDataset},
     dataset_memory::DatasetMemory,
     foreign_error::concerns_process,
     options::OnBadSample,
@@ -93,7 +93,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
     ) -> Result<Self, Failure> {
         let Iterable { mut dataset, layout, snapshot_every, options, memory } = iterable;
         // What a dataset keeps in `setup` belongs to no shard, so it has no limit.
-        set_up(|cx| dataset.setup(cx), seed, worker.as_ref(), DatasetMemory::default(), hook)?;
+        set_up(|cx| dataset.dataset_mut().setup(cx), seed, worker.as_ref(), DatasetMemory::default(), hook)?;
         let dataset = Arc::new(dataset);
         Ok(Self { dataset, layout, snapshot_every, options, memory, collate, seed, worker })
     }
@@ -253,11 +253,11 @@ impl<O: OpenShard> DatasetKind for Iterable<O> {
     type Sample = O::Sample;
 
     fn samples(&self) -> Option<usize> {
-        self.dataset.samples()
+        self.dataset.dataset().len()
     }
 
     fn fingerprint(&self) -> String {
-        self.dataset.fingerprint()
+        self.dataset.dataset().fingerprint()
     }
 
     fn set_options(&mut self, options: FetchOptions, memory: u64) {

@@ -20,24 +20,18 @@ use crate::{
 /// An iterable dataset whose shards are opened with or without snapshots.
 pub trait OpenShard: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// The dataset.
-    type Dataset: 'static;
+    type Dataset: IterableDataset;
     /// One sample.
     type Sample: Send + 'static;
 
     /// True if it writes snapshots and opens shards at them.
     const SNAPSHOTS: bool;
 
-    /// Returns the number of samples, if it is known.
-    fn samples(&self) -> Option<usize>;
+    /// Returns the dataset.
+    fn dataset(&self) -> &Self::Dataset;
 
-    /// Returns the dataset's fingerprint.
-    fn fingerprint(&self) -> String;
-
-    /// Sets the dataset up.
-    ///
-    /// # Errors
-    /// The error of the dataset's `setup`.
-    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()>;
+    /// Returns the dataset, which a worker sets up before it opens shards.
+    fn dataset_mut(&mut self) -> &mut Self::Dataset;
 
     /// Opens a shard at a snapshot. If the dataset can skip the next `skip` items without reading them, skips
     /// them. While `wants_snapshot` is set, each item comes with a snapshot.
@@ -82,16 +76,12 @@ impl<D: IterableDataset> OpenShard for Plain<D> {
 
     const SNAPSHOTS: bool = false;
 
-    fn samples(&self) -> Option<usize> {
-        self.0.len()
+    fn dataset(&self) -> &D {
+        &self.0
     }
 
-    fn fingerprint(&self) -> String {
-        self.0.fingerprint()
-    }
-
-    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
-        self.0.setup(cx)
+    fn dataset_mut(&mut self) -> &mut D {
+        &mut self.0
     }
 
     fn open(
@@ -137,16 +127,12 @@ impl<D: SnapshotDataset> OpenShard for Snapshots<D> {
 
     const SNAPSHOTS: bool = true;
 
-    fn samples(&self) -> Option<usize> {
-        self.0.len()
+    fn dataset(&self) -> &D {
+        &self.0
     }
 
-    fn fingerprint(&self) -> String {
-        self.0.fingerprint()
-    }
-
-    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
-        self.0.setup(cx)
+    fn dataset_mut(&mut self) -> &mut D {
+        &mut self.0
     }
 
     fn open(

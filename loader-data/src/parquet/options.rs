@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use super::{EXTENSIONS, Parquet, ParquetStream, dataset::CACHE_BYTES, stream::BLOCK_BYTES, table::Table};
 use crate::{
-    error::{DataError, DataProblem},
+    error::DataError,
     options::format_options,
     record::{FieldOptions, Record},
 };
@@ -46,10 +46,7 @@ impl ParquetOptions {
     /// As for [`Parquet::open`]. Also returns an error if `shuffle_blocks` is set: only streams have this option.
     pub fn open(&self) -> Result<Parquet<Record>, DataError> {
         if self.shuffle_blocks.is_some() {
-            let reason = "only a stream has this option (kind `parquet-stream`); for random access, remove it and set \
-                          `shuffle` of the loader, or of the part of a mix"
-                .to_owned();
-            return Err(self.source.error(DataProblem::InvalidOption { option: "shuffle_blocks", reason }));
+            return Err(self.source.only_for_streams("shuffle_blocks", "parquet-stream"));
         }
         Ok(Parquet::new(self.open_table()?, self.cache_bytes))
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{EXTENSIONS, IndexedTar, MAX_SAMPLE_BYTES, TarShards, decoding::Decoding, indexed};
 use crate::{
-    error::{DataError, DataProblem},
+    error::DataError,
     index::{IndexPlace, StoredIndex},
     options::format_options,
     record::{FieldOptions, Record},
@@ -70,10 +70,7 @@ impl TarOptions {
     /// streams have this option.
     pub fn open_indexed(&self) -> Result<IndexedTar<Record>, DataError> {
         if self.shuffle_files {
-            let reason = "only a stream has this option (kind `tar`); for random access, remove it and set \
-                          `shuffle` of the loader, or of the part of a mix"
-                .to_owned();
-            return Err(self.source.error(DataProblem::InvalidOption { option: "shuffle_files", reason }));
+            return Err(self.source.only_for_streams("shuffle_files", "tar"));
         }
         self.open()?.indexed()
     }

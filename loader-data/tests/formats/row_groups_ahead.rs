@@ -9,7 +9,7 @@ use crate::{
     read_ahead::{SLOTS, open, options, parquet, requests, server},
 };
 
-/// During its third row, this stream keeps so many bytes that the memory has no room for bytes read ahead.
+/// When this stream reads its third row, it fills the memory of the dataset, so the shard drops the bytes read ahead.
 #[derive(Serialize, Deserialize)]
 struct Greedy(RecordStream);
 
