@@ -30,7 +30,7 @@ pub trait OpenShard: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// Returns the dataset.
     fn dataset(&self) -> &Self::Dataset;
 
-    /// Returns the dataset, which a worker sets up before it opens shards.
+    /// Returns the dataset, for its `setup`.
     fn dataset_mut(&mut self) -> &mut Self::Dataset;
 
     /// Opens a shard at a snapshot. If the dataset can skip the next `skip` items without reading them, skips
