@@ -2,6 +2,7 @@
 
 use std::{
     any::TypeId,
+    borrow::Cow,
     iter,
     sync::{Arc, OnceLock},
 };
@@ -58,6 +59,18 @@ struct Typed {
 struct Prepared {
     header: StringRecord,
     names: Vec<Arc<str>>,
+    /// For each column, the form in which its fields are given to the type of a row. Set once the type has refused a
+    /// field as it is.
+    forms: Vec<OnceLock<Form>>,
+}
+
+/// The form of a field that the crate `csv` reads as a number or as a truth value.
+#[derive(Debug, Clone, Copy)]
+enum Form {
+    /// Without spaces around it.
+    Number,
+    /// Without spaces around it, and in lower case.
+    TruthValue,
 }
 
 impl Parser {
@@ -207,6 +220,7 @@ impl Parser {
         self.prepared.get_or_init(|| Prepared {
             header: self.names.iter().collect(),
             names: self.selected.iter().map(|(column, _)| self.names[*column].as_str().into()).collect(),
+            forms: self.names.iter().map(|_| OnceLock::new()).collect(),
         })
     }
 
@@ -221,21 +235,27 @@ impl Parser {
         if TypeId::of::<R>() == TypeId::of::<Record>() || self.has_fields() {
             return self.fields.apply(self.record(&fields, prepared)?)?.into_row();
         }
-        self.row(&fields, line.len(), &prepared.header)
+        self.row(&fields, line.len(), prepared)
     }
 
-    /// Makes a row of a type that is not [`Record`]. The type decides how a field is read, so a field of another form,
-    /// such as `True` or ` 5`, is replaced only once the type has refused it.
+    /// Makes a row of a type that is not [`Record`]. The type decides how a field is read, so the fields of a column
+    /// get another form, such as `true` for `True`, only once the type has refused one of them.
     fn row<R: DeserializeOwned>(
         &self,
         fields: &Fields<'_>,
         len: usize,
-        header: &StringRecord,
+        prepared: &Prepared,
     ) -> Result<R, DataProblem> {
-        let mut record = StringRecord::with_capacity(len, self.names.len());
-        fields.iter().for_each(|text| record.push_field(if self.is_missing(text) { "" } else { text }));
         loop {
-            let error = match record.deserialize(Some(header)) {
+            let mut record = StringRecord::with_capacity(len, self.names.len());
+            for (text, form) in iter::zip(fields.iter(), &prepared.forms) {
+                match form.get() {
+                    _ if self.is_missing(text) => record.push_field(""),
+                    None => record.push_field(text),
+                    Some(form) => record.push_field(&form.of(text)),
+                }
+            }
+            let error = match record.deserialize(Some(&prepared.header)) {
                 Ok(row) => return Ok(row),
                 Err(error) => error,
             };
@@ -246,15 +266,14 @@ impl Parser {
             let Some((column, text)) = place.and_then(|column| Some((column, record.get(column)?))) else {
                 return Err(DataProblem::Record(err.kind().to_string()));
             };
-            let Some(other) = other_form(text, err.kind()) else {
+            let form = Form::after(err.kind()).map(|form| *prepared.forms[column].get_or_init(|| form));
+            if form.is_none_or(|form| form.of(text) == text) {
                 let (name, text) = (&self.names[column], fields.get(column));
                 return Err(DataProblem::Record(match record[column].is_empty() {
                     true => format!("column `{name}` has no value; make the field of the type an `Option`"),
                     false => format!("column `{name}` has `{}`: {}", shown(text), err.kind()),
                 }));
-            };
-            let texts = record.iter().enumerate();
-            record = texts.map(|(place, text)| if place == column { other.as_str() } else { text }).collect();
+            }
         }
     }
 
@@ -283,16 +302,27 @@ impl Parser {
     }
 }
 
-/// Returns a field that could not be read as a number or a truth value in the form that the crate `csv` reads: without
-/// spaces around it, and a truth value in lower case. Returns `None` if the field has this form, or would be empty.
-fn other_form(text: &str, error: &DeserializeErrorKind) -> Option<String> {
-    let trimmed = text.trim_ascii();
-    let other = match error {
-        DeserializeErrorKind::ParseBool(_) => trimmed.to_ascii_lowercase(),
-        DeserializeErrorKind::ParseInt(_) | DeserializeErrorKind::ParseFloat(_) => trimmed.to_owned(),
-        _ => return None,
-    };
-    (other != text && !other.is_empty()).then_some(other)
+impl Form {
+    /// Returns the form in which a field is tried after `error`.
+    fn after(error: &DeserializeErrorKind) -> Option<Self> {
+        match error {
+            DeserializeErrorKind::ParseBool(_) => Some(Self::TruthValue),
+            DeserializeErrorKind::ParseInt(_) | DeserializeErrorKind::ParseFloat(_) => Some(Self::Number),
+            _ => None,
+        }
+    }
+
+    /// Returns `text` in this form. A text of spaces stays, because an empty one would mean that the value is missing.
+    fn of(self, text: &str) -> Cow<'_, str> {
+        let trimmed = text.trim_ascii();
+        match self {
+            _ if trimmed.is_empty() => text.into(),
+            Self::TruthValue if trimmed.contains(|letter: char| letter.is_ascii_uppercase()) => {
+                trimmed.to_ascii_lowercase().into()
+            }
+            Self::Number | Self::TruthValue => trimmed.into(),
+        }
+    }
 }
 
 /// Returns the beginning of a field, for an error.
