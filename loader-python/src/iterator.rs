@@ -187,6 +187,11 @@ impl BatchIterator {
         self.undo(Some(Some(Ok(Box::new(batch)))));
     }
 
+    /// True if the next call of `__next__` returns what the last one could not return, and loads nothing.
+    fn has_put_back(&self) -> bool {
+        lock(&self.undone).as_ref().is_some_and(|undone| undone.next.is_some())
+    }
+
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.convert)
     }
@@ -326,6 +331,7 @@ impl BatchIterator {
         drop(before);
     }
 
+    /// Returns the state before the call that was interrupted.
     fn undone_state(&self) -> Option<State> {
         lock(&self.undone).as_ref()?.state.clone()
     }

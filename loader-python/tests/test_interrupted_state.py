@@ -329,6 +329,27 @@ def test_ctrl_c_in_a_dataset_with_a_state():
     assert str(before + list(resumed)) == str(list(DataLoader(Counted(), 2)))
 
 
+def test_ctrl_c_twice_while_main_pins_a_batch_of_a_dataset_with_a_state(monkeypatch):
+    interrupts = []
+
+    def pin(batch, _device):
+        if int(batch[0][0]) == 6 and len(interrupts) < 2:
+            interrupts.append(True)
+            signal.raise_signal(signal.SIGINT)
+        return batch
+
+    monkeypatch.setattr(_base, "pin_memory", pin)
+    loader = DataLoader(Counted(), 2)
+    batches, before = iter(loader), []
+    batches._pin_memory = True  # the argument has no effect without a GPU
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            before.extend(batches)
+    resumed = DataLoader(Counted(), 2)
+    resumed.load_state_dict(loader.state_dict())
+    assert str(before + list(resumed)) == str(list(DataLoader(Counted(), 2)))
+
+
 class NamedRows(Rows):
     """Its keys are texts."""
 

@@ -166,6 +166,9 @@ class BatchIterator:
     def draw_first(self) -> None:
         """Takes the first batch from the sampler now. Without workers, the first ``next`` does it otherwise."""
 
+    def has_put_back(self) -> bool:
+        """Returns whether the next call of ``next`` returns what the last one could not return, and loads nothing."""
+
     def put_back(self, batch: Any) -> None:
         """Takes the batch back that was returned last: the next call of ``next`` returns it again."""
 
