@@ -2,7 +2,7 @@
 
 use std::{
     borrow::Cow,
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
 };
 
@@ -243,27 +243,28 @@ impl SourceOptions {
             self.error(DataProblem::InvalidOption { option, reason: format!("`{name}`: {reason}") })
         };
         let mut decoders: Vec<(String, FieldDecoder)> = Vec::new();
+        let mut fields = BTreeSet::new();
+        let mut add = |option, name: &str| match fields.insert(name.to_owned()) {
+            true => Ok(()),
+            false => {
+                Err(failed(option, name, &"another option decodes this field too; remove one of the two"))
+            }
+        };
         for (name, options) in &self.images {
             let column = options.column().map_err(|error| failed("images", name, &error))?;
+            add("images", name)?;
+            column.mask_fields().iter().try_for_each(|mask| add("images", mask))?;
             decoders.push((name.clone(), column.into()));
         }
         for (name, transform) in &self.audio {
             transform.validate().map_err(|problem| failed("audio", name, &problem))?;
-            if decoders.iter().any(|(image, _)| image == name) {
-                return Err(failed("audio", name, &"`images` has this field too; remove one of the two"));
-            }
+            add("audio", name)?;
             decoders.push((name.clone(), transform.clone().into()));
         }
         for (name, options) in &self.tokenizers {
             let decoder = options.decoder(self.store.as_ref());
             let decoder = decoder.map_err(|error| failed("tokenizers", name, &error))?;
-            if decoders.iter().any(|(other, _)| other == name) {
-                return Err(failed(
-                    "tokenizers",
-                    name,
-                    &"`images` or `audio` also has this field; remove one of the two",
-                ));
-            }
+            add("tokenizers", name)?;
             decoders.push((name.clone(), decoder));
         }
         Ok(decoders)

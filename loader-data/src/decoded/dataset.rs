@@ -4,9 +4,9 @@ use loader_core::{Dataset, IterableDataset, SampleContext, Shard, SnapshotDatase
 use rand::{Rng, SeedableRng, rngs::ChaCha8Rng};
 use serde::{Deserialize, Serialize};
 
-use super::{FieldDecoder, decoder::path_of};
+use super::FieldDecoder;
 use crate::{
-    error::{DataError, DataProblem, Position, Result},
+    error::{DataError, Position, Result},
     record::Record,
 };
 
@@ -68,16 +68,8 @@ impl<D> DecodedRecords<D> {
     /// Decodes the fields of `record`. `index` is for errors.
     fn decode(&self, mut record: Record, index: u64, rng: &mut ChaCha8Rng) -> Result<Record> {
         for (name, decoder) in &self.decoders {
-            let decoded = match record.get(name) {
-                Some(value) => decoder.decode(name, value, rng),
-                None => Err(DataProblem::missing_field(name, record.iter().map(|(name, _)| name))),
-            };
-            let decoded = decoded.map_err(|problem| {
-                let path = path_of(&record, name).map_or_else(String::new, |path| format!(" (`{path}`)"));
-                let field = format!("{} `{name}`{path}", decoder.kind());
-                DataError::new(field, problem).at(Position::Row(index))
-            })?;
-            record.set(name.as_str(), decoded);
+            let decoded = decoder.decode(&mut record, name, rng);
+            decoded.map_err(|error| error.at(Position::Row(index)))?;
         }
         Ok(record)
     }

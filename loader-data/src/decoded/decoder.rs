@@ -3,15 +3,17 @@
 use std::borrow::Cow;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+#[cfg(feature = "image-folder")]
+use loader_core::Phase;
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "audio")]
 use crate::AudioTransform;
 #[cfg(feature = "image-folder")]
-use crate::ImageColumn;
+use crate::{ImageColumn, image_folder::decode_mask};
 use crate::{
-    error::{DataProblem, Result},
+    error::{DataError, DataProblem, Result},
     record::{Record, Value},
 };
 
@@ -22,7 +24,7 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum FieldDecoder {
-    /// Decodes an image, to a tensor of shape `[3, height, width]`.
+    /// Decodes an image, to a tensor of shape `[3, height, width]`, and its masks.
     #[cfg(feature = "image-folder")]
     Image(ImageColumn),
     /// Decodes audio, to a tensor of `f32` of shape `[channels, frames]`.
@@ -74,16 +76,32 @@ impl FieldDecoder {
         }
     }
 
-    /// Decodes the value of the field `name`. Returns a tensor.
-    pub(super) fn decode(&self, name: &str, value: &Value, rng: &mut impl Rng) -> Result<Value, DataProblem> {
-        match self {
+    /// Replaces the field `name` of `record` by a tensor, and also the masks of an image.
+    pub(super) fn decode(&self, record: &mut Record, name: &str, rng: &mut impl Rng) -> Result<()> {
+        let decoded = match self {
             #[cfg(feature = "image-folder")]
-            Self::Image(column) => column.decode(&self.file(name, value)?, rng),
+            Self::Image(column) => {
+                let (image, drawn) = of_field(record, self.kind(), name, |value| {
+                    column.decode(&file(self.kind(), name, value)?, rng)
+                })?;
+                for mask in column.mask_fields() {
+                    let decoded = of_field(record, "mask", mask, |value| {
+                        let file = file("mask", mask, value)?;
+                        Ok(drawn.mask(&Phase::Decode.measure(|| decode_mask(&file))?)?)
+                    })?;
+                    record.set(mask.as_str(), decoded);
+                }
+                image
+            }
             #[cfg(feature = "audio")]
-            Self::Audio(transform) => Ok(transform.decode(&self.file(name, value)?, rng)?.into()),
+            Self::Audio(transform) => of_field(record, self.kind(), name, |value| {
+                Ok(transform.decode(&file(self.kind(), name, value)?, rng)?.into())
+            })?,
             #[cfg(all(feature = "formats", feature = "tokenizer"))]
-            Self::Tokens(column) => column.decode(name, value),
-        }
+            Self::Tokens(column) => of_field(record, self.kind(), name, |value| column.decode(name, value))?,
+        };
+        record.set(name, decoded);
+        Ok(())
     }
 
     /// Returns a fingerprint of the decoder; `None` if it changes neither the number nor the order of samples.
@@ -97,29 +115,6 @@ impl FieldDecoder {
             Self::Tokens(column) => Some(column.fingerprint()),
         }
     }
-
-    /// Returns the content of the encoded file in field `name`.
-    fn file<'a>(&self, name: &str, value: &'a Value) -> Result<Cow<'a, [u8]>, DataProblem> {
-        let wrong = |expected: &str, found: &Value| DataProblem::WrongType {
-            field: name.to_owned(),
-            expected: format!("{} {expected}", self.kind()),
-            found: found.kind(),
-        };
-        match value {
-            Value::Bytes(file) => Ok(file.into()),
-            Value::Text(text) => match STANDARD.decode(text.trim_ascii()) {
-                Ok(file) => Ok(file.into()),
-                Err(error) => Err(DataProblem::Malformed { format: "base64", reason: error.to_string() }),
-            },
-            Value::Record(file) => match file.get("bytes") {
-                Some(bytes @ (Value::Bytes(_) | Value::Text(_))) => self.file(name, bytes),
-                Some(Value::Null) | None => Err(wrong("with its bytes, not only its path", value)),
-                Some(other) => Err(wrong("whose field `bytes` is bytes", other)),
-            },
-            Value::Null => Err(DataProblem::Null { field: name.to_owned() }),
-            other => Err(wrong("as bytes, a text in base64, or a record with `bytes`", other)),
-        }
-    }
 }
 
 /// Returns the value of an encoded file: a record with its `bytes` and its `path`.
@@ -127,8 +122,49 @@ pub(crate) fn encoded_file(bytes: Vec<u8>, path: String) -> Record {
     [("bytes", Value::Bytes(bytes)), ("path", Value::Text(path))].into_iter().collect()
 }
 
+/// Calls `decode` with the value of the field `name`. An error names the field, and the path of its file if the record
+/// has it.
+fn of_field<R>(
+    record: &Record,
+    kind: &str,
+    name: &str,
+    decode: impl FnOnce(&Value) -> Result<R, DataProblem>,
+) -> Result<R> {
+    let decoded = match record.get(name) {
+        Some(value) => decode(value),
+        None => Err(DataProblem::missing_field(name, record.iter().map(|(name, _)| name))),
+    };
+    decoded.map_err(|problem| {
+        let path = path_of(record, name).map_or_else(String::new, |path| format!(" (`{path}`)"));
+        DataError::new(format!("{kind} `{name}`{path}"), problem)
+    })
+}
+
+/// Returns the content of the encoded file in field `name`. `kind` is for errors.
+fn file<'a>(kind: &str, name: &str, value: &'a Value) -> Result<Cow<'a, [u8]>, DataProblem> {
+    let wrong = |expected: &str, found: &Value| DataProblem::WrongType {
+        field: name.to_owned(),
+        expected: format!("{kind} {expected}"),
+        found: found.kind(),
+    };
+    match value {
+        Value::Bytes(file) => Ok(file.into()),
+        Value::Text(text) => match STANDARD.decode(text.trim_ascii()) {
+            Ok(file) => Ok(file.into()),
+            Err(error) => Err(DataProblem::Malformed { format: "base64", reason: error.to_string() }),
+        },
+        Value::Record(record) => match record.get("bytes") {
+            Some(bytes @ (Value::Bytes(_) | Value::Text(_))) => file(kind, name, bytes),
+            Some(Value::Null) | None => Err(wrong("with its bytes, not only its path", value)),
+            Some(other) => Err(wrong("whose field `bytes` is bytes", other)),
+        },
+        Value::Null => Err(DataProblem::Null { field: name.to_owned() }),
+        other => Err(wrong("as bytes, a text in base64, or a record with `bytes`", other)),
+    }
+}
+
 /// Returns the path or the name of the file in field `name`, for errors.
-pub(super) fn path_of<'a>(record: &'a Record, name: &str) -> Option<&'a str> {
+fn path_of<'a>(record: &'a Record, name: &str) -> Option<&'a str> {
     let text = |value: Option<&'a Value>| match value {
         Some(Value::Text(text)) => Some(text.as_str()),
         _ => None,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::DataProblem,
-    image_folder::{Transform, TransformError},
+    image_folder::{Drawn, Transform, TransformError},
     record::Value,
 };
 
@@ -15,6 +15,7 @@ use crate::{
 pub struct ImageColumn {
     transform: Transform,
     dtype: PixelType,
+    masks: Vec<String>,
 }
 
 /// Type of the pixels.
@@ -45,8 +46,23 @@ impl ImageColumn {
         Self::new(transform, PixelType::U8)
     }
 
+    /// Sets the fields with masks of the image; by default there are none. A mask is encoded as
+    /// [`decode_mask`](crate::decode_mask) expects, and has the size of the image. It becomes a tensor of `u8` of shape
+    /// `[height, width]`, to which the transform is applied with the numbers that were drawn for the image, as
+    /// [`Drawn::mask`](crate::Drawn::mask) does.
+    #[must_use]
+    pub fn masks<N: Into<String>>(mut self, fields: impl IntoIterator<Item = N>) -> Self {
+        self.masks = fields.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Returns the fields with masks of the image.
+    pub(crate) fn mask_fields(&self) -> &[String] {
+        &self.masks
+    }
+
     pub(super) fn new(transform: Transform, dtype: PixelType) -> Result<Self, TransformError> {
-        let column = Self { transform, dtype };
+        let column = Self { transform, dtype, masks: Vec::new() };
         column.validate()?;
         Ok(column)
     }
@@ -59,11 +75,17 @@ impl ImageColumn {
         }
     }
 
-    /// Decodes the content of an image file. Returns a tensor.
-    pub(crate) fn decode(&self, file: &[u8], rng: &mut impl Rng) -> Result<Value, DataProblem> {
+    /// Decodes the content of an image file. Returns a tensor, and what was drawn for it.
+    pub(crate) fn decode(&self, file: &[u8], rng: &mut impl Rng) -> Result<(Value, Drawn), DataProblem> {
         Ok(match self.dtype {
-            PixelType::F32 => self.transform.decode::<f32>(file, rng)?.into(),
-            PixelType::U8 => self.transform.decode::<u8>(file, rng)?.into(),
+            PixelType::F32 => {
+                let (image, drawn) = self.transform.decode_drawn::<f32>(file, rng)?;
+                (image.into(), drawn)
+            }
+            PixelType::U8 => {
+                let (image, drawn) = self.transform.decode_drawn::<u8>(file, rng)?;
+                (image.into(), drawn)
+            }
         })
     }
 }

@@ -28,6 +28,9 @@ pub struct ImageOptions {
     size: Option<u32>,
     dtype: PixelType,
     exif_orientation: bool,
+    /// The fields with masks of the image.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    masks: Vec<String>,
 }
 
 impl ImageOptions {
@@ -48,7 +51,7 @@ impl ImageOptions {
             (TransformOptions::Standard(name), size) => name.steps(size.unwrap_or(DEFAULT_SIZE), pixels),
             (TransformOptions::Steps(steps), _) => steps.clone(),
         };
-        ImageColumn::new(self.turned(transform), self.dtype)
+        Ok(ImageColumn::new(self.turned(transform), self.dtype)?.masks(&self.masks))
     }
 
     fn turned(&self, transform: Transform) -> Transform {

@@ -107,7 +107,7 @@ impl Decoding {
         if let Some(images) = &self.images
             && image_folder::IMAGE_EXTENSIONS.contains(&field.rsplit('.').next().unwrap_or(field))
         {
-            return images.decode(&data, rng);
+            return Ok(images.decode(&data, rng)?.0);
         }
         let _ = rng;
         if self.by_extension { FieldKind::of(field).decode(data) } else { Ok(data.into()) }

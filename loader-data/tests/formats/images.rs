@@ -1,6 +1,10 @@
 //! Columns of encoded images, and tables that name images, from files that pyarrow and Pillow wrote.
 
-use std::{fs, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, iter,
+    path::Path,
+};
 
 use loader_core::{DataLoader, Dataset, SampleContext};
 use loader_data::{
@@ -91,6 +95,50 @@ fn a_column_has_the_pixels_of_the_file() {
 }
 
 /// Returns the error of row 0 of JSON lines with one row.
+/// A mask is cut and mirrored as its image: each class has one colour in `mask.png`.
+#[test]
+fn a_mask_is_transformed_as_its_image() {
+    let file = Path::new(FIXTURES).join("../../../image_folder/fixtures/types/mask.png");
+    let folder = tempfile::tempdir().unwrap();
+    fs::copy(file, folder.path().join("mask.png")).unwrap();
+    let table = "{\"file_name\": \"mask.png\", \"mask_file_name\": \"mask.png\"}\n".repeat(20);
+    fs::write(folder.path().join("metadata.jsonl"), table).unwrap();
+    let steps = r#"{"center_crop": {"height": 15, "width": 25}}, {"random_horizontal_flip": {"p": 0.5}}"#;
+    let config = |masks: &str| {
+        format!(
+            r#"{{"kind": "image-table", "path": {:?}, "fields": ["image", "mask"], "images":
+                {{"image": {{"transform": [{steps}], "dtype": "uint8", "masks": [{masks}]}}}}}}"#,
+            folder.path()
+        )
+    };
+    let (mut colours, mut firsts) = (BTreeMap::new(), BTreeSet::new());
+    for batch in loader(&config(r#""mask""#), 1).iter().unwrap() {
+        let batch = batch.unwrap();
+        let (images, masks) = (batch.tensor::<u8>("image").unwrap(), batch.tensor::<u8>("mask").unwrap());
+        assert_eq!((images.shape(), masks.shape()), (&[2, 3, 15, 25][..], &[2, 15, 25][..]));
+        let pixels = 15 * 25;
+        for (image, mask) in iter::zip(images.as_slice().chunks(3 * pixels), masks.as_slice().chunks(pixels))
+        {
+            firsts.insert(mask[1]);
+            for (pixel, class) in mask.iter().enumerate() {
+                let colour = [0, 1, 2].map(|channel| image[channel * pixels + pixel]);
+                // Black around the image has the class 0, whatever the colour of this class.
+                if *class != 0 {
+                    assert_eq!(*colours.entry(*class).or_insert(colour), colour, "class {class}");
+                }
+            }
+        }
+    }
+    assert!(colours.len() > 1 && firsts.len() == 2, "{colours:?}, {firsts:?}");
+
+    let refused = open(&config(r#""mask", "image""#)).map(drop).unwrap_err();
+    let reason = "another option decodes this field too; remove one of the two";
+    assert!(refused.to_string().contains(&format!("`image`: {reason}")), "{refused}");
+    let Records::Map(records) = open(&config(r#""msk""#)).unwrap() else { panic!("it is map-style") };
+    let missing = records.get(0, &mut SampleContext::new(0)).unwrap_err().to_string();
+    assert!(missing.contains("mask `msk`") && missing.contains("row 0"), "{missing}");
+}
+
 fn error_of(row: &str) -> DataError {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rows.jsonl");
