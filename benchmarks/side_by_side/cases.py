@@ -108,6 +108,7 @@ def plan() -> Iterator[Case]:
     yield from bandwidth()
     yield from tokens()
     yield from formats()
+    yield from format_memory()
     yield from images()
     yield from tar_images()
     yield from cached_images()
@@ -198,6 +199,19 @@ def formats() -> Iterator[Case]:
     yield from of_format("csv", f"{ROWS} rows of CSV as records", (OURS, STANDARD), ["--records"])
     yield from of_format("tar", f"{ROWS} samples of a tar archive", (OURS, "webdataset"))
     yield from of_format("token-files", "16 x 2048 tokens, shuffled", (OURS, STANDARD), ["--shuffle"], "tokens")
+
+
+def format_memory() -> Iterator[Case]:
+    for command, what in (
+        ("parquet", "Parquet, row groups of 2.7 MB"),
+        ("json-lines", "JSON lines"),
+        ("csv", "CSV"),
+        ("tar", "a tar archive"),
+    ):
+        row = Row(f"private memory of a worker that reads {what}", "MB", worst_private)
+        file, batches = FILES[command]
+        options = ["--workers", "1", "--file", f".data/{file}", "--batches", str(batches), "--memory"]
+        yield Case("format-memory", options, [row], command, sides=(OURS,), needs=command)
 
 
 def of_format(

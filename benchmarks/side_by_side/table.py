@@ -20,6 +20,7 @@ HEADINGS = {
     "csv": "CSV",
     "tar": "tar archives",
     "token-files": "Token files",
+    "format-memory": "Memory of a worker that reads files",
     "images": "Photographs",
     "tar-images": "Photographs in tar archives",
     "cached-images": "Photographs, kept decoded and scaled",

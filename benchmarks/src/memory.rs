@@ -1,6 +1,6 @@
 //! `memory`: the memory of main and of each worker in the middle of an epoch.
 
-use loader_core::{DataLoader, Dataset, Element, Sample, Tensor};
+use loader_core::{DataLoader, Dataset, Sample, collate::Batch};
 use serde::Serialize;
 
 use crate::{
@@ -31,17 +31,24 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     }
 }
 
-fn measure<D, T>(options: &Options, dataset: D) -> anyhow::Result<()>
+fn measure<D>(options: &Options, dataset: D) -> anyhow::Result<()>
 where
     D: Dataset,
-    D::Sample: Sample<Batch = Tensor<T>>,
-    T: Element,
+    D::Sample: Sample,
 {
     let loader = DataLoader::builder(dataset).options(options.loader()).build()?;
-    let batches = options.batches.unwrap_or(BATCHES);
+    after(options, &loader, options.batches.unwrap_or(BATCHES))
+}
+
+/// Prints the memory after the first `batches` of an epoch.
+pub(crate) fn after<B: Batch>(
+    options: &Options,
+    loader: &DataLoader<B>,
+    batches: usize,
+) -> anyhow::Result<()> {
     let mut iter = loader.iter()?;
     for batch in iter.by_ref().take(batches) {
-        std::hint::black_box(batch?.as_slice()[0]);
+        std::hint::black_box(batch?);
     }
     let main = Memory::of(std::process::id())?;
     let workers = iter.worker_pids().into_iter().map(Memory::of).collect::<anyhow::Result<Vec<_>>>()?;

@@ -52,6 +52,9 @@ pub(crate) struct Options {
     /// Measure the library that decodes the file, in a loop that makes the same batches without the loader.
     #[arg(long)]
     pub(crate) decoder: bool,
+    /// In `parquet`, `json-lines`, `csv` and `tar`, measure the memory in the middle of an epoch instead of the time.
+    #[arg(long)]
+    pub(crate) memory: bool,
     /// In `json-lines` and `csv`, read records, whose fields are known only when the program runs.
     #[arg(long)]
     pub(crate) records: bool,

@@ -14,6 +14,7 @@ use loader_core::{DataLoader, Element, Tensor, collate::Batch};
 use serde::Serialize;
 
 use crate::{
+    memory,
     options::{Options, Workload},
     system::{self, Checksum, Spread},
     throughput,
@@ -84,12 +85,15 @@ struct Check {
     checksum: String,
 }
 
-/// Measures epochs of the whole file and prints a line.
+/// Measures epochs of the whole file, or the memory in the middle of one, and prints a line.
 fn measure<B: Batch>(
     options: &Options,
     loader: &DataLoader<B>,
     columns: impl Fn(&B) -> anyhow::Result<Vec<Column>>,
 ) -> anyhow::Result<()> {
+    if options.memory {
+        return memory::after(options, loader, batches(options)? / 2);
+    }
     let check = check(loader, columns)?;
     throughput::time(options, loader, batches(options)?, |_| 0.0, &check)
 }
