@@ -135,6 +135,26 @@ for batch, function, info in DataLoader(Cached(), batch_size=3, num_workers=1, c
     print(batch, info)
 """
 
+MEMBERS = """
+import enum, os, signal
+
+class Colour(enum.Enum):
+    RED = 0
+    BLUE = 1
+
+class Coloured(Mine):
+    def __getitem__(self, index):
+        return Colour(index % 2)
+
+loader = DataLoader(Coloured(), batch_size=1, num_workers=1, collate_fn=list)
+for _ in range(2):
+    batches = iter(loader)
+    found = next(batches)
+    os.kill(batches._workers[0].pid, signal.SIGKILL)
+    found += [colour for batch in batches for colour in batch]
+    print([colour is Colour(index % 2) for index, colour in enumerate(found)])
+"""
+
 
 LOCK = "import threading\nLOCK = threading.Lock()\n"
 
@@ -181,6 +201,13 @@ def test_batches_leave_the_classes_and_functions_of_a_script_as_main_has_them(tm
     path.write_text(SCRIPT + IN_BATCHES)
     expected = [f"{number + 1} {2 * number + 2} {10 * number} {10 * number} {10 * number}" for number in range(4)]
     assert processes.run(path).splitlines() == expected
+
+
+def test_workers_of_two_epochs_and_one_that_takes_another_s_place_return_members_of_main_s_enum(tmp_path):
+    pytest.importorskip("cloudpickle", reason="SKIPPED: cloudpickle is not installed")
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT + MEMBERS)
+    assert processes.run(path).splitlines() == [str([True] * 6)] * 2
 
 
 def test_keys_leave_the_classes_of_a_script_as_a_worker_has_them(tmp_path):
