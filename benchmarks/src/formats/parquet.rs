@@ -22,10 +22,9 @@ pub(super) fn columns(batch: &Columns) -> anyhow::Result<Vec<Column>> {
     ])
 }
 
-/// Decodes the file to Arrow arrays.
+/// Decodes the file to Arrow arrays, with the number of rows at once that the library has as its default.
 pub(super) fn decode(path: &Path) -> anyhow::Result<usize> {
-    let reader =
-        ParquetRecordBatchReaderBuilder::try_new(File::open(path)?)?.with_batch_size(8192).build()?;
+    let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(path)?)?.build()?;
     let mut rows = 0;
     for batch in reader {
         rows += batch?.num_rows();

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use loader_core::{MemoryLimitReached, MemoryReservation, Phase};
-use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder, RowSelection};
+use parquet::{
+    arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder, RowSelection},
+    file::metadata::ColumnChunkMetaData,
+};
 
 use super::{
     footer::{Footer, OpenFile, column_ranges},
@@ -16,9 +19,12 @@ use crate::{
 };
 
 /// Max number of rows that are decoded at once.
-const MAX_ROWS: usize = 8192;
-/// Number of bytes that are decoded at once, at least one row.
-const MAX_BYTES: u64 = 64 << 20;
+const MAX_ROWS: u64 = 8192;
+/// Number of bytes that are decoded at once, at least one row. Larger pieces take longer to decode, because they do not
+/// fit into the caches of a processor, and they make the heap of a worker larger.
+const BYTES: u64 = 128 << 10;
+/// Number of further bytes for each column, because each piece costs some time per column.
+const BYTES_PER_COLUMN: u64 = 8 << 10;
 
 /// The rows of a row group that are read.
 #[derive(Debug, Clone, Copy)]
@@ -57,14 +63,12 @@ impl Batches {
         if !(matches!(selection, Selection::Rows(_)) && footer.has_pages(group)) {
             source.load(&ranges, ahead)?;
         }
-        let bytes = decoded_bytes(footer, group);
-        let rows_at_once = (MAX_BYTES.saturating_mul(rows as u64) / bytes.max(1)).clamp(1, MAX_ROWS as u64);
         let input = source.clone();
         let reader = source.guard(|| {
             let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(input, footer.metadata.clone())
                 .with_row_groups(vec![group])
                 .with_projection(footer.mask.clone())
-                .with_batch_size(rows_at_once as usize);
+                .with_batch_size(rows_at_once(footer, group, rows));
             match selection {
                 Selection::From(0) => builder,
                 Selection::From(first) => builder.with_offset(first),
@@ -95,17 +99,27 @@ impl Batches {
     }
 }
 
+/// Returns the number of rows that are decoded at once of a row group with `rows` rows.
+fn rows_at_once(footer: &Footer, group: usize, rows: usize) -> usize {
+    let columns = selected_columns(footer, group).count() as u64;
+    let bytes = BYTES + BYTES_PER_COLUMN * columns;
+    (bytes.saturating_mul(rows as u64) / decoded_bytes(footer, group).max(1)).clamp(1, MAX_ROWS) as usize
+}
+
 fn unsupported(data_type: String) -> String {
     format!("a column has the unexpected type {data_type}")
 }
 
 /// Returns the number of bytes of the selected columns of a row group before compression, as the file says.
 pub(super) fn decoded_bytes(footer: &Footer, group: usize) -> u64 {
-    let columns = footer.row_group(group).columns().iter().enumerate();
-    let columns = columns.filter(|(leaf, _)| footer.mask.leaf_included(*leaf));
-    columns
-        .map(|(_, column)| u64::try_from(column.uncompressed_size()).unwrap_or(0))
+    selected_columns(footer, group)
+        .map(|column| u64::try_from(column.uncompressed_size()).unwrap_or(0))
         .fold(0, u64::saturating_add)
+}
+
+fn selected_columns(footer: &Footer, group: usize) -> impl Iterator<Item = &ColumnChunkMetaData> {
+    let columns = footer.row_group(group).columns().iter().enumerate();
+    columns.filter(|(leaf, _)| footer.mask.leaf_included(*leaf)).map(|(_, column)| column)
 }
 
 /// Decoded rows that stay in memory.
