@@ -88,7 +88,7 @@ impl Splitter {
     /// each ends.
     fn unquote(&self, line: &[u8], count: Option<usize>) -> Result<(Vec<u8>, Vec<usize>), DataProblem> {
         if let Some(mut quotes) = LineRules::csv(self.rules).quotes() {
-            quotes.find_end(line, false);
+            quotes.find_end(line);
             if quotes.is_quoted() {
                 return Err(malformed("a field begins with a quotation mark and has none at its end"));
             }

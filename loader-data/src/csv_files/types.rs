@@ -142,7 +142,7 @@ fn is_integer(text: &str) -> bool {
 pub(super) fn is_number(text: &str) -> bool {
     let trimmed = text.trim_ascii();
     let is_whole = trimmed.trim_start_matches(['-', '+']).bytes().all(|byte| byte.is_ascii_digit());
-    if is_whole { is_integer(text) } else { !has_leading_zero(trimmed) && trimmed.parse::<f64>().is_ok() }
+    if is_whole { is_integer(text) } else { !has_leading_zero(trimmed) && float(trimmed).is_some() }
 }
 
 fn has_leading_zero(text: &str) -> bool {
@@ -167,6 +167,7 @@ mod tests {
             (&["01067", "2"], "str"),
             (&["0", "-0", "0.5"], "float64"),
             (&["18446744073709551616"], "str"),
+            (&["1.5", "1e400", "12e4567"], "str"),
             (&["1", "true"], "str"),
             (&["2026-01-02"], "str"),
             (&[], "str"),

@@ -34,7 +34,7 @@ impl LineReader {
         loop {
             let chunk = self.input.fill_buf()?;
             let newline = match &mut self.quotes {
-                Some(quotes) => quotes.find_end(chunk, self.position == 0),
+                Some(quotes) => quotes.find_end(chunk),
                 None => memchr(b'\n', chunk),
             };
             let taken = newline.map_or(chunk.len(), |newline| newline + 1);

@@ -154,6 +154,9 @@ fn odd_files_are_read() {
     let text = rows(b"a,b\n\"x\r\ny\",\"\"\"z\"\"\n\"\nq\"w\"e,\n");
     assert_eq!(text[0], r#"{"a": Text("x\r\ny"), "b": Text("\"z\"\n")}"#);
     assert_eq!(text[1], r#"{"a": Text("q\"w\"e"), "b": Text("")}"#);
+    // Each of several files that were joined began with a byte order mark.
+    let joined = rows(b"a\n\"x\"\n\xef\xbb\xbf\"y\nz\"\n\"w\"\n");
+    assert_eq!(joined, [r#"{"a": Text("x")}"#, r#"{"a": Text("y\nz")}"#, r#"{"a": Text("w")}"#]);
 }
 
 #[test]
