@@ -244,7 +244,7 @@ fn kind(rules: LineRules) -> Kind {
     let hex = |digit: u8| char::from_digit(u32::from(digit), 16).map_or(b'-', |digit| digit as u8);
     let (quotes, header) =
         (if csv.has_quotes { b'q' } else { b'-' }, if csv.has_header { b'h' } else { b'-' });
-    [b'c', b's', b'v', hex(csv.delimiter >> 4), hex(csv.delimiter & 15), quotes, header, b'1']
+    [b'c', b's', b'v', hex(csv.delimiter >> 4), hex(csv.delimiter & 15), quotes, header, b'2']
 }
 
 /// Finds the lines of one part of a file.

@@ -11,11 +11,12 @@ import operator
 import sys
 import weakref
 from collections.abc import Callable
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 _LRU_CACHE_TYPE = type(functools.cache(lambda: None))
+_SINGLE_DISPATCH_CODE = functools.singledispatch(lambda _: None).__code__
 #: The types of the objects that are sent by value.
 TYPES_BY_VALUE = (type, FunctionType, _LRU_CACHE_TYPE)
 
@@ -39,6 +40,11 @@ class Sent:
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {}
         self._in_dataset: set[Any] = set()
+
+    def clear(self) -> None:
+        """Forgets the objects. cloudpickle has failed, so the workers get nothing by value."""
+        self._numbers.clear()
+        self._in_dataset.clear()
 
     def dataset_pickler(self) -> type:
         """Returns the class of the pickler for the dataset."""
@@ -104,12 +110,22 @@ def _pickler(reduce: Callable[[Any, Callable[[Any], Any]], Any]) -> type:
         def reducer_override(self, value: Any) -> Any:
             if isinstance(value, TYPES_BY_VALUE):
                 return reduce(value, self._by_value)
+            if isinstance(value, CodeType):
+                # cloudpickle replaces the name of the file, so tracebacks would have no lines of the script.
+                make, arguments = super().dispatch_table[CodeType](value)
+                return _rebuild_code, (value.co_filename, make, *arguments)
+            if type(value) is functools.cached_property:
+                # Until Python 3.11, it has a lock.
+                return _rebuild_cached_property, (value.func, value.attrname)
             return super().reducer_override(value)
 
         def _by_value(self, value: Any) -> Any:
             if isinstance(value, _LRU_CACHE_TYPE):
                 return _reduce_cached(value)
-            return super().reducer_override(value)
+            reduced = super().reducer_override(value)
+            if reduced is not NotImplemented and _is_single_dispatch(value):
+                return _rebuild_single_dispatch, (dict(value.registry),)
+            return reduced
 
     return Pickler
 
@@ -129,6 +145,28 @@ def _reduce_cached(function: Any) -> Any:
 
 def _rebuild_cached(parameters: dict[str, Any], function: Any) -> Any:
     return functools.lru_cache(**parameters)(function)
+
+
+def _is_single_dispatch(value: Any) -> bool:
+    """Returns whether `functools.singledispatch` has made the function, which refers to a dictionary of weak references."""
+    return isinstance(value, FunctionType) and value.__code__ is _SINGLE_DISPATCH_CODE
+
+
+def _rebuild_single_dispatch(registry: dict[type, Any]) -> Any:
+    function = functools.singledispatch(registry.pop(object))
+    for argument, implementation in registry.items():
+        function.register(argument, implementation)
+    return function
+
+
+def _rebuild_cached_property(function: Any, name: str | None) -> Any:
+    cached = functools.cached_property(function)
+    cached.attrname = name
+    return cached
+
+
+def _rebuild_code(file: str, make: Callable[..., Any], *arguments: Any) -> Any:
+    return make(*arguments).replace(co_filename=file)
 
 
 def _rebuild_copy(number: int, make: Callable[..., Any], *arguments: Any) -> Any:

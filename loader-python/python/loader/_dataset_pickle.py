@@ -1,11 +1,13 @@
 """The pickle of the dataset and the user's functions, which main sends to each worker."""
 
+import contextlib
+import multiprocessing.process
 import multiprocessing.spawn
 import os
 import pickle
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from . import _by_value, _sharing_pickler
@@ -27,9 +29,6 @@ def dumps(value: Any, settings: dict[str, Any], arrays: ArrayFile, keys: Any) ->
         pickle.PicklingError: If the value cannot be pickled, or needs a ``__main__`` that no worker can import.
     """
     inner, keys.needs_main = _dumps(value, arrays, keys.sent)
-    if keys.needs_main:
-        # cloudpickle has failed, so workers have nothing by value.
-        keys.sent = _by_value.Sent()
     arrays.seal()
     # With this data `multiprocessing` gives the worker main's `sys.path`, `sys.argv` and working directory.
     preparation = multiprocessing.spawn.get_preparation_data("loader-worker")
@@ -37,7 +36,8 @@ def dumps(value: Any, settings: dict[str, Any], arrays: ArrayFile, keys: Any) ->
     if not keys.needs_main:
         for key in _MAIN:
             preparation.pop(key, None)
-    outer = pickle.dumps((preparation, dict(os.environ), settings, arrays.path, arrays.ranges), protocol=5)
+    prepared = preparation, os.getpid(), dict(os.environ), settings, arrays.path, arrays.ranges
+    outer = pickle.dumps(prepared, protocol=5)
     return len(outer).to_bytes(8, "little") + outer + inner
 
 
@@ -45,15 +45,24 @@ def loads(memory: Any) -> tuple[dict[str, Any], Any]:
     """Prepares this process as :func:`dumps` says, and returns the settings and the value."""
     with memoryview(memory) as view:
         size = 8 + int.from_bytes(view[:8], "little")
-        preparation, environment, settings, path, ranges = pickle.loads(view[8:size])
+        preparation, main, environment, settings, path, ranges = pickle.loads(view[8:size])
         # The engine removes the variables of launchers from the environment of its workers. A dataset of PyTorch may
         # read its rank in them.
         for name in environment.keys() - os.environ.keys():
             os.environ[name] = environment[name]
+        _set_parent_process(main)
         multiprocessing.spawn.prepare(preparation)
         value = pickle.loads(view[size:], buffers=open_arrays(path, ranges))
         _by_value.end_dataset()
         return settings, value
+
+
+def _set_parent_process(main: int) -> None:
+    """Sets what ``multiprocessing.parent_process`` returns. Modules ask it whether they are imported in a worker."""
+    # Main may have ended.
+    with contextlib.suppress(OSError):
+        parent = multiprocessing.process._ParentProcess("MainProcess", main, os.pidfd_open(main))
+        multiprocessing.process._parent_process = parent
 
 
 def _dumps(value: Any, arrays: ArrayFile, sent: _by_value.Sent) -> tuple[bytes, bool]:
@@ -62,32 +71,34 @@ def _dumps(value: Any, arrays: ArrayFile, sent: _by_value.Sent) -> tuple[bytes, 
     What the script itself defines is pickled by value with cloudpickle if that is installed. Then no worker runs the
     script again, so the script needs no ``if __name__ == "__main__":``. By value, a method takes along the script's
     globals that it uses, and some of them cannot be pickled, such as a lock. If cloudpickle fails for that reason,
-    workers import the script.
+    workers import the script. They also import it if `multiprocessing` has spawned this process: pickles then refer to
+    the script as to a module.
     """
-    problem = None
+    problem, is_spawned = None, sys.modules["__main__"].__name__ == "__mp_main__"
     try:
         pickled = _pickle(value, arrays)
     except Exception as error:
         pickled, problem = b"", error
     if problem is None and b"__main__" not in pickled:
-        return pickled, False
+        return pickled, is_spawned
     try:
         import cloudpickle
     except ImportError:
         cloudpickle = None
     if cloudpickle is not None:
         try:
-            return _pickle(value, arrays, sent.dataset_pickler()), False
+            return _pickle(value, arrays, sent.dataset_pickler()), is_spawned
         except Exception as error:
+            sent.clear()
             is_of_a_global = isinstance(error, (pickle.PicklingError, TypeError, AttributeError))
             if problem is None and is_of_a_global and _has_importable_main():
                 _warn_of_import(error)
             else:
-                problem = problem or error
+                problem = error
     if problem is not None:
         advice = "" if cloudpickle else " or install cloudpickle, which can pickle local functions and classes,"
         raise pickle.PicklingError(
-            f"{_culprit(value)} cannot be sent to the workers: {problem}; define classes and functions at the top level"
+            f"{_culprit(value, sent.dataset_pickler() if cloudpickle else pickle.Pickler)} cannot be sent to the workers: {problem}; define classes and functions at the top level"
             f" of a module,{advice} and open files and connections in the worker (in worker_init_fn or when they are"
             " first used)"
         ) from problem
@@ -115,16 +126,17 @@ def _warn_of_import(problem: Exception) -> None:
     )
 
 
-def _culprit(value: tuple[Any, Any, Any]) -> str:
-    """Returns the name of the innermost attribute or element of the dataset or of a function that cannot be pickled."""
+def _culprit(value: tuple[Any, Any, Any], pickler: type) -> str:
+    """Returns the name of the innermost attribute or element of the dataset or of a function that the pickler cannot
+    pickle."""
     for name, part in zip(("the dataset", "collate_fn", "worker_init_fn"), value):
-        if not _can_be_pickled(part):
+        if not _can_be_pickled(part, pickler):
             break
     else:
         return "the dataset or one of its functions"
     path = f"{name} ({type(part).__qualname__})"
     for _ in range(_MAX_DEPTH):
-        bad = next((inner for inner in _inside(part) if not _can_be_pickled(inner[1])), None)
+        bad = next((inner for inner in _inside(part) if not _can_be_pickled(inner[1], pickler)), None)
         if bad is None:
             break
         name, part = bad
@@ -134,7 +146,7 @@ def _culprit(value: tuple[Any, Any, Any]) -> str:
 
 def _inside(value: Any) -> Iterator[tuple[str, Any]]:
     """Returns the attributes of an object, or the elements of a container, each with a name for the error."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         yield from ((f"element {key!r}", item) for key, item in value.items())
     elif isinstance(value, (list, tuple)):
         yield from ((f"element {index}", item) for index, item in enumerate(value))
@@ -142,9 +154,9 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"attribute {name!r}", item) for name, item in getattr(value, "__dict__", {}).items())
 
 
-def _can_be_pickled(value: Any) -> bool:
+def _can_be_pickled(value: Any, pickler: type) -> bool:
     try:
-        _sharing_pickler.dumps(value, keeps=lambda _array: False)
+        _sharing_pickler.dumps(value, keeps=lambda _array: False, base=pickler)
     except Exception:
         return False
     return True

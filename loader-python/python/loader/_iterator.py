@@ -273,7 +273,7 @@ class LoaderIterator(_BaseDataLoaderIter):
         """The workers, for programs that use PyTorch's private list. After the end of an epoch, the workers of that
         epoch."""
         self._last_pids = self._batches.worker_pids() or self._last_pids
-        return [WorkerProcess(pid) for pid in self._last_pids]
+        return [WorkerProcess(pid, self._close) for pid in self._last_pids]
 
     def _shutdown_workers(self) -> None:
         """Ends the workers, for programs that call PyTorch's private method."""

@@ -1,13 +1,21 @@
 """A worker process of an iterator, for programs that use PyTorch's private list of workers."""
 
 import time
+from collections.abc import Callable
 
 
 class WorkerProcess:
-    """A worker process, with the methods of ``multiprocessing.Process`` that ask about it."""
+    """A worker process, with methods of ``multiprocessing.Process``."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, close: Callable[[], None]) -> None:
         self.pid = pid
+        self._close = close
+
+    def terminate(self) -> None:
+        """Ends all workers of the iterator. Another process would take the place of a single one."""
+        self._close()
+
+    kill = terminate
 
     def is_alive(self) -> bool:
         try:
