@@ -353,3 +353,14 @@ with tempfile.NamedTemporaryFile(suffix=".npy") as file:
     {end}
 """
     assert processes.run("-c", code).strip() == "the report is None"
+
+
+def test_a_program_may_terminate_the_workers_in_pytorch_s_private_list():
+    batches = iter(DataLoader(Rows(20), num_workers=2))
+    next(batches)
+    workers = batches._workers
+    for worker in workers:
+        if worker.is_alive():
+            worker.terminate()
+            worker.join(10)
+    assert not any(worker.is_alive() for worker in workers)

@@ -155,6 +155,65 @@ for _ in range(2):
     print([colour is Colour(index % 2) for index, colour in enumerate(found)])
 """
 
+OF_FUNCTOOLS = """
+import functools, multiprocessing
+
+@functools.singledispatch
+def described(value):
+    return "other"
+
+@described.register
+def _(value: int):
+    return f"{value}, {described(str(value))}"
+
+class Described(Mine):
+    @functools.cached_property
+    def twice(self):
+        return 2 * FACTOR
+
+    def __getitem__(self, index):
+        assert multiprocessing.parent_process() is not None
+        return described(index), described, self.twice
+
+for batch in DataLoader(Described(), batch_size=None, num_workers=1):
+    print(batch[0], batch[1] is described, batch[2])
+"""
+
+FAILING = """
+class Failing(Mine):
+    def __getitem__(self, index):
+        inverse = lambda: 1 // index
+        return inverse()
+
+try:
+    list(DataLoader(Failing(), num_workers=1))
+except ZeroDivisionError as error:
+    print(error)
+"""
+
+SPAWNED = """
+class Key:
+    def __init__(self, index):
+        self.index = index
+
+class Keyed(Mine):
+    def __getitem__(self, key):
+        return key.index * FACTOR
+
+def train():
+    keys, factor = [Key(index) for index in range(6)], 1
+    local = lambda samples: torch.tensor(samples) + factor
+    for collate_fn in (collate, local):
+        loader = DataLoader(Keyed(), batch_size=3, sampler=keys, num_workers=2, collate_fn=collate_fn)
+        print([batch.tolist() for batch in loader], flush=True)
+
+if __name__ == "__main__":
+    import multiprocessing
+    process = multiprocessing.get_context("spawn").Process(target=train)
+    process.start()
+    process.join()
+"""
+
 
 LOCK = "import threading\nLOCK = threading.Lock()\n"
 
@@ -229,6 +288,33 @@ def test_a_script_may_have_functions_with_a_cache(tmp_path):
     path = tmp_path / "train.py"
     path.write_text(SCRIPT + CACHED)
     assert processes.run(path).splitlines() == ["[0, 3, 6] (0, 3, 5, 3)", "[9, 12, 15] (0, 6, 5, 5)"]
+
+
+def test_a_script_may_have_a_single_dispatch_function_and_a_cached_property(tmp_path):
+    pytest.importorskip("cloudpickle", reason="SKIPPED: cloudpickle is not installed")
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT + OF_FUNCTOOLS)
+    assert processes.run(path).splitlines() == [f"{index}, other True 6" for index in range(6)]
+
+
+def test_a_traceback_has_the_lines_of_the_script(tmp_path):
+    pytest.importorskip("cloudpickle", reason="SKIPPED: cloudpickle is not installed")
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT + FAILING)
+    shown = processes.run(path)
+    line = (SCRIPT + FAILING).splitlines().index("        inverse = lambda: 1 // index") + 1
+    assert f'File "{path}", line {line}, in <lambda>\n    inverse = lambda: 1 // index\n' in shown
+
+
+@pytest.mark.parametrize("with_cloudpickle", [False, True])
+def test_main_may_be_a_process_that_was_spawned(tmp_path, without_cloudpickle, with_cloudpickle):
+    if with_cloudpickle:
+        pytest.importorskip("cloudpickle", reason="SKIPPED: cloudpickle is not installed")
+    path = tmp_path / "train.py"
+    local = "local" if with_cloudpickle else "collate"
+    path.write_text(SCRIPT + SPAWNED.replace("(collate, local)", f"(collate, {local})"))
+    environment = {} if with_cloudpickle else without_cloudpickle
+    assert processes.run(path, **environment).splitlines() == [RESULT] * 2
 
 
 def test_a_guarded_script_without_cloudpickle(tmp_path, without_cloudpickle):

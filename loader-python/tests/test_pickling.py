@@ -71,6 +71,14 @@ def test_the_attribute_that_cannot_be_pickled_is_named():
         list(DataLoader(Rows(3), num_workers=1, worker_init_fn=threading.Lock().acquire))
 
 
+def test_with_cloudpickle_an_attribute_that_it_can_send_is_not_named():
+    pytest.importorskip("cloudpickle", reason="SKIPPED: cloudpickle is not installed")
+    dataset = WithLock(3)
+    dataset.__dict__ = {"function": lambda: None, **dataset.__dict__}
+    with pytest.raises(pickle.PicklingError, match=r"^attribute 'connection' of the dataset \(WithLock\)"):
+        list(DataLoader(dataset, num_workers=1))
+
+
 class OnlyInMain(Rows):
     def __setstate__(self, state):
         raise ValueError("this dataset is read by nobody")

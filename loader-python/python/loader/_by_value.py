@@ -124,7 +124,7 @@ def _pickler(reduce: Callable[[Any, Callable[[Any], Any]], Any]) -> type:
                 return _reduce_cached(value)
             reduced = super().reducer_override(value)
             if reduced is not NotImplemented and _is_single_dispatch(value):
-                return _rebuild_single_dispatch, (dict(value.registry),)
+                return _rebuild_single_dispatch, (dict(value.registry),), None
             return reduced
 
     return Pickler

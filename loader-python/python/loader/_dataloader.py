@@ -1,5 +1,6 @@
 """The class :class:`DataLoader`: its arguments, and its methods for the state."""
 
+import importlib.util
 import os
 from typing import Any, Literal, TypeVar
 
@@ -168,10 +169,11 @@ class DataLoader(_base.DataLoader[_Batch]):
     def _get_iterator(self) -> "_iterator.LoaderIterator | _iterator.NoBatches":
         if self.num_workers > 0:
             if _worker_info.is_worker:
+                other = "" if importlib.util.find_spec("cloudpickle") else ", or install cloudpickle"
                 raise RuntimeError(
                     "a worker process has begun to load with workers of its own: put the lines that begin to train"
-                    ' under `if __name__ == "__main__":`, because workers import this script, or install cloudpickle; a'
-                    " dataset that has a loader must load with num_workers=0"
+                    f' under `if __name__ == "__main__":`, because workers import this script{other}; a dataset that'
+                    " has a loader must load with num_workers=0"
                 )
             if not self._is_auto:
                 self.check_worker_number_rationality()
