@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, Read, Seek, SeekFrom},
-    ops::Range,
+    ops::{Range, RangeInclusive},
 };
 
 use symphonia::{
@@ -39,9 +39,18 @@ const MAX_PAGE: u64 = 27 + 255 + 255 * 255;
 /// Maximum number of packets of an MP3 that have only padding. Encoders write one or two.
 const MAX_PADDING_PACKETS: usize = 3;
 
+/// Sizes of the chunk `data` that programs write to a pipe, where they cannot write the real size at the end:
+/// sox writes 0x7ffff000, rounded down to whole frames, and arecord 0x7fffff00 or 0x80000000.
+const UNKNOWN_SIZES: RangeInclusive<u32> = 0x7fff_0000..=0x8000_0000;
+
+const NO_SAMPLES: &str = "its header says that it has no samples; the recording was probably cut off, so write the \
+                          file again with an audio program";
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Format {
     Wav,
+    /// A WAV whose header does not tell the number of frames. The samples end at the end of the file.
+    StreamedWav,
     Flac,
     Mp3,
     Ogg,
@@ -88,11 +97,10 @@ impl<'a> AudioFile<'a> {
         let is_exact = format != Format::Mp3 || track.delay.is_some();
         let options = AudioDecoderOptions::default().gapless(is_exact);
         let decoder = get_codecs().make_audio_decoder(parameters, &options).map_err(failed)?;
-        let frames = track.num_frames.filter(|_| is_exact && format != Format::Ogg);
+        let is_exact = is_exact && !matches!(format, Format::Ogg | Format::StreamedWav);
+        let frames = track.num_frames.filter(|_| is_exact);
         if frames == Some(0) {
-            let reason = "its header says that it has no samples; the recording was probably cut off, so write the \
-                          file again with an audio program";
-            return Err(format.malformed(reason.to_owned()));
+            return Err(format.malformed(NO_SAMPLES.to_owned()));
         }
         Ok(Self { format, decoder, track: track.id, rate, channels, frames, reader })
     }
@@ -150,7 +158,8 @@ impl<'a> AudioFile<'a> {
             keep(&mut channels, &planes, part.start as usize..part.end as usize);
             next = Some(first + frames);
         }
-        if self.frames.is_some() && next.unwrap_or(0) < end {
+        let required = self.frames.map_or(u64::from(self.format == Format::StreamedWav), |_| end);
+        if next.unwrap_or(0) < required {
             return Err(DataProblem::Truncated);
         }
         if is_whole && self.format == Format::Mp3 && self.frames.is_some() {
@@ -180,6 +189,11 @@ impl<'a> AudioFile<'a> {
             match self.reader.next_packet() {
                 Ok(Some(packet)) if packet.track_id != self.track => {}
                 Ok(packet) => return Ok(packet),
+                Err(Error::IoError(error))
+                    if self.format == Format::StreamedWav && error.kind() == io::ErrorKind::UnexpectedEof =>
+                {
+                    return Ok(None);
+                }
                 Err(error) => return Err(self.format.problem(error)),
             }
         }
@@ -235,7 +249,9 @@ impl Format {
             source.read_exact(&mut start).map_err(problem_of)?;
         }
         let format = match &start {
-            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'A', b'V', b'E'] => Self::Wav,
+            [b'R', b'I', b'F', b'F', size @ .., b'W', b'A', b'V', b'E'] => {
+                Self::of_wav(source, u32::from_le_bytes(*size))?
+            }
             [b'f', b'L', b'a', b'C', ..] => Self::Flac,
             [b'O', b'g', b'g', b'S', ..] => Self::Ogg,
             // Eleven bits mark the beginning of a block, and two bits tell layer III.
@@ -248,10 +264,21 @@ impl Format {
         Ok((format, tag))
     }
 
+    /// Returns the format of a WAV whose chunk `RIFF` has `size` bytes. `source` is behind the word `WAVE`.
+    fn of_wav(source: &mut (impl Read + Seek), size: u32) -> Result<Self, DataProblem> {
+        match size {
+            0 => Err(Self::Wav.malformed(NO_SAMPLES.to_owned())),
+            _ if size >= *UNKNOWN_SIZES.start() && is_streamed(source).map_err(problem_of)? => {
+                Ok(Self::StreamedWav)
+            }
+            _ => Ok(Self::Wav),
+        }
+    }
+
     fn read_header<'a>(self, stream: MediaSourceStream<'a>) -> Result<Box<dyn FormatReader + 'a>, Error> {
         let options = FormatOptions::default();
         Ok(match self {
-            Self::Wav => Box::new(WavReader::try_new(stream, options)?),
+            Self::Wav | Self::StreamedWav => Box::new(WavReader::try_new(stream, options)?),
             Self::Flac => Box::new(FlacReader::try_new(stream, options)?),
             Self::Mp3 => Box::new(MpaReader::try_new(stream, options)?),
             Self::Ogg => Box::new(OggReader::try_new(stream, options)?),
@@ -260,7 +287,7 @@ impl Format {
 
     fn malformed(self, reason: String) -> DataProblem {
         let format = match self {
-            Self::Wav => "WAV",
+            Self::Wav | Self::StreamedWav => "WAV",
             Self::Flac => "FLAC",
             Self::Mp3 => "MP3",
             Self::Ogg => "Ogg Vorbis",
@@ -288,6 +315,26 @@ fn problem_of(error: io::Error) -> DataProblem {
             DataProblem::Unreadable(error)
         }
         _ => DataProblem::Malformed { format: "audio", reason: error.to_string() },
+    }
+}
+
+/// Reads the chunks of a WAV up to `data`. Returns true if a program that did not know the size of `data` has
+/// written it.
+fn is_streamed(source: &mut (impl Read + Seek)) -> io::Result<bool> {
+    let mut name = [0; 4];
+    let mut size = [0; 4];
+    loop {
+        source.read_exact(&mut name)?;
+        source.read_exact(&mut size)?;
+        let size = u32::from_le_bytes(size);
+        if &name == b"data" {
+            let end = source.stream_position()? + u64::from(size);
+            return Ok(
+                size == u32::MAX || UNKNOWN_SIZES.contains(&size) && end > source.seek(SeekFrom::End(0))?
+            );
+        }
+        // A chunk of an odd number of bytes has one more byte.
+        source.seek_relative(i64::from(size) + i64::from(size % 2))?;
     }
 }
 

@@ -153,6 +153,42 @@ fn a_truncated_file_is_an_error() {
     }
 }
 
+/// A WAV with other sizes of the chunks `RIFF` and `data`, and 0 as the number of frames in `fact`.
+fn with_sizes(name: &str, riff: u32, data: u32) -> Vec<u8> {
+    let mut file = fixture(name);
+    for (chunk, place, number) in [(b"RIFF", 4, riff), (b"fact", 8, 0), (b"data", 4, data)] {
+        if let Some(start) = file.windows(4).position(|name| name == chunk) {
+            file[start + place..][..4].copy_from_slice(&number.to_le_bytes());
+        }
+    }
+    file
+}
+
+#[test]
+fn a_wav_without_a_length_has_all_its_frames() {
+    // FFmpeg, sox with frames of 2 and 3 bytes, arecord in two versions, and a RIFF size of 31 bits.
+    let sizes = [u32::MAX, 0x7fff_f000, 0x7fff_efff, 0x7fff_ff00, 0x8000_0000, 0x7fff_ff9b];
+    let whole = AudioTransform::new(16_000);
+    let transforms = [whole.clone(), whole.clone().center_crop(101), whole.clone().random_crop(101)];
+    for data in sizes {
+        for name in ["s16.wav", "s24.wav", "f32.wav", "ulaw.wav"] {
+            let mut streamed = with_sizes(name, data.saturating_add(100), data);
+            for transform in &transforms {
+                let expected = decode(transform, &fixture(name)).unwrap();
+                let audio = decode(transform, &streamed).unwrap();
+                assert_eq!(audio.as_slice(), expected.as_slice(), "{name} with {data:#x}");
+            }
+            let start = streamed.windows(4).position(|name| name == b"data").unwrap() + 8;
+            streamed.truncate(start);
+            assert!(matches!(decode(&whole, &streamed), Err(DataProblem::Truncated)), "{name}");
+        }
+    }
+    for (riff, data) in [(u32::MAX, 0x0e14), (0x7000_0024, 0x7000_0000), (0x9000_0024, 0x9000_0000)] {
+        let error = decode(&whole, &with_sizes("s16.wav", riff, data)).unwrap_err();
+        assert!(matches!(error, DataProblem::Truncated), "{riff:#x} and {data:#x}: {error:?}");
+    }
+}
+
 #[test]
 fn what_cannot_be_decoded_is_an_error() {
     let transform = AudioTransform::new(16_000);
@@ -173,13 +209,12 @@ fn what_cannot_be_decoded_is_an_error() {
         let error = decode(&transform, &file).unwrap_err();
         assert!(matches!(error, DataProblem::Malformed { format: "WAV" | "audio", .. }), "{error:?}");
     }
-    // The number of bytes in the header of a recording that was cut off is still 0.
-    let mut cut_off = fixture("s16.wav");
-    let data = cut_off.windows(4).position(|name| name == b"data").unwrap();
-    cut_off[data + 4..data + 8].fill(0);
-    for transform in [transform.clone(), transform.clone().random_crop(100)] {
-        let error = decode(&transform, &cut_off).unwrap_err();
-        assert!(error.to_string().contains("its header says that it has no samples"), "{error}");
+    // The sizes in the header of a recording that was cut off are still 0.
+    for riff in [0, 0xe34] {
+        for transform in [transform.clone(), transform.clone().random_crop(100)] {
+            let error = decode(&transform, &with_sizes("s16.wav", riff, 0)).unwrap_err();
+            assert!(error.to_string().contains("its header says that it has no samples"), "{error}");
+        }
     }
     let error = decode(&transform, &[fixture("tone.mp3"), fixture("tone.mp3")].concat()).unwrap_err();
     assert!(error.to_string().contains("it has more than the 2000 frames"), "{error}");
