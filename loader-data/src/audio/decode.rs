@@ -39,6 +39,9 @@ const MAX_PAGE: u64 = 27 + 255 + 255 * 255;
 /// Maximum number of packets of an MP3 that have only padding. Encoders write one or two.
 const MAX_PADDING_PACKETS: usize = 3;
 
+/// Maximum number of zero bytes before the first frame of an MP3.
+const MAX_ZEROS: u64 = 4096;
+
 /// Sizes of the chunk `data` that programs write to a pipe, where they cannot write the real size at the end:
 /// sox writes 0x7ffff000, rounded down to whole frames, and arecord 0x7fffff00 or 0x80000000.
 const UNKNOWN_SIZES: RangeInclusive<u32> = 0x7fff_0000..=0x8000_0000;
@@ -71,13 +74,13 @@ pub(super) struct AudioFile<'a> {
 impl<'a> AudioFile<'a> {
     /// Reads the header.
     pub(super) fn open(mut source: Box<dyn MediaSource + 'a>) -> Result<Self, DataProblem> {
-        let (format, tag) = Format::recognise(&mut source)?;
+        let (format, begin) = Format::recognise(&mut source)?;
         if format == Format::Ogg {
             check_last_page(&mut source)?;
         }
         source.rewind()?;
         let mut stream = MediaSourceStream::new(source, MediaSourceStreamOptions::default());
-        stream.ignore_bytes(tag)?;
+        stream.ignore_bytes(begin)?;
         let failed = |error| format.problem(error);
         let reader = format.read_header(stream).map_err(failed)?;
         let track = reader.tracks().iter().find_map(|track| match &track.codec_params {
@@ -235,33 +238,34 @@ pub(super) fn check_bytes(samples: u64, max: u64) -> Result<(), DataProblem> {
 }
 
 impl Format {
-    /// Returns the format that the first bytes of a file tell, and the number of bytes of the ID3 tag before
-    /// them.
+    /// Returns the format that the first bytes of a file tell, and the number of bytes before its content: ID3
+    /// tags, and zeros before the first frame of an MP3.
     fn recognise(source: &mut (impl Read + Seek)) -> Result<(Self, u64), DataProblem> {
-        let mut start = [0; 12];
-        source.read_exact(&mut start).map_err(problem_of)?;
-        let mut tag = 0;
-        if start.starts_with(b"ID3") {
+        let mut begin = 0;
+        let mut start = read_start(source, begin)?;
+        while start.starts_with(b"ID3") {
             let has_footer = start[5] & 0x10 != 0;
             let body = start[6..10].iter().fold(0, |len, byte| len << 7 | u64::from(byte & 0x7f));
-            tag = 10 + body + if has_footer { 10 } else { 0 };
-            source.seek(SeekFrom::Start(tag))?;
-            source.read_exact(&mut start).map_err(problem_of)?;
+            begin += 10 + body + if has_footer { 10 } else { 0 };
+            start = read_start(source, begin)?;
+        }
+        let has_zeros = start[0] == 0;
+        if has_zeros {
+            begin += count_zeros(source, begin)?;
+            start = read_start(source, begin)?;
         }
         let format = match &start {
+            // Eleven bits mark the beginning of a block, and two bits tell layer III.
+            [0xff, second, ..] if second & 0xe6 == 0xe2 => Self::Mp3,
+            _ if has_zeros => return Err(unknown_content()),
             [b'R', b'I', b'F', b'F', size @ .., b'W', b'A', b'V', b'E'] => {
                 Self::of_wav(source, u32::from_le_bytes(*size))?
             }
             [b'f', b'L', b'a', b'C', ..] => Self::Flac,
             [b'O', b'g', b'g', b'S', ..] => Self::Ogg,
-            // Eleven bits mark the beginning of a block, and two bits tell layer III.
-            [0xff, second, ..] if second & 0xe6 == 0xe2 => Self::Mp3,
-            _ => {
-                let text = "the content is not WAV, FLAC, MP3 or Ogg; convert it or remove it";
-                return Err(DataProblem::Unsupported(text.to_owned()));
-            }
+            _ => return Err(unknown_content()),
         };
-        Ok((format, tag))
+        Ok((format, begin))
     }
 
     /// Returns the format of a WAV whose chunk `RIFF` has `size` bytes. `source` is behind the word `WAVE`.
@@ -303,6 +307,26 @@ impl Format {
             other => self.malformed(other.to_string()),
         }
     }
+}
+
+fn unknown_content() -> DataProblem {
+    let text = "the content is not WAV, FLAC, MP3 or Ogg; convert it or remove it";
+    DataProblem::Unsupported(text.to_owned())
+}
+
+fn read_start(source: &mut (impl Read + Seek), begin: u64) -> Result<[u8; 12], DataProblem> {
+    let mut start = [0; 12];
+    source.seek(SeekFrom::Start(begin))?;
+    source.read_exact(&mut start).map_err(problem_of)?;
+    Ok(start)
+}
+
+/// Returns the number of zero bytes from byte `begin`, at most [`MAX_ZEROS`].
+fn count_zeros(source: &mut (impl Read + Seek), begin: u64) -> io::Result<u64> {
+    let mut bytes = Vec::new();
+    source.seek(SeekFrom::Start(begin))?;
+    source.take(MAX_ZEROS).read_to_end(&mut bytes)?;
+    Ok(bytes.iter().take_while(|&&byte| byte == 0).count() as u64)
 }
 
 fn problem_of(error: io::Error) -> DataProblem {

@@ -153,6 +153,31 @@ fn a_truncated_file_is_an_error() {
     }
 }
 
+#[test]
+fn an_mp3_may_have_tags_and_zeros_before_its_first_frame() {
+    let transform = AudioTransform::new(16_000);
+    let (mp3, flac) = (fixture("tone.mp3"), fixture("s16.flac"));
+    // The size of a tag has 7 bits in each byte. A footer has 10 bytes.
+    let tag = [&b"ID3\x04\0\0\0\0\x01\x02"[..], &[1; 130]].concat();
+    let tag_with_footer = [&b"ID3\x04\0\x10\0\0\0\x05"[..], &[1; 15]].concat();
+    let zeros = vec![0; 4096];
+    for before in [
+        tag.clone(),
+        [&tag[..], &tag_with_footer, &tag].concat(),
+        zeros[..1].to_vec(),
+        zeros.clone(),
+        [&tag[..], &zeros[..300]].concat(),
+    ] {
+        let audio = decode(&transform, &[&before[..], &mp3].concat()).unwrap();
+        assert_eq!(audio.as_slice(), decode(&transform, &mp3).unwrap().as_slice(), "{} bytes", before.len());
+    }
+    for file in [[&[0][..], &zeros, &mp3].concat(), [&[0][..], &flac].concat()] {
+        assert!(matches!(decode(&transform, &file), Err(DataProblem::Unsupported(_))));
+    }
+    assert!(matches!(decode(&transform, &tag.repeat(2)), Err(DataProblem::Truncated)));
+    assert!(matches!(decode(&transform, &zeros[..300]), Err(DataProblem::Truncated)));
+}
+
 /// A WAV with other sizes of the chunks `RIFF` and `data`, and 0 as the number of frames in `fact`.
 fn with_sizes(name: &str, riff: u32, data: u32) -> Vec<u8> {
     let mut file = fixture(name);
