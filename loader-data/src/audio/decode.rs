@@ -268,7 +268,7 @@ impl Format {
         Ok((format, begin))
     }
 
-    /// Returns the format of a WAV whose chunk `RIFF` has `size` bytes. `source` is behind the word `WAVE`.
+    /// Returns the format of a WAV whose chunk `RIFF` has `size` bytes. `source` is at the first chunk in it.
     fn of_wav(source: &mut (impl Read + Seek), size: u32) -> Result<Self, DataProblem> {
         match size {
             0 => Err(Self::Wav.malformed(NO_SAMPLES.to_owned())),

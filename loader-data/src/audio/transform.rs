@@ -35,7 +35,8 @@ use crate::error::{DataProblem, Result};
 ///
 /// # Crops
 /// Of a WAV or FLAC file only the frames of the crop are read and decoded. They are the same samples as in
-/// the whole file. Other files are decoded from the beginning to the end.
+/// the whole file. Other files are decoded from the beginning to the end, and so is a WAV that a program has
+/// written to a pipe, because its header does not tell the number of frames.
 ///
 /// A random crop draws from the sample's own generator, so that it does not depend on the number of workers.
 /// Each file takes one number of 64 bits from the generator, with any options.
@@ -43,7 +44,8 @@ use crate::error::{DataProblem, Result};
 /// # Damaged files
 /// A file that ends too early fails, and so does a damaged part that is decoded. Not noticed are: damage
 /// outside of the crop of a WAV or FLAC file, flipped bits in WAV, MP3 and Ogg that give other valid samples,
-/// damaged pages in the middle of an Ogg file, and a missing end of an MP3 without a LAME tag.
+/// damaged pages in the middle of an Ogg file, and a missing end of an MP3 without a LAME tag or of a WAV that
+/// was written to a pipe.
 ///
 /// # Examples
 /// ```
