@@ -55,7 +55,9 @@ pub(super) fn one_by_one<D: Dataset>(
 ) -> anyhow::Result<Vec<D::Sample>> {
     let load = |&index| {
         cx.set_index(index);
-        dataset.get(index, cx).with_context(|| AtSample(cx.index()))
+        // A subset inside sets the index of its inner dataset, and leaves it there if that fails.
+        let at = cx.index();
+        dataset.get(index, cx).with_context(|| AtSample(at))
     };
     indices.iter().map(load).collect()
 }
@@ -63,6 +65,15 @@ pub(super) fn one_by_one<D: Dataset>(
 /// Returns the index of the sample that caused `error`, if [`one_by_one`] loaded it.
 pub(crate) fn failed_index(error: &anyhow::Error) -> Option<usize> {
     error.downcast_ref().map(|&AtSample(index)| index)
+}
+
+/// Gives the sample that caused `error`, if [`one_by_one`] loaded it, the index that `moved` returns for its index.
+pub(super) fn move_failed(error: &mut anyhow::Error, moved: impl FnOnce(usize) -> Option<usize>) {
+    if let Some(AtSample(index)) = error.downcast_mut()
+        && let Some(outer) = moved(*index)
+    {
+        *index = outer;
+    }
 }
 
 /// Error context: index of the failed sample in the outermost dataset.

@@ -110,7 +110,14 @@ impl<D: Dataset> Dataset for Subset<D> {
     fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<D::Sample>> {
         let inner: Vec<usize> = indices.iter().map(|&index| self.index_of(index)).collect();
         cx.pass_collated::<Self, D>();
-        match many::try_get_many(&self.dataset, &inner, cx)? {
+        let loaded = many::try_get_many(&self.dataset, &inner, cx).map_err(|mut error| {
+            let number = |index| cx.number_of(index);
+            many::move_failed(&mut error, |failed| {
+                inner.iter().position(|&index| number(index) == failed).map(|at| number(indices[at]))
+            });
+            error
+        });
+        match loaded? {
             Some(samples) => Ok(samples),
             None => many::decline(self, indices, cx),
         }
@@ -138,7 +145,7 @@ mod tests {
     use rand::Rng;
 
     use super::*;
-    use crate::{Order, sampler::SplitError};
+    use crate::{Order, StackDataset, sampler::SplitError};
 
     /// Sample `i` consists of `i`, a draw from its generator, and whether `get_many` loaded it.
     #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -186,6 +193,42 @@ mod tests {
             (sample, noise, true)
         });
         assert_eq!(one_by_one.as_slice(), expected);
+    }
+
+    /// Fails at sample 3, and has no `get_many`.
+    #[derive(Serialize, Deserialize)]
+    struct Failing;
+
+    impl Dataset for Failing {
+        type Sample = (usize, u64, bool);
+
+        fn len(&self) -> usize {
+            10
+        }
+
+        fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<Self::Sample> {
+            anyhow::ensure!(index != 3, "no sample");
+            Ok((index, 0, false))
+        }
+    }
+
+    #[test]
+    fn an_error_has_the_index_of_the_outermost_dataset() {
+        let failed = |dataset: &dyn Fn(&[usize], &mut SampleContext) -> anyhow::Error, indices: &[usize]| {
+            many::failed_index(&dataset(indices, &mut SampleContext::new(0)))
+        };
+        let noise = || Noise { len: 10, many: true };
+        let reversed = || Subset::new(Failing, (0..10).rev()).unwrap();
+        let inside = StackDataset::new((noise(), reversed())).unwrap();
+        let error = |indices: &[usize], cx: &mut SampleContext| inside.get_many(indices, cx).unwrap_err();
+        assert_eq!(failed(&error, &[2, 6, 1]), Some(6));
+        let outside = Subset::new(StackDataset::new((noise(), Failing)).unwrap(), (0..10).rev()).unwrap();
+        let error = |indices: &[usize], cx: &mut SampleContext| outside.get_many(indices, cx).unwrap_err();
+        assert_eq!(failed(&error, &[2, 6, 1]), Some(6));
+        let member = noise().concat(Subset::new(noise().concat(reversed()), (0..20).rev()).unwrap());
+        let error = |indices: &[usize], cx: &mut SampleContext| member.get_many(indices, cx).unwrap_err();
+        // The first dataset has the first 10 samples. The bad sample is 10 + 6 of the inner ones, and 19 - 16 reversed.
+        assert_eq!(failed(&error, &[2, 13, 29]), Some(13));
     }
 
     // PyTorch: 8, 9, D08
