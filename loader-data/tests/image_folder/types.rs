@@ -155,6 +155,17 @@ mod all_types {
         assert_eq!(loader_core::Dataset::len(&loader_data::ImageFolder::open(folder.path()).unwrap()), 9);
     }
 
+    /// The crate reads two samples of each pixel where its decoder of JPEG has written three.
+    #[test]
+    fn grey_pixels_with_transparency_in_jpeg_are_refused() {
+        let mut tiff = fs::read(fixture("types/grey-alpha.tiff")).unwrap();
+        let compression = 259u16.to_le_bytes();
+        let position = tiff.windows(2).position(|pair| pair == compression).unwrap();
+        tiff[position + 8..position + 10].copy_from_slice(&7u16.to_le_bytes());
+        let error = decoded(&tiff, &Transform::new()).unwrap_err().to_string();
+        assert!(error.contains("grey pixels with transparency that are compressed with JPEG"), "{error}");
+    }
+
     #[test]
     fn an_image_that_needs_too_much_memory_is_refused_by_its_header() {
         let huge = |name: &str, changes: &[(usize, &[u8])]| {

@@ -28,6 +28,7 @@ const PALETTE: u16 = 3;
 const BLACK_IS_ZERO: u16 = 1;
 const NO_PREDICTOR: u16 = 1;
 const UNASSOCIATED_ALPHA: u16 = 2;
+const JPEG: u16 = 7;
 
 /// The compressions that have a predictor: LZW, and Deflate with both of its numbers.
 const WITH_PREDICTOR: [u16; 3] = [5, 8, 32946];
@@ -136,6 +137,11 @@ fn check_tags(
         return refused("the bits of its bytes are in reverse order, which is not supported");
     }
     let compression = number(Tag::Compression)?.unwrap_or(1);
+    if compression == JPEG && samples == 2 {
+        return refused(
+            "it has grey pixels with transparency that are compressed with JPEG, which is not supported",
+        );
+    }
     if !WITH_PREDICTOR.contains(&compression)
         && number(Tag::Predictor)?.is_some_and(|found| found != NO_PREDICTOR)
     {
