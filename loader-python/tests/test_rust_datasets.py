@@ -32,7 +32,7 @@ TOP = Path(__file__).resolve().parents[2]
 TRAIN = [
     transforms.RandomResizedCrop(24),
     transforms.RandomHorizontalFlip(),
-    transforms.Normalize([0.5, 0.4, 0.3], [0.2, 0.3, 0.4]),
+    transforms.Normalize([0.5, 0.4, 0.3], torch.tensor([0.2, 0.3, 0.4])),
 ]
 
 

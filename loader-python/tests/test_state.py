@@ -551,6 +551,21 @@ def test_seeds_of_samples_go_on_between_epochs(photos, is_rust, is_persistent):
     assert [of_epoch(other), of_epoch(other)] == expected
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_loader_without_persistent_workers_resumes_between_their_epochs(num_workers):
+    def make(num_workers, is_persistent):
+        arguments = {"num_workers": num_workers, "persistent_workers": is_persistent}
+        generator = torch.Generator().manual_seed(3)
+        return DataLoader(Draws(8), 4, shuffle=True, seed_samples=True, generator=generator, **arguments)
+
+    loader = make(2, True)
+    list(loader)
+    state = saved(loader.state_dict())
+    other = make(num_workers, False)
+    other.load_state_dict(state)
+    assert str(list(other)) == str(list(loader))
+
+
 def test_new_persistent_workers_do_not_draw_the_numbers_of_the_first_epoch_again():
     def make():
         return DataLoader(Draws(8), 4, num_workers=1, persistent_workers=True)

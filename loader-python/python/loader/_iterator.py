@@ -54,9 +54,8 @@ class LoaderIterator(_BaseDataLoaderIter):
                 super().__init__(loader)
             if within is not None:
                 self._base_seed = within["base_seed"]
-            elif state is not None and "base_seed" in state and loader.persistent_workers:
-                # In the run of the state, persistent workers would have stayed, and their seed was drawn before the
-                # state.
+            elif state is not None and "base_seed" in state:
+                # The state is of persistent workers, which would have stayed. Their seed was drawn before the state.
                 self._generators.restore(state["generators"])
                 if loader.seed_samples or _rust.base_of(loader.dataset) is not None:
                     # The seed of a sample depends on the epoch too. Otherwise the new workers would draw the numbers of

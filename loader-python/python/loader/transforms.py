@@ -95,7 +95,9 @@ class Normalize(Transform):
     std: Sequence[float]
 
     def step(self) -> dict[str, Any]:
-        return {"normalise": {"mean": list(self.mean), "std": list(self.std)}}
+        # As in torchvision, a single value is that of all channels.
+        mean, std = ([float(value) for value in values] * (3 if len(values) == 1 else 1) for values in (self.mean, self.std))
+        return {"normalise": {"mean": mean, "std": std}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,13 +174,15 @@ def steps_of(transform: Any) -> tuple[list[dict[str, Any]], str]:
         ValueError: If an option of the transform has a value that workers do not support.
     """
     steps: list[dict[str, Any]] = []
-    pixels = "f32"
+    pixels = None
     for part in _flat(transform):
         step = part.step()
         if step is not None:
             steps.append(step)
-        pixels = part.pixels() or pixels
-    return steps, pixels
+        before, pixels = pixels, part.pixels() or pixels
+        if isinstance(part, ToDtype) and not part.scale and (before, pixels) == ("f32", "u8"):
+            raise ValueError("ToDtype: uint8 with scale=False would make each pixel 0 or 1: use scale=True")
+    return steps, pixels or "f32"
 
 
 def _flat(transform: Any) -> Iterable[Transform]:
