@@ -199,14 +199,14 @@ impl SampleContext {
     /// dataset. If that dataset is a member of a concatenation, this method computes the index in the
     /// concatenation.
     pub fn set_index(&mut self, index: usize) {
-        self.index = self.number_of(index);
+        self.index = self.outermost_index(index);
         // Stream 0 of a shard's key is the generator of the shard itself.
         self.stream = self.index as u64 + u64::from(self.shard.is_some());
         self.restart_rng();
     }
 
     /// Returns the index in the outermost dataset of sample `index` of the dataset that is called.
-    pub(crate) fn number_of(&self, index: usize) -> usize {
+    pub(crate) fn outermost_index(&self, index: usize) -> usize {
         self.offset + index
     }
 

@@ -364,3 +364,14 @@ def test_a_program_may_terminate_the_workers_in_pytorch_s_private_list():
             worker.terminate()
             worker.join(10)
     assert not any(worker.is_alive() for worker in workers)
+
+
+def test_the_private_list_does_not_keep_the_workers():
+    batches = iter(DataLoader(Rows(20), num_workers=2))
+    next(batches)
+    workers = batches._workers
+    del batches
+    for worker in workers:
+        worker.join(10)
+        worker.terminate()
+    assert not any(worker.is_alive() for worker in workers)

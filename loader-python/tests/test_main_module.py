@@ -166,6 +166,8 @@ def described(value):
 def _(value: int):
     return f"{value}, {described(str(value))}"
 
+described.units = "apples"
+
 class Described(Mine):
     @functools.cached_property
     def twice(self):
@@ -173,7 +175,7 @@ class Described(Mine):
 
     def __getitem__(self, index):
         assert multiprocessing.parent_process() is not None
-        return described(index), described, self.twice
+        return f"{described(index)} {described.units}", described, self.twice
 
 for batch in DataLoader(Described(), batch_size=None, num_workers=1):
     print(batch[0], batch[1] is described, batch[2])
@@ -294,7 +296,7 @@ def test_a_script_may_have_a_single_dispatch_function_and_a_cached_property(tmp_
     pytest.importorskip("cloudpickle", reason="SKIPPED: cloudpickle is not installed")
     path = tmp_path / "train.py"
     path.write_text(SCRIPT + OF_FUNCTOOLS)
-    assert processes.run(path).splitlines() == [f"{index}, other True 6" for index in range(6)]
+    assert processes.run(path).splitlines() == [f"{index}, other apples True 6" for index in range(6)]
 
 
 def test_a_traceback_has_the_lines_of_the_script(tmp_path):

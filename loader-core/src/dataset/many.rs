@@ -55,7 +55,7 @@ pub(super) fn one_by_one<D: Dataset>(
 ) -> anyhow::Result<Vec<D::Sample>> {
     let load = |&index| {
         cx.set_index(index);
-        // A subset inside sets the index of its inner dataset, and leaves it there if that fails.
+        // If a subset fails, the context has the index of the subset's inner dataset afterwards.
         let at = cx.index();
         dataset.get(index, cx).with_context(|| AtSample(at))
     };
@@ -67,7 +67,8 @@ pub(crate) fn failed_index(error: &anyhow::Error) -> Option<usize> {
     error.downcast_ref().map(|&AtSample(index)| index)
 }
 
-/// Gives the sample that caused `error`, if [`one_by_one`] loaded it, the index that `moved` returns for its index.
+/// Replaces the index in `error` by the one that `moved` returns for it, if [`one_by_one`] loaded the sample that
+/// failed.
 pub(super) fn move_failed(error: &mut anyhow::Error, moved: impl FnOnce(usize) -> Option<usize>) {
     if let Some(AtSample(index)) = error.downcast_mut()
         && let Some(outer) = moved(*index)

@@ -111,9 +111,9 @@ impl<D: Dataset> Dataset for Subset<D> {
         let inner: Vec<usize> = indices.iter().map(|&index| self.index_of(index)).collect();
         cx.pass_collated::<Self, D>();
         let loaded = many::try_get_many(&self.dataset, &inner, cx).map_err(|mut error| {
-            let number = |index| cx.number_of(index);
+            let outermost = |index| cx.outermost_index(index);
             many::move_failed(&mut error, |failed| {
-                inner.iter().position(|&index| number(index) == failed).map(|at| number(indices[at]))
+                inner.iter().position(|&index| outermost(index) == failed).map(|at| outermost(indices[at]))
             });
             error
         });
@@ -214,21 +214,20 @@ mod tests {
 
     #[test]
     fn an_error_has_the_index_of_the_outermost_dataset() {
-        let failed = |dataset: &dyn Fn(&[usize], &mut SampleContext) -> anyhow::Error, indices: &[usize]| {
-            many::failed_index(&dataset(indices, &mut SampleContext::new(0)))
-        };
+        fn failed<D: Dataset>(dataset: &D, indices: &[usize]) -> Option<usize> {
+            let error = dataset.get_many(indices, &mut SampleContext::new(0)).err();
+            many::failed_index(&error.expect("a sample fails"))
+        }
+
         let noise = || Noise { len: 10, many: true };
         let reversed = || Subset::new(Failing, (0..10).rev()).unwrap();
         let inside = StackDataset::new((noise(), reversed())).unwrap();
-        let error = |indices: &[usize], cx: &mut SampleContext| inside.get_many(indices, cx).unwrap_err();
-        assert_eq!(failed(&error, &[2, 6, 1]), Some(6));
+        assert_eq!(failed(&inside, &[2, 6, 1]), Some(6));
         let outside = Subset::new(StackDataset::new((noise(), Failing)).unwrap(), (0..10).rev()).unwrap();
-        let error = |indices: &[usize], cx: &mut SampleContext| outside.get_many(indices, cx).unwrap_err();
-        assert_eq!(failed(&error, &[2, 6, 1]), Some(6));
-        let member = noise().concat(Subset::new(noise().concat(reversed()), (0..20).rev()).unwrap());
-        let error = |indices: &[usize], cx: &mut SampleContext| member.get_many(indices, cx).unwrap_err();
+        assert_eq!(failed(&outside, &[2, 6, 1]), Some(6));
         // The first dataset has the first 10 samples. The bad sample is 10 + 6 of the inner ones, and 19 - 16 reversed.
-        assert_eq!(failed(&error, &[2, 13, 29]), Some(13));
+        let member = noise().concat(Subset::new(noise().concat(reversed()), (0..20).rev()).unwrap());
+        assert_eq!(failed(&member, &[2, 13, 29]), Some(13));
     }
 
     // PyTorch: 8, 9, D08

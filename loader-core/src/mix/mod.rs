@@ -208,8 +208,8 @@ impl Mix {
     /// Changes the weights from sample `sample` of epoch `epoch` on, for that epoch and all later ones. A
     /// weight of 0 switches a dataset off. Samples are counted from 0 over all ranks; with batches of 32
     /// samples on each of 4 ranks, step `s` begins at sample `128 * s`. For iterable datasets, each shard
-    /// changes after an equal share of the samples. If an epoch, or a shard, ends before the change, a dataset that
-    /// only the change switches on is not read in it.
+    /// changes after an equal share of the samples. If an epoch or a shard ends before the change, the change has no
+    /// effect on it.
     ///
     /// # Errors
     /// Returns [`MixError::UnorderedChange`] if it does not come after the previous change, and errors for

@@ -34,7 +34,8 @@ use super::{
     program::{StartProcess, launchers_variables},
 };
 
-/// Maximum time in which a template loads its libraries. Many may start at once, and read them from a network disk.
+/// Maximum time in which a template loads its libraries. Many templates may load
+/// libraries at once, or from a network disk.
 const LOAD_DEADLINE: Duration = Duration::from_secs(300);
 /// Maximum time for an answer of a template that has loaded its libraries.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(5);

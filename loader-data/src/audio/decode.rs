@@ -42,11 +42,12 @@ const MAX_PADDING_PACKETS: usize = 3;
 /// Maximum number of zero bytes before the first frame of an MP3.
 const MAX_ZEROS: u64 = 4096;
 
-/// Sizes of the chunk `data` that programs write to a pipe, where they cannot write the real size at the end:
-/// sox writes 0x7ffff000, rounded down to whole frames, and arecord 0x7fffff00 or 0x80000000.
+/// Sizes of the chunk `data` in files that programs have written to a pipe, where they cannot replace the size at the
+/// end. sox writes 0x7ffff000, rounded down to whole frames, and arecord 0x7fffff00 or 0x80000000. FFmpeg writes
+/// `u32::MAX`, which is never a real size.
 const UNKNOWN_SIZES: RangeInclusive<u32> = 0x7fff_0000..=0x8000_0000;
 
-const NO_SAMPLES: &str = "its header says that it has no samples; the recording was probably cut off, so write the \
+const NO_SAMPLES: &str = "the size in its header is 0; the recording was probably cut off, so write the \
                           file again with an audio program";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,13 +75,13 @@ pub(super) struct AudioFile<'a> {
 impl<'a> AudioFile<'a> {
     /// Reads the header.
     pub(super) fn open(mut source: Box<dyn MediaSource + 'a>) -> Result<Self, DataProblem> {
-        let (format, begin) = Format::recognise(&mut source)?;
+        let (format, offset) = Format::recognise(&mut source)?;
         if format == Format::Ogg {
             check_last_page(&mut source)?;
         }
         source.rewind()?;
         let mut stream = MediaSourceStream::new(source, MediaSourceStreamOptions::default());
-        stream.ignore_bytes(begin)?;
+        stream.ignore_bytes(offset)?;
         let failed = |error| format.problem(error);
         let reader = format.read_header(stream).map_err(failed)?;
         let track = reader.tracks().iter().find_map(|track| match &track.codec_params {
@@ -241,20 +242,20 @@ impl Format {
     /// Returns the format that the first bytes of a file tell, and the number of bytes before its content: ID3
     /// tags, and zeros before the first frame of an MP3.
     fn recognise(source: &mut (impl Read + Seek)) -> Result<(Self, u64), DataProblem> {
-        let mut begin = 0;
-        let mut start = read_start(source, begin)?;
-        while start.starts_with(b"ID3") {
-            let has_footer = start[5] & 0x10 != 0;
-            let body = start[6..10].iter().fold(0, |len, byte| len << 7 | u64::from(byte & 0x7f));
-            begin += 10 + body + if has_footer { 10 } else { 0 };
-            start = read_start(source, begin)?;
+        let mut offset = 0;
+        let mut first_bytes = read_first_bytes(source, offset)?;
+        while first_bytes.starts_with(b"ID3") {
+            let has_footer = first_bytes[5] & 0x10 != 0;
+            let body = first_bytes[6..10].iter().fold(0, |len, byte| len << 7 | u64::from(byte & 0x7f));
+            offset += 10 + body + if has_footer { 10 } else { 0 };
+            first_bytes = read_first_bytes(source, offset)?;
         }
-        let has_zeros = start[0] == 0;
+        let has_zeros = first_bytes[0] == 0;
         if has_zeros {
-            begin += count_zeros(source, begin)?;
-            start = read_start(source, begin)?;
+            offset += count_zeros(source, offset)?;
+            first_bytes = read_first_bytes(source, offset)?;
         }
-        let format = match &start {
+        let format = match &first_bytes {
             // Eleven bits mark the beginning of a block, and two bits tell layer III.
             [0xff, second, ..] if second & 0xe6 == 0xe2 => Self::Mp3,
             _ if has_zeros => return Err(unknown_content()),
@@ -265,10 +266,10 @@ impl Format {
             [b'O', b'g', b'g', b'S', ..] => Self::Ogg,
             _ => return Err(unknown_content()),
         };
-        Ok((format, begin))
+        Ok((format, offset))
     }
 
-    /// Returns the format of a WAV whose chunk `RIFF` has `size` bytes. `source` is at the first chunk in it.
+    /// Returns the format of a WAV whose chunk `RIFF` has `size` bytes. `source` is at the first chunk inside `RIFF`.
     fn of_wav(source: &mut (impl Read + Seek), size: u32) -> Result<Self, DataProblem> {
         match size {
             0 => Err(Self::Wav.malformed(NO_SAMPLES.to_owned())),
@@ -314,17 +315,18 @@ fn unknown_content() -> DataProblem {
     DataProblem::Unsupported(text.to_owned())
 }
 
-fn read_start(source: &mut (impl Read + Seek), begin: u64) -> Result<[u8; 12], DataProblem> {
-    let mut start = [0; 12];
-    source.seek(SeekFrom::Start(begin))?;
-    source.read_exact(&mut start).map_err(problem_of)?;
-    Ok(start)
+/// Returns the 12 bytes from byte `offset`.
+fn read_first_bytes(source: &mut (impl Read + Seek), offset: u64) -> Result<[u8; 12], DataProblem> {
+    let mut first_bytes = [0; 12];
+    source.seek(SeekFrom::Start(offset))?;
+    source.read_exact(&mut first_bytes).map_err(problem_of)?;
+    Ok(first_bytes)
 }
 
-/// Returns the number of zero bytes from byte `begin`, at most [`MAX_ZEROS`].
-fn count_zeros(source: &mut (impl Read + Seek), begin: u64) -> io::Result<u64> {
+/// Returns the number of zero bytes from byte `offset`, at most [`MAX_ZEROS`].
+fn count_zeros(source: &mut (impl Read + Seek), offset: u64) -> io::Result<u64> {
     let mut bytes = Vec::new();
-    source.seek(SeekFrom::Start(begin))?;
+    source.seek(SeekFrom::Start(offset))?;
     source.take(MAX_ZEROS).read_to_end(&mut bytes)?;
     Ok(bytes.iter().take_while(|&&byte| byte == 0).count() as u64)
 }

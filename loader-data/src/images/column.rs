@@ -47,9 +47,10 @@ impl ImageColumn {
     }
 
     /// Sets the fields with masks of the image; by default there are none. A mask is encoded as
-    /// [`decode_mask`](crate::decode_mask) expects, and has the size of the image. It becomes a tensor of `u8` of shape
-    /// `[height, width]`, to which the transform is applied with the numbers that were drawn for the image, as
-    /// [`Drawn::mask`](crate::Drawn::mask) does.
+    /// [`decode_mask`](crate::decode_mask) expects, and has the size of the image after
+    /// [`exif_orientation`](Transform::exif_orientation). It becomes a tensor of `u8` of shape `[height, width]`, to which
+    /// the transform is applied with the numbers that were drawn for the image, as [`Drawn::mask`](crate::Drawn::mask)
+    /// does. A field has either an image or a mask.
     #[must_use]
     pub fn masks<N: Into<String>>(mut self, fields: impl IntoIterator<Item = N>) -> Self {
         self.masks = fields.into_iter().map(Into::into).collect();

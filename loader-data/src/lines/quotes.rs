@@ -11,14 +11,14 @@ const QUOTE: u8 = b'"';
 
 /// Finds where records end, with the rules of the crate `csv`: a field that begins with a quotation mark is
 /// quoted up to the next one; two of them inside stand for one; in other fields they have no meaning. A byte order mark
-/// at the beginning of a record is no part of its first field.
+/// at the beginning of a record is not part of its first field.
 #[derive(Debug, Clone)]
 pub(crate) struct Quotes {
     delimiter: u8,
     is_quoted: bool,
     /// What is before the next byte.
     before: Before,
-    /// Number of bytes of the record so far, if all of them belong to a byte order mark.
+    /// Number of bytes of the record so far, if they are the beginning of a byte order mark that is not yet complete.
     mark: Option<usize>,
 }
 

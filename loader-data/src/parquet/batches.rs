@@ -99,7 +99,7 @@ impl Batches {
     }
 }
 
-/// Returns the number of rows that are decoded at once of a row group with `rows` rows.
+/// Returns how many rows of row group `group`, which has `rows` rows, are decoded at once.
 fn rows_at_once(footer: &Footer, group: usize, rows: usize) -> usize {
     let columns = selected_columns(footer, group).count() as u64;
     let bytes = BYTES + BYTES_PER_COLUMN * columns;

@@ -238,7 +238,7 @@ fn what_cannot_be_decoded_is_an_error() {
     for riff in [0, 0xe34] {
         for transform in [transform.clone(), transform.clone().random_crop(100)] {
             let error = decode(&transform, &with_sizes("s16.wav", riff, 0)).unwrap_err();
-            assert!(error.to_string().contains("its header says that it has no samples"), "{error}");
+            assert!(error.to_string().contains("the size in its header is 0"), "{error}");
         }
     }
     let error = decode(&transform, &[fixture("tone.mp3"), fixture("tone.mp3")].concat()).unwrap_err();

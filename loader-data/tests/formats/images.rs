@@ -94,7 +94,6 @@ fn a_column_has_the_pixels_of_the_file() {
     assert!(matches!(record.get("a"), Some(Value::Tensor(image)) if image.as_bytes() == [130; 3]));
 }
 
-/// Returns the error of row 0 of JSON lines with one row.
 /// A mask is cut and mirrored as its image: each class has one colour in `mask.png`.
 #[test]
 fn a_mask_is_transformed_as_its_image() {
@@ -139,6 +138,7 @@ fn a_mask_is_transformed_as_its_image() {
     assert!(missing.contains("mask `msk`") && missing.contains("row 0"), "{missing}");
 }
 
+/// Returns the error of row 0 of JSON lines with one row.
 fn error_of(row: &str) -> DataError {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rows.jsonl");

@@ -16,7 +16,7 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 _LRU_CACHE_TYPE = type(functools.cache(lambda: None))
-_SINGLE_DISPATCH_CODE = functools.singledispatch(lambda _: None).__code__
+_SINGLE_DISPATCH = functools.singledispatch(lambda _: None)
 #: The types of the objects that are sent by value.
 TYPES_BY_VALUE = (type, FunctionType, _LRU_CACHE_TYPE)
 
@@ -115,7 +115,7 @@ def _pickler(reduce: Callable[[Any, Callable[[Any], Any]], Any]) -> type:
                 make, arguments = super().dispatch_table[CodeType](value)
                 return _rebuild_code, (value.co_filename, make, *arguments)
             if type(value) is functools.cached_property:
-                # Until Python 3.11, it has a lock.
+                # In Python 3.11 and older it has a lock, which cannot be pickled.
                 return _rebuild_cached_property, (value.func, value.attrname)
             return super().reducer_override(value)
 
@@ -124,7 +124,7 @@ def _pickler(reduce: Callable[[Any, Callable[[Any], Any]], Any]) -> type:
                 return _reduce_cached(value)
             reduced = super().reducer_override(value)
             if reduced is not NotImplemented and _is_single_dispatch(value):
-                return _rebuild_single_dispatch, (dict(value.registry),), None
+                return _reduce_single_dispatch(value)
             return reduced
 
     return Pickler
@@ -148,8 +148,15 @@ def _rebuild_cached(parameters: dict[str, Any], function: Any) -> Any:
 
 
 def _is_single_dispatch(value: Any) -> bool:
-    """Returns whether `functools.singledispatch` has made the function, which refers to a dictionary of weak references."""
-    return isinstance(value, FunctionType) and value.__code__ is _SINGLE_DISPATCH_CODE
+    """Returns whether `functools.singledispatch` has made the function."""
+    return isinstance(value, FunctionType) and value.__code__ is _SINGLE_DISPATCH.__code__
+
+
+def _reduce_single_dispatch(function: Any) -> Any:
+    # Its cache has weak references, which cannot be pickled.
+    made = vars(_SINGLE_DISPATCH)
+    attributes = {name: value for name, value in vars(function).items() if name not in made}
+    return _rebuild_single_dispatch, (dict(function.registry),), attributes
 
 
 def _rebuild_single_dispatch(registry: dict[type, Any]) -> Any:

@@ -1,6 +1,5 @@
 """The class :class:`DataLoader`: its arguments, and its methods for the state."""
 
-import importlib.util
 import os
 from typing import Any, Literal, TypeVar
 
@@ -169,7 +168,12 @@ class DataLoader(_base.DataLoader[_Batch]):
     def _get_iterator(self) -> "_iterator.LoaderIterator | _iterator.NoBatches":
         if self.num_workers > 0:
             if _worker_info.is_worker:
-                other = "" if importlib.util.find_spec("cloudpickle") else ", or install cloudpickle"
+                try:
+                    import cloudpickle  # noqa: F401
+
+                    other = ""
+                except ImportError:
+                    other = ", or install cloudpickle"
                 raise RuntimeError(
                     "a worker process has begun to load with workers of its own: put the lines that begin to train"
                     f' under `if __name__ == "__main__":`, because workers import this script{other}; a dataset that'

@@ -45,23 +45,23 @@ def loads(memory: Any) -> tuple[dict[str, Any], Any]:
     """Prepares this process as :func:`dumps` says, and returns the settings and the value."""
     with memoryview(memory) as view:
         size = 8 + int.from_bytes(view[:8], "little")
-        preparation, main, environment, settings, path, ranges = pickle.loads(view[8:size])
+        preparation, main_pid, environment, settings, path, ranges = pickle.loads(view[8:size])
         # The engine removes the variables of launchers from the environment of its workers. A dataset of PyTorch may
         # read its rank in them.
         for name in environment.keys() - os.environ.keys():
             os.environ[name] = environment[name]
-        _set_parent_process(main)
+        _set_parent_process(main_pid)
         multiprocessing.spawn.prepare(preparation)
         value = pickle.loads(view[size:], buffers=open_arrays(path, ranges))
         _by_value.end_dataset()
         return settings, value
 
 
-def _set_parent_process(main: int) -> None:
+def _set_parent_process(main_pid: int) -> None:
     """Sets what ``multiprocessing.parent_process`` returns. Modules ask it whether they are imported in a worker."""
-    # Main may have ended.
-    with contextlib.suppress(OSError):
-        parent = multiprocessing.process._ParentProcess("MainProcess", main, os.pidfd_open(main))
+    # Main may have ended, or Python or the kernel has no pidfd.
+    with contextlib.suppress(AttributeError, OSError):
+        parent = multiprocessing.process._ParentProcess("MainProcess", main_pid, os.pidfd_open(main_pid))
         multiprocessing.process._parent_process = parent
 
 
@@ -97,9 +97,10 @@ def _dumps(value: Any, arrays: ArrayFile, sent: _by_value.Sent) -> tuple[bytes, 
                 problem = error
     if problem is not None:
         advice = "" if cloudpickle else " or install cloudpickle, which can pickle local functions and classes,"
+        pickler = sent.dataset_pickler() if cloudpickle else pickle.Pickler
         raise pickle.PicklingError(
-            f"{_culprit(value, sent.dataset_pickler() if cloudpickle else pickle.Pickler)} cannot be sent to the workers: {problem}; define classes and functions at the top level"
-            f" of a module,{advice} and open files and connections in the worker (in worker_init_fn or when they are"
+            f"{_culprit(value, pickler)} cannot be sent to the workers: {problem}; define classes and functions at the top"
+            f" level of a module,{advice} and open files and connections in the worker (in worker_init_fn or when they are"
             " first used)"
         ) from problem
     if not _has_importable_main():

@@ -183,9 +183,9 @@ class LoaderIterator(_BaseDataLoaderIter):
 
     def _next_data(self) -> Any:
         last = self._before_batch
-        # A batch that was put back is not loaded again: the dataset's state before it stays the one that is known.
-        is_loaded = self._fetcher is not None and self._order is not None and not self._batches.has_put_back()
-        if is_loaded and (snapshot := self._fetcher.snapshot()):
+        # Main does not load a batch again that was put back, so the known state stays the one before that batch.
+        loads_batch = self._fetcher is not None and self._order is not None and not self._batches.has_put_back()
+        if loads_batch and (snapshot := self._fetcher.snapshot()):
             self._before_batch = self._batches.first_unreturned() or 0, snapshot
         try:
             batch = next(self._batches)

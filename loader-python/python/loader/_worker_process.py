@@ -1,6 +1,7 @@
 """A worker process of an iterator, for programs that use PyTorch's private list of workers."""
 
 import time
+import weakref
 from collections.abc import Callable
 
 
@@ -9,11 +10,13 @@ class WorkerProcess:
 
     def __init__(self, pid: int, close: Callable[[], None]) -> None:
         self.pid = pid
-        self._close = close
+        # The iterator ends its workers when the program drops it.
+        self._close = weakref.WeakMethod(close)
 
     def terminate(self) -> None:
-        """Ends all workers of the iterator. Another process would take the place of a single one."""
-        self._close()
+        """Ends all workers of the iterator, because the loader would replace a single one."""
+        if (close := self._close()) is not None:
+            close()
 
     kill = terminate
 

@@ -95,9 +95,7 @@ class Normalize(Transform):
     std: Sequence[float]
 
     def step(self) -> dict[str, Any]:
-        # As in torchvision, a single value is that of all channels.
-        mean, std = ([float(value) for value in values] * (3 if len(values) == 1 else 1) for values in (self.mean, self.std))
-        return {"normalise": {"mean": mean, "std": std}}
+        return {"normalise": {"mean": _of_channels(self.mean), "std": _of_channels(self.std)}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,6 +215,11 @@ def _own(transform: Any) -> Transform:
             )
     fields = [field.name for field in dataclasses.fields(kind)]
     return kind(**{field: getattr(transform, field) for field in fields if hasattr(transform, field)})
+
+
+def _of_channels(values: Sequence[float]) -> list[float]:
+    """Returns the value of each channel. As in torchvision, a single value applies to all channels."""
+    return [float(value) for value in values] * (3 if len(values) == 1 else 1)
 
 
 def _sizes(size: _Size) -> list[int]:
