@@ -284,8 +284,8 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// processes.
     ///
     /// [`LaunchedRank::from_env`](crate::LaunchedRank::from_env) tells what `build()` finds.
-    /// [`LauncherMode::Auto`] excludes [`sampler`](Builder::sampler) and
-    /// [`batch_sampler`](Builder::batch_sampler), with or without a launcher.
+    /// If the launcher has started several processes, [`LauncherMode::Auto`] excludes [`sampler`](Builder::sampler) and
+    /// [`batch_sampler`](Builder::batch_sampler).
     #[must_use]
     pub fn launcher(mut self, launcher: LauncherMode) -> Self {
         self.settings.options.launcher = Some(launcher);

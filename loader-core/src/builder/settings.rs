@@ -339,10 +339,11 @@ impl Settings {
         Ok(launched)
     }
 
-    /// Returns the option by which the program asked for a share of the dataset, by the name that it wrote.
+    /// Returns the option by which the program asked for a share of the dataset, by the name that it wrote. With `launcher`,
+    /// the only process of a run loads the whole dataset.
     fn share_option(&self) -> Option<&'static str> {
         match (self.options.rank, self.options.world_size) {
-            _ if self.is_launched => Some("launcher"),
+            (_, world_size) if self.is_launched => world_size.filter(|&size| size > 1).map(|_| "launcher"),
             (Some(_), Some(_)) if self.is_distributed => Some("distributed"),
             (Some(_), _) => Some("rank"),
             (None, Some(_)) => Some("world_size"),
@@ -396,8 +397,8 @@ impl Settings {
         let share_option = self.share_option();
         let Some(sampler) = self.sampler.take() else { return options.batch_sampler(samples) };
         if let Some(share_option) = share_option {
-            const REASON: &str = "the sampler determines which samples this process loads; give the rank to \
-                                  the sampler, or leave the sampler out";
+            const REASON: &str = "the sampler determines which samples this process loads; let the sampler return \
+                                  the share of this process, or leave the sampler out";
             return conflict("sampler", share_option, REASON);
         }
         options.check_batch_size()?;
@@ -479,9 +480,9 @@ mod tests {
 
     #[test]
     fn a_rank_of_a_launcher_is_taken_or_ignored_with_a_warning() {
-        let variables = [("RANK", "1"), ("WORLD_SIZE", "3")];
-        let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        let take = |options: LoaderOptions, has_sampler: bool| {
+        let take_in = |variables: &[(&str, &str)], options: LoaderOptions, has_sampler: bool| {
+            let variables =
+                variables.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
             let (send, warnings) = mpsc::channel();
             let warn = Warn::with(move |warning| send.send(warning.to_string()).unwrap());
             let sampler = has_sampler.then(|| Box::new(vec![0_usize]) as Box<dyn Sampler>);
@@ -491,12 +492,17 @@ mod tests {
             let refusal = refusal(&mut settings, 9).unwrap_or_default();
             (launched.is_some(), rank.zip(world_size), warnings.try_recv().unwrap_or_default(), refusal)
         };
+        let take =
+            |options, has_sampler| take_in(&[("RANK", "1"), ("WORLD_SIZE", "3")], options, has_sampler);
         let (options, nothing) = (LoaderOptions::default, String::new);
         let auto = || options().launcher(LauncherMode::Auto);
         assert_eq!(take(auto(), false), (true, Some((1, 3)), nothing(), nothing()));
         let conflict = "sampler and launcher exclude each other: the sampler determines which samples this process \
-                        loads; give the rank to the sampler, or leave the sampler out";
+                        loads; let the sampler return the share of this process, or leave the sampler out";
         assert_eq!(take(auto(), true).3, conflict);
+        // The only process of a run loads what its sampler says.
+        assert_eq!(take_in(&[], auto(), true).3, nothing());
+        assert_eq!(take_in(&[("RANK", "0"), ("WORLD_SIZE", "1")], auto(), true).3, nothing());
         let warning = "the environment says rank 1 of 3 (torchrun: RANK, WORLD_SIZE), but the loader loads the whole \
                        dataset in each process; set launcher to \"auto\" for a share of it, or to \"off\" if this is \
                        intended";
