@@ -3,7 +3,7 @@
 use candle_core::Device;
 use futures_util::TryStreamExt;
 use loader::{
-    data::{ImageFolder, Transform},
+    data::{DatasetConfig, ImageFolder, Transform},
     prelude::*,
 };
 use loader_ndarray::TensorExt;
@@ -22,6 +22,11 @@ fn main() -> anyhow::Result<()> {
 
     let folder =
         std::env::args_os().nth(1).ok_or_else(|| anyhow::anyhow!("usage: package-adapters FOLDER"))?;
+    let config = std::env::temp_dir().join(format!("package-adapters-{}.toml", std::process::id()));
+    std::fs::write(&config, "[dataset]\nkind = \"image-folder\"\npath = \"photos\"\n")?;
+    let kind = DatasetConfig::load(&config)?.0.kind();
+    std::fs::remove_file(&config)?;
+    anyhow::ensure!(kind == "image-folder", "the config has the kind {kind}");
     let images = ImageFolder::open(folder)?.transform(Transform::standard_eval(32))?;
     let photos = images.map(|(pixels, label), _| Ok(Photo { pixels, label }));
     let loader = DataLoader::builder(photos).batch_size(4).num_workers(2).build()?;

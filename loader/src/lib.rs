@@ -84,12 +84,15 @@
 //!   Building needs no part of CUDA. The program loads NVIDIA's driver at run time, and runs without it too.
 //! - `data`: the module `data` has datasets over real files, such as folders of images. The image codecs take
 //!   long to build.
-//! - `formats`: the module `data` also reads JSON lines, Parquet, tar archives, token files and arrays.
+//! - `cloud`: each format also reads files from S3, Google Cloud Storage, Azure and HTTP servers.
+//! - `formats`: the module `data` also reads JSON lines, CSV, text, Parquet, Arrow, tar archives, audio, token files and
+//!   arrays.
 //! - `stream`: `Iter::into_stream` and `ConvertAhead::into_stream` return batches as a stream for async programs.
 //! - `tracing`: events and spans for subscribers of the package tracing, with the target `loader`.
 //! - `tokenizer`: the module `data` has the tokenizers of Hugging Face.
 //!
-//! `formats` and `tokenizer` include `data`.
+//! `formats` and `tokenizer` include `data`, and `cloud` includes `formats`. With `config` and `data`, `data::DatasetConfig`
+//! is read from the section `[dataset]` of a config.
 //!
 //! # `loader-core` and `loader-worker`
 //! This crate exports all of `loader-core`, and the items of `loader-worker` that a program calls. It adds no

@@ -2,6 +2,7 @@
 
 use std::{iter, marker::PhantomData, path::Path, sync::Arc};
 
+use derive_where::derive_where;
 use loader_core::{Dataset, SampleContext};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -42,7 +43,8 @@ use crate::{
 /// assert_eq!(batch.tensor::<i64>("label")?.shape(), [4]);
 /// # anyhow::Ok(())
 /// ```
-#[derive(Debug, Serialize, Deserialize)]
+#[derive_where(Clone, Debug)]
+#[derive(Serialize, Deserialize)]
 #[serde(bound = "")]
 pub struct Arrays<R = Record> {
     /// The files, with the fields that are read from them.
@@ -146,19 +148,6 @@ impl<R> Arrays<R> {
             let (files, fields) = &self.sources[source];
             (files, &fields[field])
         })
-    }
-}
-
-impl<R> Clone for Arrays<R> {
-    fn clone(&self) -> Self {
-        let Self { sources, order, rows, options, .. } = self;
-        Self {
-            sources: sources.clone(),
-            order: order.clone(),
-            rows: *rows,
-            options: options.clone(),
-            row: PhantomData,
-        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use derive_where::derive_where;
 use loader_core::{Dataset, DatasetMemory, SampleContext};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -50,7 +51,8 @@ use crate::{
 /// assert_eq!(batch["text"].texts().unwrap().len(), 4);
 /// # anyhow::Ok(())
 /// ```
-#[derive(Debug, Serialize, Deserialize)]
+#[derive_where(Debug)]
+#[derive(Serialize, Deserialize)]
 #[serde(bound = "")]
 pub struct Arrow<R = Record> {
     table: Table,

@@ -2,6 +2,7 @@
 
 use std::{collections::VecDeque, marker::PhantomData, slice::from_ref, sync::Arc};
 
+use derive_where::derive_where;
 use loader_core::{DatasetMemory, IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -52,7 +53,8 @@ const MAX_BYTES: u64 = 16 << 20;
 /// }
 /// # anyhow::Ok(())
 /// ```
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive_where(Clone, Debug)]
+#[derive(Serialize, Deserialize)]
 #[serde(bound = "")]
 pub struct ArrowStream<R = Record> {
     table: Table,

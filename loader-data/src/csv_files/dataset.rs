@@ -2,6 +2,7 @@
 
 use std::{marker::PhantomData, path::Path};
 
+use derive_where::derive_where;
 use loader_core::{Dataset, SampleContext};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -53,7 +54,8 @@ use crate::{error::DataError, lines::Lines, record::Record};
 /// assert_eq!(batch["zip"].texts(), Some(["01067".to_owned(), "90210".to_owned()].as_slice()));
 /// # anyhow::Ok(())
 /// ```
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive_where(Clone, Debug)]
+#[derive(Serialize, Deserialize)]
 #[serde(bound = "")]
 pub struct Csv<R = Record> {
     lines: Lines,

@@ -2,6 +2,7 @@
 
 use std::{marker::PhantomData, path::Path};
 
+use derive_where::derive_where;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{CsvOptions, parse::Parser};
@@ -45,7 +46,8 @@ use crate::{
 /// assert_eq!(batch.tensor::<i64>("age")?.as_slice(), [36, 41]);
 /// # anyhow::Ok(())
 /// ```
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive_where(Clone, Debug)]
+#[derive(Serialize, Deserialize)]
 #[serde(bound = "")]
 pub struct CsvStream<R = Record> {
     stream: LineStream,

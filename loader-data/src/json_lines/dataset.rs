@@ -2,6 +2,7 @@
 
 use std::{marker::PhantomData, path::Path};
 
+use derive_where::derive_where;
 use loader_core::{Dataset, SampleContext};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -46,7 +47,8 @@ use crate::{
 /// assert_eq!(batch["text"].texts(), Some(["good".to_owned(), "bad".to_owned()].as_slice()));
 /// # anyhow::Ok(())
 /// ```
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive_where(Clone, Debug)]
+#[derive(Serialize, Deserialize)]
 #[serde(bound = "")]
 pub struct JsonLines<R = Record> {
     lines: Lines,

@@ -2,6 +2,7 @@
 
 use std::{marker::PhantomData, path::Path};
 
+use derive_where::derive_where;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{JsonLinesOptions, parse::parse};
@@ -53,7 +54,8 @@ use crate::{
 /// assert_eq!(batch.as_slice().iter().max(), Some(&5));
 /// # anyhow::Ok(())
 /// ```
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive_where(Clone, Debug)]
+#[derive(Serialize, Deserialize)]
 #[serde(bound = "")]
 pub struct JsonLinesStream<R = Record> {
     stream: LineStream,

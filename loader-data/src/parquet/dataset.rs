@@ -6,6 +6,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
+use derive_where::derive_where;
 use loader_core::{Dataset, SampleContext};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -55,7 +56,8 @@ pub(super) const CACHE_BYTES: u64 = 64 << 20;
 /// assert_eq!(batch.tensor::<i64>("label")?.as_slice(), [0, 1, 2, 3]);
 /// # anyhow::Ok(())
 /// ```
-#[derive(Debug, Serialize, Deserialize)]
+#[derive_where(Debug)]
+#[derive(Serialize, Deserialize)]
 #[serde(bound = "")]
 pub struct Parquet<R = Record> {
     table: Table,

@@ -2,6 +2,7 @@
 
 use std::{collections::VecDeque, marker::PhantomData, sync::Arc};
 
+use derive_where::derive_where;
 use loader_core::{
     DatasetMemory, IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator,
     internal::shuffle,
@@ -68,7 +69,8 @@ const ROWS_BEFORE_AHEAD: usize = 8;
 /// }
 /// # anyhow::Ok(())
 /// ```
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive_where(Clone, Debug)]
+#[derive(Serialize, Deserialize)]
 #[serde(bound = "")]
 pub struct ParquetStream<R = Record> {
     table: Table,

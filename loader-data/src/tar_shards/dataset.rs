@@ -2,6 +2,7 @@
 
 use std::{marker::PhantomData, path::Path};
 
+use derive_where::derive_where;
 use loader_core::{IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator};
 use rand::Rng;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -79,7 +80,8 @@ use crate::{
 /// assert_eq!(batch.tensor::<i64>("cls")?.shape(), [8]);
 /// # anyhow::Ok(())
 /// ```
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive_where(Clone, Debug)]
+#[derive(Serialize, Deserialize)]
 #[serde(bound = "")]
 pub struct TarShards<R = Record> {
     pub(super) files: Files,

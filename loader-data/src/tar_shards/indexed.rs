@@ -1,5 +1,6 @@
 //! The dataset [`IndexedTar`].
 
+use derive_where::derive_where;
 use loader_core::{Dataset, SampleContext, Tensor, TensorError};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -42,7 +43,8 @@ use crate::{
 /// assert_eq!(batch.tensor::<i64>("cls")?.shape(), [8]);
 /// # anyhow::Ok(())
 /// ```
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive_where(Clone, Debug)]
+#[derive(Serialize, Deserialize)]
 #[serde(bound = "")]
 pub struct IndexedTar<R = Record> {
     shards: TarShards<R>,

@@ -28,6 +28,7 @@ mod read_ahead;
 mod read_times;
 #[cfg(feature = "cloud")]
 mod row_groups_ahead;
+mod rows;
 #[cfg(feature = "cloud")]
 #[allow(dead_code, reason = "the unit tests use all of it")]
 mod server;
