@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fs, iter,
     path::{Path, PathBuf},
 };
 
@@ -128,7 +128,20 @@ fn of_names(target: &Path) -> Result<Option<RecordConfig>, Stop> {
             return Err(Stop::InvalidArguments(message));
         }
     }
-    Ok(found.map(|(_, config)| config))
+    Ok(found.map(|(_, config)| config).or_else(|| of_partitions(target)))
+}
+
+/// Returns settings for the files below `target` if it has folders of partitions, such as `year=2024`, with files of rows in
+/// them. Opening them says what the folders mean.
+fn of_partitions(target: &Path) -> Option<RecordConfig> {
+    let is_partition = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        path.is_dir() && name.split_once('=').is_some_and(|(column, _)| !column.is_empty())
+    };
+    let inner = |folder: &PathBuf| entries(folder).find(is_partition);
+    let folder = iter::successors(inner(&target.to_owned()), inner).last()?;
+    let files = entries(&folder).filter(|path| path.is_file() && !is_hidden(path));
+    files.filter_map(|path| RecordConfig::of_extension(&path, target)).find(|config| !is_text(config))
 }
 
 /// Returns settings for the data files directly in `folder`, if there are any.
@@ -253,7 +266,7 @@ fn several(folder: &Path, what: &str, pattern: &Path) -> Stop {
 }
 
 /// Returns the split in the name of a data file, and a pattern for the files of this split: `test` in
-/// `test-00000-of-00002.parquet`, and `train` in `train_1.csv`.
+/// `test-00000-of-00002.parquet`, `train` in `train_1.csv`, and `json-train` in `json-train.arrow`.
 fn split_of(name: &str) -> Option<(&str, String)> {
     let (stem, _) = name.split_once('.')?;
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -263,7 +276,9 @@ fn split_of(name: &str) -> Option<(&str, String)> {
         (is_number(count) && is_number(number)).then_some(split)
     };
     let first = stem.split(['-', '_', ' ']).next().filter(|word| SPLITS.contains(word));
-    let split = numbered().or(first)?;
+    // In the cache of `datasets`, the name of a builder comes first: `json-train.arrow`.
+    let last = || stem.rsplit_once('-').filter(|(_, word)| name.ends_with(".arrow") && SPLITS.contains(word));
+    let split = numbered().or(first).or_else(|| last().map(|_| stem))?;
     let is_format =
         |end: &&str| RecordConfig::of_extension(format!("x{end}").as_ref(), Path::new("")).is_some();
     let end = name.rmatch_indices('.').map(|(at, _)| &name[at..]).find(is_format)?;
@@ -281,6 +296,8 @@ mod tests {
             ("fold-1-00000-of-00002.parquet", Some(("fold-1", "fold-1*.parquet"))),
             ("test.jsonl.gz", Some(("test", "test*.jsonl.gz"))),
             ("val_v1.0.csv", Some(("val", "val*.csv"))),
+            ("json-test.arrow", Some(("json-test", "json-test*.arrow"))),
+            ("json-test.csv", None),
             ("trainer.csv", None),
             ("part-00000.csv", None),
             ("train", None),

@@ -89,6 +89,37 @@ pub enum DataProblem {
         /// The extensions, such as `.jsonl or .ndjson`.
         extensions: String,
     },
+    /// The folder is that of a table whose files also have rows that were deleted or replaced.
+    #[error(
+        "is the folder of a {format} table, whose files also have rows that were deleted or replaced; write the rows of the \
+         table's present version to Parquet files in another folder, and give that folder"
+    )]
+    TableFormat {
+        /// Name of the format of the table.
+        format: &'static str,
+    },
+    /// The files have rows of several partitions of a table.
+    #[error(
+        "this file and another one are of different partitions of a table ({other} and {one}): the names of their folders are \
+         values of columns, which would be missing; write the table without partitions, or give the files of one partition"
+    )]
+    Partitions {
+        /// The folders of the first file that are named `column=value`.
+        one: String,
+        /// Those of this file.
+        other: String,
+    },
+    /// A part of a data set is missing, whose files count their parts in their names.
+    #[error(
+        "the part `{part}` is missing: the names of the other parts count it; get it, or give the parts that you want by a \
+         pattern such as `{pattern}`"
+    )]
+    MissingPart {
+        /// Name of the part, without its extension.
+        part: String,
+        /// A pattern for the parts that are there.
+        pattern: String,
+    },
     /// A pattern for file names cannot be parsed.
     #[error("invalid pattern: {0}")]
     Pattern(String),

@@ -266,3 +266,13 @@ fn what_save_to_disk_has_written_is_read_split_by_split() {
     fs::write(test.path().join("cache-0123456789abcdef.arrow"), "not part of it").unwrap();
     assert_eq!(inspected(test.path().to_str().unwrap())["samples"], 20);
 }
+
+#[test]
+fn a_folder_of_partitions_is_no_folder_of_images() {
+    let part = "parquet/train-00000-of-00002.parquet";
+    let table = folder(&[(part, "year=2023/month=1/a.parquet"), (part, "year=2024/month=1/a.parquet")]);
+    let target = table.path().to_str().unwrap();
+    let error = refused(target);
+    assert!(error.contains("(`year=2024/month=1` and `year=2023/month=1`)"), "{error}");
+    assert_eq!(inspected(&format!("{target}/year=2024"))["samples"], 37);
+}

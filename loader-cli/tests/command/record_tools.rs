@@ -52,8 +52,8 @@ fn bad_lines_and_bad_files_are_listed() {
 
     let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../loader-data/tests/formats/fixtures/parquet");
     let tables = tempfile::tempdir().unwrap();
-    let good_file = "train-00000-of-00002.parquet";
-    fs::copy(Path::new(fixtures).join(good_file), tables.path().join(good_file)).unwrap();
+    let good_file = Path::new(fixtures).join("train-00000-of-00002.parquet");
+    fs::copy(good_file, tables.path().join("good.parquet")).unwrap();
     fs::write(tables.path().join("broken.parquet"), "PAR1 and no more").unwrap();
     let tables = tables.path().to_str().unwrap();
     let found = inspection(inspect(&[tables]).assert_status(0));

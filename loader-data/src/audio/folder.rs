@@ -30,7 +30,7 @@ use crate::{
 ///
 /// The classes are the sub-folders, numbered in the order of their names. The files of a class are those
 /// named `.wav`, `.flac`, `.mp3`, `.ogg` or `.oga` in its folder and in all folders inside it. Files are
-/// ordered by path, bytewise. Names that start with a dot are skipped.
+/// ordered by path, numbers in it by their value. Names that start with a dot are skipped.
 ///
 /// # Examples
 /// ```

@@ -11,7 +11,7 @@ use glob::{MatchOptions, Pattern};
 
 use crate::{
     error::{DataError, DataProblem, Result},
-    source::{Files, LocalPattern, Location, StoreOptions, is_glob},
+    source::{Files, LocalPattern, Location, StoreOptions, is_glob, refuse_missing_parts},
 };
 
 /// Files about a dataset, which no wildcard matches.
@@ -147,7 +147,9 @@ pub(super) fn files(places: &[Place], extensions: &[&str], store: &StoreOptions)
     let mut lists = Lists::new(places, store);
     let (mut files, mut found) = (Vec::new(), HashSet::new());
     for place in places {
-        files.extend(place.files(extensions, &mut lists)?);
+        let found = place.files(extensions, &mut lists)?;
+        refuse_missing_parts(&place.pattern, &found.iter().map(Location::new).collect::<Vec<_>>())?;
+        files.extend(found);
     }
     files.retain(|file| found.insert(file.clone()));
     Ok(files)
@@ -169,7 +171,7 @@ fn on_disk(
     };
     let paths = found.into_iter().map(|found| found.path);
     let mut files: Vec<_> = paths.filter(|path| !is_hidden(path) && !path.is_dir()).collect();
-    files.sort_by(|one, other| one.as_os_str().cmp(other.as_os_str()));
+    files.sort_by(|one, other| Location::new(one).natural_order(&Location::new(other)));
     Ok(files)
 }
 

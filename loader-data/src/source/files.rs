@@ -20,7 +20,7 @@ use super::BlobReader;
 #[cfg(feature = "cloud")]
 use super::remote::Remote;
 use super::{
-    Blob, Location, StoreOptions,
+    Blob, Location, StoreOptions, found,
     local_pattern::{Folders, LocalPattern, Match},
     patterns,
 };
@@ -73,12 +73,13 @@ impl Files {
     }
 
     /// Lists the files that `patterns` stand for, in the order of the patterns. A pattern is a file, a folder
-    /// (all files in it and in its sub-folders whose names end with one of `extensions`, ordered by path,
-    /// bytewise), or a name with braces and wildcards. It is a path or a URL; the URL of a folder ends with
+    /// (all files in it and in its sub-folders whose names end with one of `extensions`, ordered by path, numbers in it by
+    /// their value), or a name with braces and wildcards. It is a path or a URL; the URL of a folder ends with
     /// `/`.
     ///
     /// # Errors
-    /// Returns an error if a pattern stands for no file, or a file is not a regular file or cannot be read.
+    /// Returns an error if a pattern stands for no file, if a file is not a regular file or cannot be read, or if the files
+    /// are not all of one table, or not all of it.
     pub(crate) fn list_with<P: AsRef<Path>>(
         patterns: impl IntoIterator<Item = P>,
         extensions: &[&str],
@@ -99,6 +100,7 @@ impl Files {
                 Location::Url(_) => return Err(super::without_cloud(&location)),
             }
         }
+        found::refuse_partitions(&files)?;
         let mut listing = Xxh3::new();
         for file in &files {
             listing.update(file.location.file_name().as_bytes());
@@ -292,7 +294,9 @@ fn list_paths(path: &Path, extensions: &[&str], files: &mut Vec<DataFile>) -> Re
         let before = files.len();
         for Match { path, folders } in LocalPattern::new(&name).map_err(invalid)?.matches(Path::new(""))? {
             // An index that is stored beside its data file.
-            if path.extension().is_none_or(|extension| extension != "index") {
+            let is_copy =
+                path.file_name().is_some_and(|name| found::is_cache_of_datasets(&name.to_string_lossy()));
+            if path.extension().is_none_or(|extension| extension != "index") && !is_copy {
                 list_path(&path, folders, extensions, files)?;
             }
         }
@@ -303,6 +307,8 @@ fn list_paths(path: &Path, extensions: &[&str], files: &mut Vec<DataFile>) -> Re
         if files.len() == before {
             return Err(invalid(DataProblem::NotFound));
         }
+        found::refuse_table_formats(&files[before..])?;
+        found::refuse_missing_parts(&name, files[before..].iter().map(|file| &file.location))?;
     }
     Ok(())
 }
@@ -340,7 +346,7 @@ fn list_path(
         for entry in fs::read_dir(&folder).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            if name.starts_with('.') {
+            if name.starts_with('.') || found::is_cache_of_datasets(&name) {
                 continue;
             }
             if !extensions.iter().any(|extension| name.ends_with(extension)) {
@@ -363,7 +369,15 @@ fn list_path(
         let extensions = extensions.join(" or ");
         return Err(DataError::new(&location, DataProblem::NoFiles { extensions }));
     }
-    files[before..].sort_by(|one, other| one.location.cmp(&other.location));
+    files[before..].sort_by(|one, other| one.location.natural_order(&other.location));
+    // A folder that a wildcard has found is checked with the others.
+    if must_have_files {
+        found::refuse_table_formats(&files[before..])?;
+        // A list of all files of a folder is not that of a data set.
+        if extensions != [""] {
+            found::refuse_missing_parts("", files[before..].iter().map(|file| &file.location))?;
+        }
+    }
     Ok(())
 }
 
@@ -481,6 +495,70 @@ mod tests {
         assert!(matches!(names("{a,z}.txt").unwrap_err().problem, DataProblem::NotFound));
         fs::create_dir(folder.path().join("empty")).unwrap();
         assert!(matches!(names("empty").unwrap_err().problem, DataProblem::NoFiles { .. }));
+    }
+
+    #[test]
+    fn files_are_those_of_one_table_and_all_of_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str| {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, name).unwrap();
+        };
+        let names = |pattern: &str, extension| {
+            let files = Files::list([folder.path().join(pattern)], &[extension])?;
+            Ok::<_, DataError>(
+                (0..files.len()).map(|file| files.get(file).location.file_name()).collect::<Vec<_>>(),
+            )
+        };
+        // Numbers have their value in a folder and behind wildcards.
+        ["n/p-10.csv", "n/p-9.csv", "n/p-100.csv"].into_iter().for_each(write);
+        for pattern in ["n", "n/*.csv", "**/p-*.csv"] {
+            assert_eq!(names(pattern, ".csv").unwrap(), ["p-9.csv", "p-10.csv", "p-100.csv"], "{pattern}");
+        }
+        // What `map` has written of the same rows is left out.
+        ["hf/json-train.arrow", "hf/cache-0123456789abcdef.arrow"].into_iter().for_each(write);
+        for pattern in ["hf", "hf/*.arrow"] {
+            assert_eq!(names(pattern, ".arrow").unwrap(), ["json-train.arrow"], "{pattern}");
+        }
+        // A table format, seen from each folder of the table.
+        [
+            "delta/_delta_log/0.json",
+            "delta/a=1/x.parquet",
+            "ice/metadata/v1.metadata.json",
+            "ice/data/x.parquet",
+        ]
+        .into_iter()
+        .for_each(write);
+        for (pattern, expected) in [
+            ("delta", "Delta Lake"),
+            ("delta/a=1/*.parquet", "Delta Lake"),
+            ("delta/**/*.parquet", "Delta Lake"),
+            ("ice", "Iceberg"),
+            ("ice/data", "Iceberg"),
+        ] {
+            let problem = names(pattern, ".parquet").unwrap_err().problem;
+            assert!(
+                matches!(problem, DataProblem::TableFormat { format } if format == expected),
+                "{pattern}"
+            );
+        }
+        assert_eq!(names("delta/a=1/x.parquet", ".parquet").unwrap(), ["x.parquet"], "a file that is named");
+        // Partitions.
+        ["hive/year=1/x.parquet", "hive/year=2/x.parquet"].into_iter().for_each(write);
+        for pattern in ["hive", "hive/**/*.parquet", "hive/year={1,2}/x.parquet", "hive/*"] {
+            let problem = names(pattern, ".parquet").unwrap_err().problem;
+            assert!(matches!(problem, DataProblem::Partitions { .. }), "{pattern}");
+        }
+        assert_eq!(names("hive/year=2", ".parquet").unwrap(), ["x.parquet"]);
+        // Parts.
+        write("parts/train-00000-of-00002.csv");
+        for pattern in ["parts", "parts/train*.csv"] {
+            let error = names(pattern, ".csv").unwrap_err().to_string();
+            assert!(error.contains("the part `train-00001-of-00002` is missing"), "{error}");
+            assert!(error.contains("`train-*-of-00002*`"), "{error}");
+        }
+        assert_eq!(names("parts/train-*-of-00002*", ".csv").unwrap().len(), 1);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! that contains the link again and again, and so lists each file many times; with several such links it does not end.
 
 use std::{
+    cmp::Ordering,
     fs, io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -11,7 +12,7 @@ use std::{
 
 use glob::Pattern;
 
-use super::{Location, patterns::is_glob};
+use super::{Location, found::natural_order, patterns::is_glob};
 use crate::error::{DataError, DataProblem, Result};
 
 /// A pattern of paths. A wildcard does not match the leading dot of a name, and `**` stands for any number of folders.
@@ -56,7 +57,8 @@ impl LocalPattern {
         Ok(Self { is_absolute, ends_with_slash, parts })
     }
 
-    /// Returns the files and folders that the pattern matches, ordered by the names in their paths, each path once. A
+    /// Returns the files and folders that the pattern matches, ordered by the names in their paths, numbers in them by their
+    /// value, each path once. A
     /// relative pattern begins at `folder`. If the last part is `**`, the folders that it begins at match.
     ///
     /// # Errors
@@ -66,10 +68,24 @@ impl LocalPattern {
         let mut found = Vec::new();
         walk(start, &self.parts, None, &mut found)?;
         found.retain(|found: &Match| !self.ends_with_slash || found.path.is_dir());
-        found.sort_by(|one, other| one.path.cmp(&other.path));
+        found.sort_by(|one, other| by_names(&one.path, &other.path));
         found.dedup_by(|one, other| one.path == other.path);
         Ok(found)
     }
+}
+
+/// Compares the names in two paths, one by one.
+fn by_names(one: &Path, other: &Path) -> Ordering {
+    let mut others = other.components();
+    for name in one.components() {
+        let Some(other) = others.next() else { return Ordering::Greater };
+        let [name, other] = [name, other].map(|name| name.as_os_str().as_encoded_bytes());
+        match natural_order(name, other) {
+            Ordering::Equal => {}
+            order => return order,
+        }
+    }
+    others.next().map_or(Ordering::Equal, |_| Ordering::Less)
 }
 
 /// A path that a pattern matches.

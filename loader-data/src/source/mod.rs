@@ -5,6 +5,7 @@ mod blob;
 #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
 mod compression;
 mod files;
+mod found;
 mod local_pattern;
 mod options;
 mod patterns;
@@ -15,6 +16,7 @@ mod zstd;
 
 use std::{
     borrow::Cow,
+    cmp::Ordering,
     ffi::OsString,
     fmt,
     path::{Path, PathBuf},
@@ -29,6 +31,8 @@ pub(crate) use blob::{Blob, BlobReader};
 #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
 pub(crate) use compression::{Compression, Decompressor, problem};
 pub(crate) use files::{DataFile, Files};
+#[cfg(feature = "dataset-card")]
+pub(crate) use found::refuse_missing_parts;
 pub(crate) use local_pattern::LocalPattern;
 pub use options::{CacheOptions, StoreOptions};
 pub(crate) use patterns::is_glob;
@@ -71,6 +75,12 @@ impl Location {
             Self::Path(_) => self.as_path().to_string_lossy(),
             Self::Url(url) => shown(url).into(),
         }
+    }
+
+    /// Compares two locations as [`found::natural_order`] compares names.
+    pub(crate) fn natural_order(&self, other: &Self) -> Ordering {
+        let [one, other] = [self, other].map(|location| location.as_path().as_os_str().as_encoded_bytes());
+        found::natural_order(one, other)
     }
 
     /// True if there is a folder at the path, or if the URL is that of a folder.

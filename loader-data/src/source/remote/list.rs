@@ -10,7 +10,7 @@ use glob::{MatchOptions, Pattern};
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, path::Path};
 
 use super::{
-    super::{DataFile, Location, patterns},
+    super::{DataFile, Location, found, patterns},
     Remote,
     address::{Address, Scheme},
     object::{Limits, wait},
@@ -74,7 +74,8 @@ impl Remote {
             return Ok(None);
         }
         let Some(wanted) = Wanted::new(&address.key).map_err(failed)? else { return Ok(None) };
-        let (mut objects, folders) = self.list_wanted(address, &wanted).map_err(failed)?;
+        let is_of_table = extensions.iter().any(|extension| found::is_parquet(extension));
+        let (mut objects, folders) = self.list_wanted(address, &wanted, is_of_table).map_err(failed)?;
         drop_folders(&mut objects, &folders);
         let chosen = wanted.choose(&objects, &folders, extensions).map_err(|empty| {
             let extensions = extensions.join(" or ");
@@ -82,6 +83,7 @@ impl Remote {
         })?;
         let mut files: Vec<_> = chosen
             .into_iter()
+            .filter(|meta| !meta.location.filename().is_some_and(found::is_cache_of_datasets))
             .map(|meta| DataFile::on_server(Location::Url(address.url_of(meta.location.as_ref())), meta))
             .collect();
         if files.is_empty() {
@@ -93,28 +95,40 @@ impl Remote {
                 DataProblem::NoFiles { extensions }
             }));
         }
-        files.sort_by(|one, other| one.location.cmp(&other.location));
+        files.sort_by(|one, other| one.location.natural_order(&other.location));
+        // A list of all files of a folder is not that of a data set.
+        if extensions != [""] {
+            found::refuse_missing_parts(url, files.iter().map(|file| &file.location))?;
+        }
         Ok(Some(files))
     }
 
     /// Lists the objects below the folder before the first wildcard. [`Wanted::choose`] matches the wildcards. Below
     /// that folder there may be millions of objects that a pattern for one level does not match. For such a pattern,
     /// lists only the objects directly in the folder and those of the sub-folders that match, and returns these
-    /// sub-folders too.
+    /// sub-folders too. `is_of_table`: fails if there is the metadata of a table format, whose old rows would be read.
     fn list_wanted(
         &self,
         address: &Address,
         wanted: &Wanted<'_>,
+        is_of_table: bool,
     ) -> Result<(Vec<ObjectMeta>, Vec<Path>), DataProblem> {
         let (store, limits) = (self.stores.get(address)?, self.limits);
         let folder = Path::parse(wanted.folder).map_err(|error| DataProblem::Pattern(error.to_string()))?;
+        let check = |key: &Path| match found::table_format_of_key(key.as_ref()).filter(|_| is_of_table) {
+            Some(format) => Err(DataProblem::TableFormat { format }),
+            None => Ok(()),
+        };
         if !wanted.is_one_level() {
-            return wait(async move { Ok((list_folder(limits, store, folder).await?, Vec::new())) });
+            let objects = wait(async move { list_folder(limits, store, folder).await })?;
+            objects.iter().try_for_each(|meta| check(&meta.location))?;
+            return Ok((objects, Vec::new()));
         }
         let listing = Arc::clone(&store);
         let level = wait(async move { limits.request(listing.list_with_delimiter(Some(&folder))).await })?;
         let mut objects = level.objects;
         let mut folders = level.common_prefixes;
+        folders.iter().try_for_each(check)?;
         folders.retain(|folder| wanted.matches(folder.as_ref()));
         let asked: Vec<_> = folders
             .iter()

@@ -1,0 +1,265 @@
+//! What is known of files that were found in a folder or by wildcards: their order, which of them are copies, and whether they
+//! are the rows of one table.
+
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, BTreeSet, HashSet},
+    fs,
+    path::Path,
+};
+
+use super::{DataFile, Location};
+use crate::error::{DataError, DataProblem, Result};
+
+/// The folders in which table formats keep their logs, and the names of the formats.
+const LOGS: [(&str, &str); 2] = [("_delta_log", "Delta Lake"), (".hoodie", "Hudi")];
+/// The folder in which Iceberg keeps its metadata, and the end of the names of the files there.
+const ICEBERG: (&str, &str) = ("metadata", ".metadata.json");
+/// The extensions of files whose rows may have columns in the names of their folders.
+const ROWS: [&str; 9] =
+    [".parquet", ".arrow", ".feather", ".ipc", ".csv", ".tsv", ".jsonl", ".ndjson", ".json"];
+
+/// Compares two names so that numbers in them are ordered by their value: `part-2` comes before `part-10`. Everything else is
+/// ordered bytewise.
+pub(super) fn natural_order(one: &[u8], other: &[u8]) -> Ordering {
+    let (mut left, mut right) = (one, other);
+    while let (Some(a), Some(b)) = (left.first(), right.first()) {
+        let order = if a.is_ascii_digit() && b.is_ascii_digit() {
+            let (first, second) = (take_number(&mut left), take_number(&mut right));
+            first.len().cmp(&second.len()).then_with(|| first.cmp(second))
+        } else {
+            (left, right) = (&left[1..], &right[1..]);
+            a.cmp(b)
+        };
+        if order != Ordering::Equal {
+            return order;
+        }
+    }
+    left.len().cmp(&right.len()).then_with(|| one.cmp(other))
+}
+
+/// Takes the digits at the beginning of `text`, and returns them without leading zeros.
+fn take_number<'a>(text: &mut &'a [u8]) -> &'a [u8] {
+    let end = text.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, rest) = text.split_at(end);
+    *text = rest;
+    &digits[digits.iter().position(|&digit| digit != b'0').unwrap_or(digits.len())..]
+}
+
+/// True if Hugging Face's `datasets` has given a file this name: `map`, `filter` and `shuffle` write such files beside the rows
+/// that they have read.
+pub(super) fn is_cache_of_datasets(name: &str) -> bool {
+    let Some(hash) = name.strip_prefix("cache-").and_then(|name| name.strip_suffix(".arrow")) else {
+        return false;
+    };
+    let (hash, number) = hash.split_once('_').map_or((hash, None), |(hash, number)| (hash, Some(number)));
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    hash.len() == 16
+        && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
+        && number.is_none_or(|text| {
+            text.split_once("_of_").is_some_and(|(number, count)| is_number(number) && is_number(count))
+        })
+}
+
+/// Fails if a folder of local `files`, or one around it, is that of a table whose files also have rows that were deleted or
+/// replaced.
+pub(super) fn refuse_table_formats(files: &[DataFile]) -> Result<()> {
+    let mut seen = HashSet::new();
+    for file in files {
+        let Location::Path(path) = &file.location else { continue };
+        if !is_parquet(&file.location.file_name()) {
+            continue;
+        }
+        for folder in Path::new(path).ancestors().skip(1) {
+            if !seen.insert(folder) {
+                break;
+            }
+            if let Some(format) = table_format(folder) {
+                return Err(DataError::new(
+                    Location::from(folder.to_owned()),
+                    DataProblem::TableFormat { format },
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns the name of the table format whose metadata is in `folder`.
+fn table_format(folder: &Path) -> Option<&'static str> {
+    let log = LOGS.iter().find(|(name, _)| folder.join(name).is_dir());
+    let is_iceberg = || {
+        let entries = fs::read_dir(folder.join(ICEBERG.0)).into_iter().flatten().map_while(Result::ok);
+        entries.into_iter().any(|entry| entry.file_name().to_string_lossy().ends_with(ICEBERG.1))
+    };
+    log.map(|(_, format)| *format).or_else(|| is_iceberg().then_some("Iceberg"))
+}
+
+/// Returns the name of the table format to which an object or a folder with this key belongs, if it is part of the metadata of
+/// one.
+#[cfg(feature = "cloud")]
+pub(super) fn table_format_of_key(key: &str) -> Option<&'static str> {
+    let mut parts = key.split('/');
+    let log = parts.find_map(|part| LOGS.iter().find(|(name, _)| *name == part));
+    let is_iceberg = || {
+        let in_folder = key.rsplit('/').nth(1) == Some(ICEBERG.0);
+        in_folder && key.ends_with(ICEBERG.1)
+    };
+    log.map(|(_, format)| *format).or_else(|| is_iceberg().then_some("Iceberg"))
+}
+
+pub(super) fn is_parquet(name: &str) -> bool {
+    name.ends_with(".parquet")
+}
+
+/// Fails if `files` have rows of several partitions: the names of their folders, such as `year=2024`, are values of columns that
+/// no file has.
+pub(super) fn refuse_partitions(files: &[DataFile]) -> Result<()> {
+    let mut first: Option<Vec<String>> = None;
+    for file in files {
+        let name = file.location.file_name();
+        if !ROWS.iter().any(|extension| name.contains(extension)) {
+            continue;
+        }
+        let partition = partition(&file.location);
+        let first = first.get_or_insert_with(|| partition.clone());
+        if *first != partition {
+            let shown = |partition: &[String]| match partition {
+                [] => "no such folder".to_owned(),
+                folders => format!("`{}`", folders.join("/")),
+            };
+            let problem = DataProblem::Partitions { one: shown(first), other: shown(&partition) };
+            return Err(DataError::new(&file.location, problem));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the folders of the file's path that are named `column=value`.
+fn partition(file: &Location) -> Vec<String> {
+    let shown = file.shown();
+    let path = shown.split_once("://").map_or(&*shown, |(_, rest)| rest);
+    let folders = path.rsplit_once('/').map_or("", |(folders, _)| folders).split('/');
+    let is_column = |folder: &&str| folder.split_once('=').is_some_and(|(column, _)| !column.is_empty());
+    folders.filter(is_column).map(str::to_owned).collect()
+}
+
+/// Fails if one of the parts of a data set is missing, which their names count: `train-00001-of-00002.parquet`.
+/// A pattern whose wildcards are in the numbers chooses among the parts.
+pub(crate) fn refuse_missing_parts<'a>(
+    pattern: &str,
+    files: impl IntoIterator<Item = &'a Location>,
+) -> Result<()> {
+    if pattern.contains("-of-") {
+        return Ok(());
+    }
+    let mut sets: BTreeMap<(Location, String, String), BTreeSet<u64>> = BTreeMap::new();
+    for file in files {
+        let name = file.file_name();
+        if let Some((set, number, count)) = part(&name) {
+            let key = (file.folder(), set.to_owned(), count.to_owned());
+            sets.entry(key).or_default().insert(number);
+        }
+    }
+    for ((folder, set, count), numbers) in sets {
+        let all: u64 = count.parse().unwrap_or(0);
+        if numbers.len() as u64 >= all {
+            continue;
+        }
+        // Most tools count from 0, some from 1.
+        let from = u64::from(!numbers.contains(&0) && numbers.contains(&all));
+        let missing = (from..).find(|number| !numbers.contains(number)).unwrap_or(from);
+        let width = count.len();
+        let part = format!("{set}-{missing:0width$}-of-{count}");
+        let pattern = format!("{set}-*-of-{count}*");
+        return Err(DataError::new(folder, DataProblem::MissingPart { part, pattern }));
+    }
+    Ok(())
+}
+
+/// Returns the name of the set, the number of the part, and the number of parts, as it is written: `("train", 1, "00002")` of
+/// `train-00001-of-00002.parquet`.
+fn part(name: &str) -> Option<(&str, u64, &str)> {
+    let (before, after) = name.rsplit_once("-of-")?;
+    let (set, number) = before.rsplit_once('-')?;
+    let end = after.find(|character: char| !character.is_ascii_digit()).unwrap_or(after.len());
+    let count = &after[..end];
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    (is_number(number) && is_number(count)).then_some(())?;
+    Some((set, number.parse().ok()?, count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(paths: &[&str]) -> Vec<DataFile> {
+        let file = |path: &&str| DataFile { location: Location::new(path), len: 1, version: String::new() };
+        paths.iter().map(file).collect()
+    }
+
+    #[test]
+    fn numbers_in_names_are_ordered_by_their_value() {
+        let mut names =
+            ["part-10", "part-2", "part-1", "part-01", "part-2b", "part-", "b", "part-2-1", "part-002"];
+        names.sort_by(|one, other| natural_order(one.as_bytes(), other.as_bytes()));
+        let expected =
+            ["b", "part-", "part-01", "part-1", "part-002", "part-2", "part-2-1", "part-2b", "part-10"];
+        assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn files_that_map_of_datasets_has_written_are_known_by_their_names() {
+        for name in ["cache-0123456789abcdef.arrow", "cache-0123456789abcdef_00001_of_00004.arrow"] {
+            assert!(is_cache_of_datasets(name), "{name}");
+        }
+        for name in
+            ["cache-1.arrow", "json-train.arrow", "cache-0123456789abcdef_x.arrow", "cache-of-mine.arrow"]
+        {
+            assert!(!is_cache_of_datasets(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn rows_of_several_partitions_are_refused() {
+        let problem =
+            |paths: &[&str]| refuse_partitions(&files(paths)).err().map(|error| error.problem.to_string());
+        assert_eq!(problem(&["t/a=1/b=2/x.parquet", "t/a=1/b=2/y.parquet"]), None);
+        assert_eq!(problem(&["t/a=1/x.tar", "t/a=2/y.tar"]), None);
+        assert_eq!(problem(&["t/=1/x.csv", "t/x.csv", "t/x=1.csv"]), None);
+        let text = problem(&["s3://b/t/a=1/x.csv.gz", "s3://b/t/a=2/x.csv.gz"]).unwrap();
+        assert!(text.contains("`a=1`") && text.contains("`a=2`"), "{text}");
+        assert!(problem(&["t/a=1/x.jsonl", "t/x.jsonl"]).unwrap().contains("no such folder"));
+    }
+
+    #[test]
+    fn a_missing_part_is_named() {
+        let problem = |paths: &[&str]| {
+            let locations: Vec<_> = paths.iter().map(Location::new).collect();
+            refuse_missing_parts("d/*", &locations).err().map(|error| error.to_string())
+        };
+        assert_eq!(
+            problem(&["d/a-0-of-2.csv", "d/a-1-of-2.csv", "d/b-1-of-1.csv", "d/list-of-names.csv"]),
+            None
+        );
+        assert_eq!(problem(&["d/a-00001-of-00002-x.parquet", "d/a-00002-of-00002-y.parquet"]), None);
+        for (paths, missing) in [
+            (&["d/a-00000-of-00002.parquet"][..], "`a-00001-of-00002`"),
+            (&["d/a-00001-of-00002.parquet", "e/a-00000-of-00002.parquet"], "`a-00000-of-00002`"),
+            (&["a-1-of-3.csv", "a-3-of-3.csv"], "`a-2-of-3`"),
+        ] {
+            let text = problem(paths).unwrap();
+            assert!(text.contains(missing), "{text}");
+        }
+        assert!(refuse_missing_parts("a-0000[01]-of-*", &[Location::new("a-00000-of-00009.csv")]).is_ok());
+    }
+
+    #[cfg(feature = "cloud")]
+    #[test]
+    fn a_key_tells_the_table_format() {
+        assert_eq!(table_format_of_key("t/_delta_log/00.json"), Some("Delta Lake"));
+        assert_eq!(table_format_of_key("t/metadata/v1.metadata.json"), Some("Iceberg"));
+        assert_eq!(table_format_of_key("t/metadata/a.json"), None);
+        assert_eq!(table_format_of_key("t/a.parquet"), None);
+    }
+}
