@@ -186,10 +186,6 @@ impl Run<'_> {
     fn load_epoch<B: Batch>(&mut self, loader: &DataLoader<B>, state: &State) -> Result<State, Stop> {
         let mut batches = loader.resume(state).map_err(|error| self.refused(error))?;
         let epoch = batches.epoch();
-        if epoch >= self.arguments.epochs {
-            // Only now is it known that the stream of the state has no more batches.
-            return Ok(batches.state());
-        }
         if state.is_merged() {
             // From now on, a state is that of this rank.
             self.note(|| batches.state());
@@ -199,8 +195,8 @@ impl Run<'_> {
         let mut noted: Option<Instant> = None;
         loop {
             let interrupted = self.interrupt.check();
-            // Behind the last batch, the epoch is reported before the run ends.
-            if (interrupted.is_err() || self.is_enough()) && batches.state().epoch() == epoch {
+            // Behind the last batch, the run that resumes from the state reports the epoch.
+            if interrupted.is_err() || self.is_enough() {
                 if self.arguments.report.is_some() {
                     page::note_epoch(batches.report());
                 }
@@ -257,8 +253,8 @@ impl Run<'_> {
         let epoch = batches.epoch();
         // An iterable dataset has no upper bound, and a merged state does not tell what is left for this rank.
         let left = batches.size_hint().1.or_else(|| {
-            let before = if state.epoch() == epoch { state.batches() as usize } else { 0 };
-            loader.len().filter(|_| !state.is_merged()).map(|len| len.saturating_sub(before))
+            let len = loader.len().filter(|_| !state.is_merged());
+            len.map(|len| len.saturating_sub(state.batches() as usize))
         });
         let interval = arguments.progress_interval();
         reporter.epoch_begins(epoch, arguments.epochs, left, interval);

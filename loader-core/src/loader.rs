@@ -184,14 +184,14 @@ impl<B: Batch> DataLoader<B> {
     /// For a map-style dataset, and for an iterable dataset with a [snapshot](Builder::snapshots) after each
     /// batch, this loads no sample before the state. Any other iterable dataset reads each shard from its
     /// last snapshot or from its beginning, without collation, unless it implements
-    /// [`iter_at`](IterableDataset::iter_at). For an iterable dataset, this call waits for the first batch.
+    /// [`iter_at`](IterableDataset::iter_at).
     ///
     /// From a [merged](State::merge) state, any number of ranks loads the rest of the epoch. Its batches are
-    /// other ones than those of a run that was never stopped, and are numbered from 0 again. All ranks resume
-    /// in the epoch of the state, also if nothing of it is left for a rank.
+    /// other ones than those of a run that was never stopped, and are numbered from 0 again.
     ///
-    /// The state after the last batch of an epoch is the beginning of the next epoch. One loop therefore
-    /// serves a new run, which begins with [`state`](Self::state), and a resumed one.
+    /// The iterator is always in the epoch of the state, also if nothing of it is left: from a state that was taken after
+    /// the last batch, before `next` had returned `None`, it has no batches. Its report and digest are those of the
+    /// epoch's end. One loop therefore serves a new run, which begins with [`state`](Self::state), and a resumed one.
     ///
     /// # Examples
     /// ```
@@ -226,50 +226,13 @@ impl<B: Batch> DataLoader<B> {
     /// - [`Error::StateMismatch`]: the loader was built differently from the one of the state.
     /// - [`Error::StateShards`]: the ranks do not have as many shards as a merged state.
     /// - The errors of [`iter`](Self::iter).
-    /// - For an iterable dataset, an error of the iterator before its first batch, such as
-    ///   [`Error::TimedOut`].
     pub fn resume(&self, state: &State) -> Result<Iter<B>, Error> {
-        let is_merged = state.is_merged();
         let state = &*self.of_this_rank(state)?;
         let mut iter = self.start(state.epoch(), state.position())?;
-        // From a merged state, all ranks resume in the same epoch, also one for which nothing is left.
-        if matches!(state.position(), Position::Shards(_)) && !is_merged {
-            // The state was taken after the last batch, before the loader knew that it was the last one. With
-            // `steps_per_epoch`, a stream that has no more batches is an error of the same epoch.
-            let is_over = match self.iteration.steps {
-                Some(steps) => state.steps() >= steps,
-                None => !iter.has_more()?,
-            };
-            if is_over {
-                drop(iter);
-                iter = self.start(state.epoch().saturating_add(1), &Position::Start)?;
-            }
-        }
-        Ok(self.resumed(iter, state))
-    }
-
-    /// As [`resume`](Self::resume), but always resumes in the epoch of the state, and does not wait for the first
-    /// batch. The two differ for an iterable dataset only: from a state that was taken after the last batch, before
-    /// `next` had returned `None`, the iterator has no batches. In a map-style dataset's state at that position, the
-    /// epoch is the next one already.
-    ///
-    /// # Errors
-    /// As [`resume`](Self::resume); an error of the iterator before its first batch is returned by its `next`.
-    ///
-    /// # Examples
-    /// ```
-    /// use loader_core::prelude::*;
-    ///
-    /// let numbers = TensorDataset::new(Tensor::from_slice(&[10i64, 20, 30, 40], [4])?)?;
-    /// let loader = DataLoader::builder(numbers).batch_size(3).build()?;
-    /// let mut batches = loader.iter()?;
-    /// batches.next().unwrap()?;
-    /// assert_eq!(loader.resume_epoch(&batches.state())?.count(), 1);
-    /// # anyhow::Ok(())
-    /// ```
-    pub fn resume_epoch(&self, state: &State) -> Result<Iter<B>, Error> {
-        let state = &*self.of_this_rank(state)?;
-        Ok(self.resumed(self.start(state.epoch(), state.position())?, state))
+        *self.next_epoch() =
+            NextEpoch { epoch: iter.epoch().saturating_add(1), resumed_from: state.resumed_from() };
+        iter.continue_from(state);
+        Ok(iter)
     }
 
     /// Checks a state, and returns this rank's part of it.
@@ -279,13 +242,6 @@ impl<B: Batch> DataLoader<B> {
         }
         state.check(&self.origin)?;
         Ok(Cow::Borrowed(state))
-    }
-
-    fn resumed(&self, mut iter: Iter<B>, state: &State) -> Iter<B> {
-        *self.next_epoch() =
-            NextEpoch { epoch: iter.epoch().saturating_add(1), resumed_from: state.resumed_from() };
-        iter.continue_from(state);
-        iter
     }
 
     fn state_at_start(&self, epoch: u64, resumed_from: Option<ResumedFrom>) -> State {

@@ -51,7 +51,6 @@ pub(crate) struct Engine {
 pub(crate) trait AnyLoader: fmt::Debug + Send + Sync {
     fn epoch(&self, number: u64) -> Result<Box<dyn AnyIter>, Error>;
     fn resume(&self, state: &State) -> Result<Box<dyn AnyIter>, Error>;
-    fn resume_epoch(&self, state: &State) -> Result<Box<dyn AnyIter>, Error>;
     /// The state at the beginning of an epoch.
     fn state_at(&self, number: u64) -> State;
     /// Number of batches in an epoch, if it is known.
@@ -65,10 +64,6 @@ impl<B: Batch + AnyBatch> AnyLoader for DataLoader<B> {
 
     fn resume(&self, state: &State) -> Result<Box<dyn AnyIter>, Error> {
         Ok(Box::new(self.resume(state)?))
-    }
-
-    fn resume_epoch(&self, state: &State) -> Result<Box<dyn AnyIter>, Error> {
-        Ok(Box::new(self.resume_epoch(state)?))
     }
 
     fn state_at(&self, number: u64) -> State {
@@ -173,16 +168,10 @@ impl Engine {
         self.iterator(py, convert, |loader| loader.epoch(epoch))
     }
 
-    /// Continues from a state, as JSON. After the last batch of an epoch that is the next epoch.
+    /// Continues the epoch of a state, as JSON. After the last batch of the epoch there are no batches.
     fn resume(&self, py: Python<'_>, state: &str, convert: Py<PyAny>) -> PyResult<BatchIterator> {
         let state = parsed(state)?;
         self.iterator(py, convert, |loader| loader.resume(&state))
-    }
-
-    /// Continues the epoch of a state, as JSON. After the last batch of an iterable dataset there are no batches.
-    fn resume_epoch(&self, py: Python<'_>, state: &str, convert: Py<PyAny>) -> PyResult<BatchIterator> {
-        let state = parsed(state)?;
-        self.iterator(py, convert, |loader| loader.resume_epoch(&state))
     }
 
     /// Returns the state at the beginning of an epoch, as JSON.

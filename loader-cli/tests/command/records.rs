@@ -349,3 +349,30 @@ fn wrong_configs_of_records_are_refused() {
     let shuffle = refusal("json-lines-stream", "", &["--shuffle"]);
     assert!(shuffle.contains("shuffle"), "{shuffle}");
 }
+
+/// Of the runs that are resumed, one reports the end of the epoch, for every kind of dataset.
+#[test]
+fn a_run_that_stops_behind_the_last_batch_leaves_the_end_of_the_epoch_to_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let lines: String = (0..40).map(|number| format!("{{\"a\": {number}}}\n")).collect();
+    fs::write(folder.path().join("a.jsonl"), lines).unwrap();
+    let [config, state] = ["run.toml", "state.json"].map(|name| folder.path().join(name));
+    let [config, state] = [&config, &state].map(|path| path.to_str().unwrap());
+    for (kind, options) in [("json-lines", ""), ("json-lines-stream", "shards = 2\n")] {
+        let dataset = format!("[dataset]\nkind = \"{kind}\"\npath = \"a.jsonl\"\n");
+        fs::write(config, format!("{dataset}[loader]\nbatch_size = 4\ndigest = true\n{options}")).unwrap();
+        let start = |options: &[&str]| {
+            let finished = run(&[&["run", config, "--json"], options].concat());
+            finished.assert_status(0);
+            finished
+        };
+        let digest = |finished: &Finished| finished.named("epoch")[0]["sample_digest"].clone();
+        let undisturbed = digest(&start(&[]));
+        let stopped = start(&["--stop-after", "10", "--save-state", state]);
+        assert!(stopped.named("epoch").is_empty(), "{}", stopped.stdout);
+        let resumed = start(&["--resume", state, "--save-state", state]);
+        assert_eq!((&resumed.named("epoch")[0]["samples"], digest(&resumed)), (&json!(0), undisturbed));
+        let again = start(&["--resume", state]);
+        assert_eq!(again.events().len(), 1, "{}", again.stdout);
+    }
+}

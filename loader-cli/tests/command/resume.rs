@@ -54,13 +54,14 @@ fn a_run_that_was_stopped_three_times_has_the_digests_of_an_undisturbed_one() {
     let second = ["--epochs", "2", "--num-workers", "3", "--resume", path, "--save-state", path];
     let second = finish(&[&second[..], &["--stop-after", "5"]].concat(), 0);
     assert_eq!(second.named("end"), [json!({ "event": "end", "epochs": 0, "restarts": 0, "errors": 0 })]);
-    // Behind the last batch of the first epoch: the epoch is reported.
+    // Behind the last batch of the first epoch, which the next run reports.
     let left = 40 - state(&file)["place"]["batches"]["next"].as_u64().unwrap();
     let third = ["--epochs", "2", "--resume", path, "--save-state", path, "--stop-after", &left.to_string()];
     let third = finish(&third, 0);
-    assert_eq!(third.named("epoch")[0]["samples"], 2 * left);
+    assert!(third.named("epoch").is_empty(), "{}", third.stdout);
     let fourth = finish(&["--epochs", "2", "--num-workers", "1", "--resume", path, "--save-state", path], 0);
-    assert_eq!([sample_digests(&third), sample_digests(&fourth)].concat(), undisturbed);
+    assert_eq!(fourth.named("epoch")[0]["samples"], 0);
+    assert_eq!(sample_digests(&fourth), undisturbed);
 
     // Nothing is left of two epochs.
     let fifth = finish(&["--epochs", "2", "--resume", path], 0);

@@ -62,11 +62,7 @@ use wait::Wait;
 use workforce::Workforce;
 
 use crate::{
-    batch_info::BatchInfo,
-    error::Error,
-    fetch::FetchOptions,
-    report::WorkerReport,
-    state::{Position, ShardsPosition},
+    batch_info::BatchInfo, error::Error, fetch::FetchOptions, report::WorkerReport, state::Position,
 };
 
 pub(crate) use crew::Crew;
@@ -313,17 +309,14 @@ impl Coordinator {
         self.supply.has_shards()
     }
 
-    /// Returns the user's position in the epoch; `None` once the end is known, unless a part of the epoch is left for
-    /// a resumed run.
-    pub(crate) fn position(&self) -> Option<Position> {
-        let is_over = self.schedule.is_closed() && self.schedule.is_empty() && !self.supply.has_rest();
-        (!is_over).then(|| self.supply.position(&self.schedule))
+    /// Returns the user's position in the epoch, also at its end.
+    pub(crate) fn position(&self) -> Position {
+        self.supply.position(&self.schedule)
     }
 
-    /// Returns the user's position in the shards, also once the end of the epoch is known; `None` for a map-style
-    /// dataset.
-    pub(crate) fn shards_position(&self) -> Option<ShardsPosition> {
-        self.supply.shards_position()
+    /// True if it is known that the epoch has no more batches, and that no part of it is left for a resumed run.
+    pub(crate) fn is_over(&self) -> bool {
+        self.schedule.is_closed() && self.schedule.is_empty() && !self.supply.has_rest()
     }
 
     /// True if an error has left a part of the epoch for a resumed run.

@@ -11,7 +11,7 @@ use crate::{
     fetch::ShardPosition,
     plan::{Plan, Planned},
     shards::Shards,
-    state::{BatchesPosition, Position, ShardsPosition},
+    state::{BatchesPosition, Position},
 };
 
 /// The part of an epoch that has not been sent to workers.
@@ -248,14 +248,6 @@ impl Supply {
                 plan.position(schedule.first(), schedule.done().chain(ahead.iter().copied()).collect())
             }
             Self::Shards { shards, .. } => Position::Shards(shards.write()),
-        }
-    }
-
-    /// Returns the user's position in the shards; `None` for a map-style dataset.
-    pub(super) fn shards_position(&self) -> Option<ShardsPosition> {
-        match self {
-            Self::Batches { .. } => None,
-            Self::Shards { shards, .. } => Some(shards.write()),
         }
     }
 

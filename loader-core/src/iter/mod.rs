@@ -27,7 +27,7 @@ use crate::{
     pinning,
     report::{BadSample, EpochReport, Stopwatch},
     sample_digest::SampleDigest,
-    state::{EpochEnd, Origin, Position, ResumedFrom, ShardsPosition, State},
+    state::{EpochEnd, Origin, Position, ResumedFrom, State},
     stats::{IterStats, SharedStats},
     trace::IterTrace,
     tracing_events,
@@ -69,6 +69,9 @@ pub struct Iter<B> {
     steps: u64,
     /// True once `next` has returned [`Error::StreamTooShort`].
     was_too_short: bool,
+    /// True once `next` has returned `None` at the end of the epoch. The user's position is then the beginning of the next
+    /// epoch.
+    has_ended: bool,
     /// Number of bad samples in the epoch before the position from which this iterator was resumed.
     bad_before: u64,
     /// Digest of the epoch before, if the state from which this iterator was resumed has it.
@@ -92,7 +95,7 @@ pub struct Iter<B> {
 /// The part of a state that changes before the loader knows whether a batch has too many bad samples.
 #[derive(Clone)]
 struct BeforeBatch {
-    position: Option<Position>,
+    position: Position,
     /// Number of bad samples in the epoch so far.
     bad_samples: u64,
 }
@@ -126,9 +129,8 @@ pub(crate) enum Inner<B> {
 pub(crate) type Step<B> = (Option<BatchInfo>, Result<Option<B>, Error>);
 
 impl<B: Batch> Inner<B> {
-    /// Returns the user's position in the epoch; `None` once its end is known, unless a part of the epoch is left for
-    /// a resumed run.
-    fn position(&self) -> Option<Position> {
+    /// Returns the user's position in the epoch, also at its end.
+    fn position(&self) -> Position {
         match self {
             Self::Batches(iter) => iter.position(),
             Self::Shards(iter) => iter.position(),
@@ -136,13 +138,12 @@ impl<B: Batch> Inner<B> {
         }
     }
 
-    /// Returns the user's position in the shards, also once the end of the epoch is known; `None` for a map-style
-    /// dataset.
-    fn shards_position(&self) -> Option<ShardsPosition> {
+    /// True if it is known that the epoch has no more batches, and that no part of it is left for a resumed run.
+    fn is_over(&self) -> bool {
         match self {
-            Self::Batches(_) => None,
-            Self::Shards(iter) => Some(iter.shards_position()),
-            Self::Workers(iter) => iter.shards_position(),
+            Self::Batches(iter) => iter.is_over(),
+            Self::Shards(iter) => iter.is_over(),
+            Self::Workers(iter) => iter.is_over(),
         }
     }
 
@@ -195,6 +196,7 @@ impl<B: Batch> Iter<B> {
             options,
             steps: 0,
             was_too_short: false,
+            has_ended: false,
             bad_before: 0,
             digest_before: None,
             end_before: EpochEnd::without_iterator(options.steps),
@@ -277,17 +279,10 @@ impl<B: Batch> Iter<B> {
         Self { resumed_from, ..self }
     }
 
-    /// Takes over what `state`, from which this iterator was resumed, knows of the epoch, or of the one before.
+    /// Takes over what `state`, from which this iterator was resumed, knows of the epoch.
     pub(crate) fn continue_from(&mut self, state: &State) {
         self.draw_first();
         self.resumed_from = state.resumed_from();
-        if self.epoch() != state.epoch() {
-            self.digest_before = state.digest();
-            if let (Some(_), Position::Shards(shards)) = (self.options.steps, state.position()) {
-                self.end_before = EpochEnd::after_steps(state.steps(), shards.clone());
-            }
-            return;
-        }
         self.digest_before = state.digest_before();
         self.end_before = state.end_before().clone();
         self.bad_before = state.bad_samples();
@@ -296,9 +291,10 @@ impl<B: Batch> Iter<B> {
     }
 
     /// Returns your position in the epoch: after the batch that `next` returned last, however many batches
-    /// the workers have loaded ahead. Once the end of the epoch is known, the state is the start of the next
-    /// epoch, unless an error has ended a shard before its end (see [`EndsShard`](crate::EndsShard)): the state then
-    /// stays in the epoch, and a run that resumes reads the rest of the shard.
+    /// the workers have loaded ahead. The state stays in the epoch until `next` has returned `None`, also after the last
+    /// batch. It is then the start of the next epoch, unless an error has ended a shard before its end (see
+    /// [`EndsShard`](crate::EndsShard)): the state then stays in the epoch, and a run that resumes reads the rest of the
+    /// shard.
     /// [`DataLoader::resume`](crate::DataLoader::resume) continues from the state, in this process or
     /// in another one, with any number of workers.
     ///
@@ -306,36 +302,25 @@ impl<B: Batch> Iter<B> {
     /// the iterator, or the sampler has panicked: a resumed epoch asks the sampler again. For the
     /// cost of resuming an iterable dataset, see [`SnapshotDataset`](crate::SnapshotDataset).
     pub fn state(&self) -> State {
-        let reached = self.before_too_many_bad_samples.clone();
-        let BeforeBatch { position, bad_samples } = reached.unwrap_or_else(|| self.before_batch());
-        let state = match position {
-            Some(position) if !self.has_all_steps() => {
-                // No merge needs it after the first batch.
-                let end_before = if self.steps == 0 { self.end_before.clone() } else { EpochEnd::default() };
-                State::new(&self.origin, self.epoch(), bad_samples, self.stopwatch.digest(), position)
-                    .with_steps(self.steps)
-                    .with_digest_before(self.digest_before)
-                    .with_end_before(end_before)
-            }
-            _ => {
-                let shards = self.options.steps.and_then(|_| self.inner.shards_position());
-                let end_before = shards.map(|shards| EpochEnd::after_steps(self.steps, shards));
-                State::start(&self.origin, self.epoch().saturating_add(1))
-                    .with_digest_before(self.stopwatch.digest())
-                    .with_end_before(end_before.unwrap_or_default())
-            }
+        let state = if self.has_ended {
+            let end_before = match (self.options.steps, self.inner.position()) {
+                (Some(_), Position::Shards(shards)) => EpochEnd::after_steps(self.steps, shards),
+                _ => EpochEnd::default(),
+            };
+            State::start(&self.origin, self.epoch().saturating_add(1))
+                .with_digest_before(self.stopwatch.digest())
+                .with_end_before(end_before)
+        } else {
+            let reached = self.before_too_many_bad_samples.clone();
+            let BeforeBatch { position, bad_samples } = reached.unwrap_or_else(|| self.before_batch());
+            // No merge needs it after the first batch.
+            let end_before = if self.steps == 0 { self.end_before.clone() } else { EpochEnd::default() };
+            State::new(&self.origin, self.epoch(), bad_samples, self.stopwatch.digest(), position)
+                .with_steps(self.steps)
+                .with_digest_before(self.digest_before)
+                .with_end_before(end_before)
         };
         state.with_resumed_from(self.resumed_from)
-    }
-
-    /// Returns false if the epoch is over. For an iterable dataset, and with workers, this method waits for
-    /// the next batch.
-    pub(crate) fn has_more(&mut self) -> Result<bool, Error> {
-        match &mut self.inner {
-            Inner::Batches(iter) => Ok(iter.position().is_some()),
-            Inner::Shards(iter) => Ok(iter.has_more()),
-            Inner::Workers(iter) => iter.wait(),
-        }
     }
 
     /// Returns the number of the epoch that is being loaded, from 0.
@@ -353,8 +338,8 @@ impl<B: Batch> Iter<B> {
     /// With `in_order(false)`, later ones may have been returned. `None` for an iterable dataset, and once the end of
     /// the epoch is known.
     pub fn first_unreturned(&self) -> Option<u64> {
-        match self.inner.position()? {
-            Position::Batches(position) => Some(position.next),
+        match self.inner.position() {
+            Position::Batches(position) if !self.inner.is_over() => Some(position.next),
             _ => None,
         }
     }
@@ -460,6 +445,8 @@ impl<B: Batch> Iterator for Iter<B> {
             self.stats.next_ends(asked, Instant::now(), None);
             self.own_stats = Arc::default();
             if self.stopwatch.ended(asked) {
+                self.has_ended = self.before_too_many_bad_samples.is_none()
+                    && (self.has_all_steps() || self.inner.is_over());
                 self.check_rest();
                 tracing_events::epoch_ended(|| self.report());
             }
@@ -578,7 +565,7 @@ impl<B: Batch> Iter<B> {
     fn too_short(&mut self) -> Option<Error> {
         let steps = self.options.steps.filter(|&steps| self.steps < steps)?;
         // Another error may have ended the iteration, or a shard.
-        if self.inner.position().is_some() || std::mem::replace(&mut self.was_too_short, true) {
+        if !self.inner.is_over() || std::mem::replace(&mut self.was_too_short, true) {
             return None;
         }
         Some(Error::StreamTooShort { steps, given: self.steps })

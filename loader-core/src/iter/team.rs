@@ -19,7 +19,7 @@ use crate::{
     memory,
     pool::Pool,
     report::WorkerReport,
-    state::{Position, ShardsPosition},
+    state::Position,
     trace::PassTracer,
     tuner::Setting,
     warning::Warning,
@@ -89,10 +89,10 @@ impl Decoding {
 /// What an iterator still knows of its epoch once its team is gone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Summary {
-    /// The user's position in the epoch; `None` at the end.
-    pub(super) position: Option<Position>,
-    /// The user's position in the shards of an iterable dataset, also at the end.
-    pub(super) shards_position: Option<ShardsPosition>,
+    /// The user's position in the epoch.
+    pub(super) position: Position,
+    /// True if the epoch had no more batches, and no part of it is left for a resumed run.
+    pub(super) is_over: bool,
     /// True if an error has left a part of the epoch for a resumed run.
     pub(super) has_rest: bool,
     /// The number of batches that the sampler announced and the number that it has yielded, if they differ.
@@ -341,7 +341,7 @@ impl Team {
         let (times, workers) = self.measured();
         Summary {
             position: self.coordinator.position(),
-            shards_position: self.coordinator.shards_position(),
+            is_over: self.coordinator.is_over(),
             has_rest: self.coordinator.has_rest(),
             miscount: self.coordinator.miscount(),
             pids: self.pool.pids(),

@@ -31,7 +31,7 @@ use crate::{
     figures::ResourceUse,
     load_times::LoadTimes,
     report::WorkerReport,
-    state::{Position, ShardsPosition},
+    state::Position,
     stats::{IterStats, SharedStats},
     trace::PassTracer,
     tuner::TuningDecision,
@@ -162,11 +162,6 @@ impl<B: Batch> WorkerIter<B> {
         }
     }
 
-    /// Waits for the next batch. False if the epoch is over.
-    pub(super) fn wait(&mut self) -> Result<bool, Error> {
-        self.team.as_mut().map_or(Ok(false), |team| team.wait(self.interrupt.as_mut()))
-    }
-
     /// Asks `interrupt` whether to end a wait for a batch.
     pub(super) fn interrupt_when(&mut self, interrupt: Interrupt) {
         self.interrupt = Some(interrupt);
@@ -174,17 +169,14 @@ impl<B: Batch> WorkerIter<B> {
 }
 
 impl<B> WorkerIter<B> {
-    /// Returns the user's position in the epoch; `None` once the end is known, unless a part of the epoch is left for
-    /// a resumed run.
-    pub(super) fn position(&self) -> Option<Position> {
+    /// Returns the user's position in the epoch, also at its end.
+    pub(super) fn position(&self) -> Position {
         self.team.as_ref().map_or_else(|| self.summary.position.clone(), |team| team.coordinator.position())
     }
 
-    /// Returns the user's position in the shards, also at the end of the epoch; `None` for a map-style dataset.
-    pub(super) fn shards_position(&self) -> Option<ShardsPosition> {
-        self.team
-            .as_ref()
-            .map_or_else(|| self.summary.shards_position.clone(), |team| team.coordinator.shards_position())
+    /// True if it is known that the epoch has no more batches, and that no part of it is left for a resumed run.
+    pub(super) fn is_over(&self) -> bool {
+        self.team.as_ref().map_or(self.summary.is_over, |team| team.coordinator.is_over())
     }
 
     /// True if an error has left a part of the epoch for a resumed run.

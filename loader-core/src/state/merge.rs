@@ -163,8 +163,8 @@ impl State {
     /// was never stopped.
     ///
     /// The states may come in any order, and from different positions of the epoch. A rank whose state is the
-    /// start of the next epoch has returned all of its batches. The state of one process without ranks can be
-    /// merged too, so that several ranks resume from it.
+    /// start of the next epoch has returned all of its batches. If all ranks have returned theirs, nothing of the epoch
+    /// is left. The state of one process without ranks can be merged too, so that several ranks resume from it.
     ///
     /// A map-style dataset may be resumed with another batch size. Samplers and batch samplers of your own cannot
     /// be merged. For an iterable dataset, `world_size * shards` must stay the same: the shards are dealt out to
@@ -354,6 +354,11 @@ impl RankStates {
         state.epoch == self.epoch.saturating_add(1) && state.is_start()
     }
 
+    /// True if the rank has returned all batches of its share of a map-style dataset, and its state is still in the epoch.
+    fn is_at_end(&self, rank: usize) -> bool {
+        matches!(self.states[rank].position, Position::Batches(BatchesPosition { next, batches, .. }) if next >= batches)
+    }
+
     /// Returns the merged state from which the run of a rank was resumed. One of an epoch before the last one does
     /// not matter any more: all ranks have loaded what it left.
     fn resumed_from(&self, state: &State) -> Option<ResumedFrom> {
@@ -432,7 +437,11 @@ impl RankStates {
                 _ => Vec::new(),
             }
         };
-        let ranks = (0..).zip(&self.states).map(ranges).collect();
+        // With `drop_last`, some samples are in no batch of any rank. They do not come in this epoch.
+        let ranks = match (0..self.states.len()).all(|rank| self.is_done(rank) || self.is_at_end(rank)) {
+            true => vec![vec![(0, left as u64)]],
+            false => (0..).zip(&self.states).map(ranges).collect(),
+        };
         Taken::add(&mut layers, ranks);
         layers
     }

@@ -36,8 +36,8 @@ pub(crate) const SHARDS: &str = "number of shards (see `shards`)";
 ///
 /// [`Iter::state`](crate::Iter::state) and [`DataLoader::state`](crate::DataLoader::state) take it.
 /// [`DataLoader::resume`](crate::DataLoader::resume) of a loader that was built with the same dataset and
-/// options continues from it. Resuming from a state that was taken after the last batch of an epoch begins
-/// the next epoch, whether or not `next` has returned `None`.
+/// options continues from it. A state stays in its epoch until `next` has returned `None`: a run that resumes from a state
+/// that was taken after the last batch of an epoch gets no more batches of it.
 ///
 /// A state can be written with any serde format. A format that does not write the names of fields, such as bincode,
 /// reads only the states of a version of this library whose states have the same fields. A state consists of some
@@ -97,10 +97,11 @@ pub(crate) struct ResumedFrom {
 }
 
 /// Which batches of the epoch were returned.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Position {
     /// No batch was returned.
+    #[default]
     Start,
     /// Batches of a map-style dataset.
     Batches(BatchesPosition),

@@ -165,7 +165,7 @@ class DataLoader(_base.DataLoader[_Batch]):
         for name in _engine.OPTION_NAMES:
             setattr(self, name, arguments[name])
 
-    def _get_iterator(self) -> "_iterator.LoaderIterator | _iterator.NoBatches":
+    def _get_iterator(self) -> "_iterator.LoaderIterator":
         if self.num_workers > 0:
             if _worker_info.is_worker:
                 try:
@@ -181,8 +181,6 @@ class DataLoader(_base.DataLoader[_Batch]):
                 )
             if not self._is_auto:
                 self.check_worker_number_rationality()
-        if self._loaded_state is not None and self._loaded_state["at"] == "end":
-            return _iterator.NoBatches(self)
         observed = (self.trace, self.trace_on_failure, self.metrics)
         if self._observers is None or self._observers[0] != observed:
             self._observers = observed, _native.Observers()
@@ -201,12 +199,6 @@ class DataLoader(_base.DataLoader[_Batch]):
         the first iteration. The loader and its iterators keep the port: it is free once the program has dropped all of
         them."""
         return None if self._observers is None else self._observers[1].metrics_address()
-
-    def _end_epoch(self) -> None:
-        """:class:`NoBatches` calls it at its end. The next iterator begins an epoch."""
-        if self._loaded_state is not None:
-            self._loaded_state = self._loaded_state | {"at": "between"}
-        self._iterator = None
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state: the position after the batch that the last iterator has returned last, however many

@@ -130,7 +130,7 @@ class LoaderIterator(_BaseDataLoaderIter):
             if within is not None and has_loaded_state:
                 self._order.skip(within["first"], _state.first_unreturned(within["engine"]))
         if within is not None:
-            batches = self._engine.resume_epoch(json.dumps(within["engine"]), self._decode)
+            batches = self._engine.resume(json.dumps(within["engine"]), self._decode)
             if self._order is not None and has_loaded_state:
                 self._order.first_keys_hash = within["first_keys"]
             elif within["has_drawn"] and self._order.first_keys_hash != within["first_keys"]:
@@ -148,7 +148,6 @@ class LoaderIterator(_BaseDataLoaderIter):
             loader._next_epoch += 1
         # The state is dropped only now: after an error, the program can still use the loader with it.
         loader._loaded_state = None
-        self._is_over = False
         self._epoch = batches.epoch
         self._last_pids: list[int] = []
         loader._last_iterator, loader._last_state = weakref.ref(self), None
@@ -191,7 +190,7 @@ class LoaderIterator(_BaseDataLoaderIter):
             batch = next(self._batches)
         except StopIteration:
             # An error may have ended the epoch before its last batch.
-            self._is_over, self._before_batch = True, last
+            self._before_batch = last
             raise
         returned = batch
         if type(batch) is _fetch.BatchWithState:
@@ -243,8 +242,7 @@ class LoaderIterator(_BaseDataLoaderIter):
             state["base_seed"] = self._base_seed
         if not is_within:
             sampler = None if self._stateful_sampler is None else _state.sampler_state(self._stateful_sampler)
-            at = "between" if self._is_over else "end"
-            return state | {"at": at, "generators": self._generators.capture(), "sampler": sampler}
+            return state | {"at": "between", "generators": self._generators.capture(), "sampler": sampler}
         order = self._order
         return state | {
             "at": "within",
@@ -302,32 +300,3 @@ class LoaderIterator(_BaseDataLoaderIter):
             loader._last_iterator, loader._last_state = (lambda: None), self._state()
             self._number = -1
         self._batches.close()
-
-
-class NoBatches:
-    """Returns no batches: the rest of an epoch whose state was taken after its last batch, before its iterator had
-    ended."""
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def __iter__(self) -> "NoBatches":
-        return self
-
-    def __next__(self) -> Any:
-        loader, self._loader = self._loader, None
-        if loader is not None:
-            loader._end_epoch()
-        raise StopIteration
-
-    def __len__(self) -> int:
-        return 0
-
-    def _reset(self, _loader: Any, _first_iter: bool = False) -> None:
-        """Called for persistent workers if the program begins once more."""
-
-    def report(self) -> None:
-        """There is no report of an epoch without batches."""
-
-    def digest(self) -> None:
-        """There is no digest of the part of an epoch without batches."""

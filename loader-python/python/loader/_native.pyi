@@ -121,10 +121,7 @@ class Engine:
         """Begins an epoch."""
 
     def resume(self, state: str, convert: Callable[..., Any]) -> BatchIterator:
-        """Continues from a state, as JSON. After the last batch of an epoch that is the next epoch."""
-
-    def resume_epoch(self, state: str, convert: Callable[..., Any]) -> BatchIterator:
-        """Continues the epoch of a state, as JSON. After the last batch of an iterable dataset there are no batches."""
+        """Continues the epoch of a state, as JSON. After the last batch of the epoch there are no batches."""
 
     def batches(self) -> int | None:
         """Returns the number of batches in an epoch, if it is known."""

@@ -44,13 +44,11 @@ class RustLoader:
         self._engine = engine(
             dataset, json.dumps(options, default=json_value), batch_size is not None, observers=self._observers
         )
-        # From the end of an epoch it goes on to the next one, unless the program has set the epoch.
-        self._resume = self._engine.resume
 
     def __iter__(self) -> _native.BatchIterator:
         convert = self.dataset._convert
         if self._state is not None:
-            batches = self._resume(self._state, convert)
+            batches = self._engine.resume(self._state, convert)
             self._state = None
         else:
             batches = self._engine.iterate(self._epoch, convert)
@@ -74,7 +72,7 @@ class RustLoader:
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the epoch that the next iteration loads. If the loader has loaded a state of this epoch,
         the next iteration loads the rest of the epoch. A state of another epoch is dropped."""
-        self._epoch, self._resume = epoch, self._engine.resume_epoch
+        self._epoch = epoch
         # A state without an epoch is kept, and the next iteration says what is wrong with it.
         if self._state is None or json.loads(self._state).get("epoch", epoch) != epoch:
             self._state = self._engine.state_at(epoch)
@@ -91,7 +89,7 @@ class RustLoader:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next iteration continues at the position that :meth:`state_dict` has returned."""
-        self._state, self._resume = json.dumps(state), self._engine.resume
+        self._state = json.dumps(state)
 
 
 def engine(

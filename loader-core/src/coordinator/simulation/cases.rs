@@ -113,7 +113,10 @@ fn a_worker_that_died_without_work_gets_no_shards() {
         received.note(&returned);
         match returned {
             Returned::Batch(..) => {}
-            Returned::End => return received.check_end(case.iteration.coordinator.position().as_ref()),
+            Returned::End => {
+                let coordinator = &case.iteration.coordinator;
+                return received.check_end(coordinator.is_over(), &coordinator.position());
+            }
             other => panic!("next returns {other:?}"),
         }
     }

@@ -319,7 +319,7 @@ impl Iteration {
     }
 
     /// Drops the iterator: ends its workers, and gives back its leases. Returns the user's position.
-    pub(super) fn shut_down(mut self) -> Option<Position> {
+    pub(super) fn shut_down(mut self) -> Position {
         let position = self.coordinator.position();
         self.workers.end_all();
         for (_, lease) in self.coordinator.take_leases() {

@@ -226,9 +226,9 @@ impl Simulation {
             Operation::Pause => self.shared.advance(Duration::from_secs(11)),
             Operation::ResumeElsewhere => {
                 let Training { setup, iteration, epoch, .. } = &self.trainings[training];
-                if let Some(at) = iteration.as_ref().and_then(|iteration| iteration.coordinator.position()) {
+                if let Some(iteration) = iteration {
                     self.shared.count("states refused");
-                    setup.check_refusal(*epoch, at);
+                    setup.check_refusal(*epoch, iteration.coordinator.position());
                 }
             }
         }
@@ -265,11 +265,7 @@ impl Simulation {
     fn close(&mut self, training: usize) {
         let Training { iteration, position, .. } = &mut self.trainings[training];
         if let Some(iteration) = iteration.take() {
-            match iteration.shut_down() {
-                Some(reached) => *position = reached,
-                // The user has received every batch.
-                None => self.end_epoch(training),
-            }
+            *position = iteration.shut_down();
         }
     }
 
@@ -282,8 +278,9 @@ impl Simulation {
     fn end_epoch(&mut self, training: usize) {
         self.shared.count("whole epochs");
         let Training { iteration, received, .. } = &self.trainings[training];
-        received
-            .check_end(iteration.as_ref().and_then(|iteration| iteration.coordinator.position()).as_ref());
+        if let Some(Iteration { coordinator, .. }) = iteration {
+            received.check_end(coordinator.is_over(), &coordinator.position());
+        }
         self.finish(training);
     }
 

@@ -114,10 +114,14 @@ impl<B> LocalBatches<B> {
         self.plan.skip_to(next);
     }
 
-    /// Returns the user's position in the epoch; `None` at the end.
-    pub(in super::super) fn position(&self) -> Option<Position> {
-        let ahead = || self.ahead.iter().copied().collect();
-        (!self.plan.is_over()).then(|| self.plan.position(self.plan.next_number(), ahead()))
+    /// Returns the user's position in the epoch, also at its end.
+    pub(in super::super) fn position(&self) -> Position {
+        self.plan.position(self.plan.next_number(), self.ahead.iter().copied().collect())
+    }
+
+    /// True if it is known that the epoch has no more batches, and that no part of it is left for a resumed run.
+    pub(in super::super) fn is_over(&self) -> bool {
+        self.plan.is_over()
     }
 
     /// True if an error, here a panic of the sampler, has left a part of the epoch for a resumed run.

@@ -18,7 +18,7 @@ use crate::{
         Cursors, Hashed, Iterable, LocalSink, NoBatch, OpenShard, ShardBatch, ShardFetcher, ShardPosition,
     },
     shards::Shards,
-    state::{Position, ShardsPosition},
+    state::Position,
     worker_init::NoWorkerInit,
 };
 
@@ -108,8 +108,6 @@ pub(crate) struct LocalShards<B> {
     shards: Shards,
     /// By shard: true if it may have more batches.
     open: Vec<bool>,
-    /// The next batch, if [`has_more`](Self::has_more) has already loaded it.
-    upcoming: Option<Read<B>>,
     profile: OwnProfile,
 }
 
@@ -126,11 +124,11 @@ impl<B> LocalShards<B> {
     pub(crate) fn new(source: Arc<dyn ShardSource<B>>, shards: Shards) -> Self {
         let open = (0..shards.count()).map(|shard| !shards.position(shard).ended).collect();
         let (reader, profile) = (source.begin(shards.epoch()), OwnProfile::default());
-        Self { reader, shards, open, upcoming: None, profile }
+        Self { reader, shards, open, profile }
     }
 
     pub(in super::super) fn step(&mut self) -> Option<Step<B>> {
-        let Read { shard, position, batch, bad } = self.upcoming.take().or_else(|| self.read())?;
+        let Read { shard, position, batch, bad } = self.read()?;
         let number = self.shards.returned();
         let (snapshot, batch) = match batch {
             Ok(Some((hashes, (snapshot, batch)))) => (snapshot, Ok(Some((hashes, batch)))),
@@ -145,14 +143,6 @@ impl<B> LocalShards<B> {
             self.shards.failed(shard, after);
         }
         Some(digested(info, batch))
-    }
-
-    /// True if there is another batch. This call loads it.
-    pub(in super::super) fn has_more(&mut self) -> bool {
-        if self.upcoming.is_none() {
-            self.upcoming = self.read();
-        }
-        self.upcoming.is_some()
     }
 
     fn read(&mut self) -> Option<Read<B>> {
@@ -181,17 +171,14 @@ impl<B> LocalShards<B> {
         self.profile.area()
     }
 
-    /// Returns the user's position in the epoch; `None` once the end is known, unless a part of the epoch is left for
-    /// a resumed run.
-    pub(in super::super) fn position(&self) -> Option<Position> {
-        let is_over =
-            self.upcoming.is_none() && !self.open.contains(&true) && !self.shards.has_unread_shard();
-        (!is_over).then(|| Position::Shards(self.shards.write()))
+    /// Returns the user's position in the epoch, also at its end.
+    pub(in super::super) fn position(&self) -> Position {
+        Position::Shards(self.shards.write())
     }
 
-    /// Returns the user's position in the shards, also once the end of the epoch is known.
-    pub(in super::super) fn shards_position(&self) -> ShardsPosition {
-        self.shards.write()
+    /// True if it is known that the epoch has no more batches, and that no part of it is left for a resumed run.
+    pub(in super::super) fn is_over(&self) -> bool {
+        !self.open.contains(&true) && !self.shards.has_unread_shard()
     }
 
     /// True if an error has ended a shard before its end.

@@ -16,6 +16,8 @@ struct Run {
     batch_size: usize,
     /// For each rank, how many batches it returns, and which of the next ones it returns ahead of their turn.
     stops: Vec<(usize, Vec<bool>)>,
+    /// For each rank, whether it asks for the end of the epoch after its last batch.
+    has_ended: Vec<bool>,
 }
 
 fn run() -> impl Strategy<Value = Run> {
@@ -27,10 +29,12 @@ fn run() -> impl Strategy<Value = Run> {
         }
         stops
     });
-    (1usize..6, 1usize..6, stops).prop_map(|(world_size, batch_size, stops)| Run {
+    let has_ended = prop::collection::vec(any::<bool>(), 6);
+    (1usize..6, 1usize..6, stops, has_ended).prop_map(|(world_size, batch_size, stops, has_ended)| Run {
         world_size,
         batch_size,
         stops,
+        has_ended,
     })
 }
 
@@ -86,7 +90,9 @@ impl Epochs {
             counted.iter().for_each(|&index| seen[index] += 1);
             digest += SampleDigest::of(&counted.iter().map(|&index| hash(index)).collect::<Vec<_>>());
         }
-        let state = if next == batches.len() {
+        // Whether `next` has returned `None` after the last batch.
+        let has_ended = next == batches.len() && run.has_ended[rank];
+        let state = if has_ended {
             State::start(&origin, 1).with_digest_before(Some(digest))
         } else {
             let (next, ahead) = (next as u64, ahead.into_iter().map(|number| number as u64).collect());
@@ -122,16 +128,25 @@ proptest! {
             let (states, batches): (Vec<State>, Vec<usize>) = ranks.unzip();
             prop_assert!(batches.iter().all(|&count| count == batches[0]), "unequal steps: {:?}", batches);
             at_most_left = run.world_size * run.batch_size - 1;
-            let sum = states.iter().map(|state| state.digest_before).sum::<Option<SampleDigest>>();
+            let of_epoch = |state: &State| if state.epoch() == 1 { state.digest_before } else { state.digest };
+            let sum = states.iter().map(of_epoch).sum::<Option<SampleDigest>>();
             state = State::merge(states.into_iter().rev()).unwrap();
             let json = serde_json::to_string(&state).unwrap();
             prop_assert_eq!(&serde_json::from_str::<State>(&json).unwrap(), &state);
+            digest = sum;
             if state.epoch() == 1 {
-                digest = sum;
+                break;
+            }
+            prop_assert_eq!(state.digest().unwrap_or_default(), sum.unwrap_or_default());
+            if Remaining::new(samples, state.taken_before()).len() == 0 {
                 break;
             }
         }
-        prop_assert_eq!((state.epoch(), state.position()), (1, &Position::Start));
+        if state.epoch() == 1 {
+            prop_assert_eq!(state.position(), &Position::Start);
+        } else {
+            prop_assert_eq!(Remaining::new(samples, state.taken_before()).len(), 0);
+        }
         let expected = (0..samples).filter(|&index| seen[index] > 0).map(hash).collect::<Vec<_>>();
         prop_assert_eq!(digest, Some(SampleDigest::of(&expected)));
         let left = samples - expected.len();
@@ -147,7 +162,7 @@ proptest! {
     ) {
         let epochs = Epochs { samples, order: Order::Native, shuffle: true, drop_last };
         let stale = stale % ((1 << world_size) - 2) + 1;
-        let first = Run { world_size, batch_size, stops: Vec::new() };
+        let first = Run { world_size, batch_size, stops: Vec::new(), has_ended: Vec::new() };
         let mut before: Vec<_> =
             (0..world_size).map(|rank| State::start(&epochs.origin(rank, &first), 0)).collect();
         let mut from = State::merge(before.iter().cloned()).unwrap();
@@ -182,7 +197,8 @@ proptest! {
         drop_last: bool,
     ) {
         let epochs = Epochs { samples, order: Order::Native, shuffle: true, drop_last };
-        let run = Run { world_size, batch_size, stops: vec![(stop, Vec::new()); world_size] };
+        let stops = vec![(stop, Vec::new()); world_size];
+        let run = Run { world_size, batch_size, stops, has_ended: vec![false; world_size] };
         let merged = |states: Vec<State>| State::merge(states).unwrap();
         let start = merged((0..world_size).map(|rank| State::start(&epochs.origin(rank, &run), 0)).collect());
         let mut seen = vec![0; samples];
@@ -193,7 +209,7 @@ proptest! {
                 let epoch = epochs.origin(rank, &run).epoch(0);
                 epochs.sharing(rank, &run).of_remaining(state.taken_before()).batches(epoch).collect()
             };
-            prop_assert_eq!(batches(&state), &batches(&start)[stop..]);
+            prop_assert_eq!(batches(&state), &batches(&start)[stop.min(batches(&start).len())..]);
         }
     }
 }
@@ -201,7 +217,7 @@ proptest! {
 const EPOCHS: Epochs = Epochs { samples: 100, order: Order::Native, shuffle: true, drop_last: false };
 
 fn three() -> Run {
-    Run { world_size: 3, batch_size: 5, stops: vec![(2, Vec::new()); 3] }
+    Run { world_size: 3, batch_size: 5, stops: vec![(2, Vec::new()); 3], has_ended: vec![true; 3] }
 }
 
 /// The states of three ranks that have returned two batches each.
