@@ -57,7 +57,7 @@ pub(crate) struct RunArguments {
     #[command(flatten)]
     pub(crate) images: ImageArguments,
 
-    /// Write the state of the run to this file when the run ends, also after Ctrl-C or SIGTERM; `{rank}` in the
+    /// Write the state of the run to this file when the run ends, also after a signal such as Ctrl-C; `{rank}` in the
     /// name stands for the rank
     #[arg(long, value_name = "FILE")]
     pub(crate) save_state: Option<PathBuf>,
@@ -67,7 +67,7 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub(crate) resume: Vec<PathBuf>,
 
-    /// Write an HTML page about the run to this file when the run ends, also after Ctrl-C or SIGTERM
+    /// Write an HTML page about the run to this file when the run ends, also after a signal such as Ctrl-C
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
 

@@ -1,8 +1,9 @@
-//! SIGINT (Ctrl-C) and SIGTERM end the command between two batches, or after [`GRACE`]. A second signal ends
-//! it at once. Either way, the state of the run and its page are written first if the user
-//! asked for them.
+//! SIGINT (Ctrl-C) and the signals of a closed terminal and of launchers end the command between two batches, or
+//! after [`GRACE`]. A second signal ends it at once. Either way, the state of the run and its page are written first
+//! if the user asked for them.
 
 use std::{
+    fs,
     io::{self, Write},
     process,
     sync::{
@@ -15,7 +16,7 @@ use std::{
 };
 
 use signal_hook::{
-    consts::{SIGINT, SIGTERM},
+    consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU},
     iterator::Signals,
 };
 
@@ -32,6 +33,9 @@ const GRACE: Duration = Duration::from_secs(2);
 /// Maximum time for removing the bar.
 const CLEAR_DEADLINE: Duration = Duration::from_millis(200);
 
+/// Signals that stay ignored if they were ignored when the command started, as SIGHUP is under `nohup`.
+const IGNORABLE: [i32; 4] = [SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU];
+
 /// Number of the signal that has arrived, or 0.
 static ARRIVED: AtomicI32 = AtomicI32::new(0);
 
@@ -43,9 +47,11 @@ static LAST_OUTPUT: Mutex<String> = Mutex::new(String::new());
 pub(crate) struct Interrupt(());
 
 impl Interrupt {
-    /// Handles SIGINT and SIGTERM on a thread of its own, as long as the process lives.
+    /// Handles the signals on a thread of its own, as long as the process lives.
     pub(crate) fn watch(screen: Screen) -> io::Result<Self> {
-        let mut signals = Signals::new([SIGINT, SIGTERM])?;
+        let ignored = ignored();
+        let ignorable = IGNORABLE.into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
+        let mut signals = Signals::new([SIGINT, SIGTERM].into_iter().chain(ignorable))?;
         thread::Builder::new().name("interrupt".to_owned()).spawn(move || {
             let mut arriving = signals.forever();
             if let Some(signal) = arriving.next() {
@@ -78,7 +84,7 @@ impl Interrupt {
     pub(crate) fn check(self) -> Result<(), Stop> {
         match ARRIVED.load(Ordering::Relaxed) {
             0 => Ok(()),
-            signal => Err(Stop::Interrupted(ending(signal))),
+            signal => Err(Stop::Interrupted(Ending(signal))),
         }
     }
 }
@@ -87,8 +93,11 @@ fn last_output() -> MutexGuard<'static, String> {
     LAST_OUTPUT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn ending(signal: i32) -> Ending {
-    if signal == SIGTERM { Ending::Terminate } else { Ending::Interrupt }
+/// The signals that this process ignores: bit *n* - 1 is signal *n*. None, if the kernel does not tell.
+fn ignored() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 /// Ends this process at once. The workers then end too: their watchdogs notice that this process is gone.
@@ -111,5 +120,5 @@ fn end(signal: i32, screen: Screen) {
     }
     // There may be no reader of standard output either.
     drop(io::stdout().write_all(last_output().as_bytes()));
-    process::exit(ending(signal).status().into());
+    process::exit(Ending(signal).status().into());
 }

@@ -11,6 +11,7 @@ use loader_core::{Error, MergeError, RankError, config::ConfigError};
 #[cfg(feature = "formats")]
 use loader_data::PackError;
 use loader_data::{DatasetError, ImageFolderError, ImageFolderOptions, TransformError};
+use signal_hook::{consts::SIGINT, low_level::signal_name};
 
 #[derive(Debug)]
 pub(crate) enum Stop {
@@ -51,7 +52,7 @@ pub(crate) enum Stop {
     TooLittleTime(Duration),
     /// The contact sheet would have no image.
     NoImages(String),
-    /// SIGINT and SIGTERM cannot be handled.
+    /// The signals that end the command cannot be handled.
     NoSignals(io::Error),
     Interrupted(Ending),
 }
@@ -65,21 +66,21 @@ pub(crate) enum StateProblem {
     Refused(Error),
 }
 
-/// The signal that ends the command.
+/// The number of the signal that ends the command.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Ending {
-    /// SIGINT, as after Ctrl-C.
-    Interrupt,
-    /// SIGTERM.
-    Terminate,
-}
+pub(crate) struct Ending(pub(crate) i32);
 
 impl Ending {
     /// Exit status: 128 plus the number of the signal.
     pub(crate) fn status(self) -> u8 {
-        match self {
-            Self::Interrupt => 130,
-            Self::Terminate => 143,
+        // The numbers are below 32.
+        128 + self.0 as u8
+    }
+
+    fn message(self) -> String {
+        match self.0 {
+            SIGINT => "interrupted".to_owned(),
+            signal => format!("ended by {}", signal_name(signal).unwrap_or("a signal")),
         }
     }
 }
@@ -181,8 +182,7 @@ impl Stop {
                 (kind, format!("--resume: `{}` {problem}", path.display()))
             }
             Self::StatesNotMerged(error) => ("StatesNotMerged", format!("--resume: {error}")),
-            Self::Interrupted(Ending::Interrupt) => ("Interrupted", "interrupted".to_owned()),
-            Self::Interrupted(Ending::Terminate) => ("Interrupted", "ended by SIGTERM".to_owned()),
+            Self::Interrupted(ending) => ("Interrupted", ending.message()),
         })
     }
 }

@@ -55,5 +55,5 @@ pub use advice::advice;
 pub use signals::ignore_sigpipe;
 pub use sys::{
     Chunk, ChunkError, LoadedObject, Loan, SealedMap, SharedWords, SlotMemory, SlotRegion, default_sigchld,
-    end_if_forked, exit_now, guard_against_forks, keep_freed_memory, open_descriptors,
+    end_if_forked, exit_now, guard_against_forks, ignore_by_default, keep_freed_memory, open_descriptors,
 };

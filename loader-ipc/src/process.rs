@@ -288,11 +288,15 @@ fn open_pidfd(pid: Pid) -> io::Result<OwnedFd> {
     Ok(pidfd_open(pid, PidfdFlags::NONBLOCK)?)
 }
 
-/// Starts a program while SIGTSTP and SIGINT are blocked: a Ctrl-Z between `vfork` and `exec` would stop the
-/// child, and with it this thread. The program inherits the mask, so a Ctrl-C does not end it before it has
-/// its own action for SIGINT.
+/// The signals that do not end a worker or a template: a terminal or a launcher sends them to the whole process
+/// group, and means main. A handler of user code runs as usual.
+pub const SIGNALS_FOR_MAIN: [Signal; 4] = [Signal::SIGINT, Signal::SIGHUP, Signal::SIGUSR1, Signal::SIGUSR2];
+
+/// Starts a program while SIGTSTP and [`SIGNALS_FOR_MAIN`] are blocked: a Ctrl-Z between `vfork` and `exec` would
+/// stop the child, and with it this thread. The program inherits the mask, so none of these signals ends it before
+/// it has its own actions for them.
 fn start_without_stops(command: &mut Command) -> io::Result<Child> {
-    let blocked: SigSet = [Signal::SIGTSTP, Signal::SIGINT].into_iter().collect();
+    let blocked: SigSet = SIGNALS_FOR_MAIN.into_iter().chain([Signal::SIGTSTP]).collect();
     let mask = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
     let child = command.spawn();
     mask.thread_set_mask()?;

@@ -5,7 +5,7 @@ use std::{
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     process::ExitCode,
-    sync::{Arc, atomic::AtomicBool},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -20,12 +20,11 @@ use loader_ipc::{
     frame::{Failure, Stage},
     guard_against_forks,
     handshake::{Bootstrap, Connected, DatasetCode, HandshakeError, refuse},
-    ignore_sigpipe, keep_freed_memory,
+    ignore_by_default, ignore_sigpipe, keep_freed_memory,
     lifeline::{Lifeline, LifelineError},
-    process::{is_worker, take_lifeline_from_stdin},
+    process::{SIGNALS_FOR_MAIN, is_worker, take_lifeline_from_stdin},
 };
 use nix::sys::{prctl::set_name, signal::SigSet};
-use signal_hook::consts::SIGINT;
 
 use crate::{
     commands::{self, Session},
@@ -122,8 +121,8 @@ fn perform_handshake(
     Ok((open, functions, connected))
 }
 
-/// Gives this process the state that user code expects in a new process, with one exception: Ctrl-C does not
-/// end a worker, because main handles it.
+/// Gives this process the state that user code expects in a new process, with one exception: the signals
+/// that main handles for all its processes, such as that of Ctrl-C, do not end a worker.
 fn prepare_process() -> anyhow::Result<()> {
     guard_against_forks();
     // The template has done this, and its libraries may have opened files and set signal actions since.
@@ -138,12 +137,11 @@ fn prepare_process() -> anyhow::Result<()> {
 /// mask, and signal actions.
 pub(crate) fn leave_host() -> io::Result<()> {
     close_inherited();
-    // A handler instead of SIG_IGN, because programs that the dataset starts would inherit SIG_IGN.
-    signal_hook::flag::register(SIGINT, Arc::new(AtomicBool::new(false)))?;
+    SIGNALS_FOR_MAIN.into_iter().try_for_each(ignore_by_default)?;
     default_sigchld();
     ignore_sigpipe();
-    // A signal mask is inherited across `exec`. Main blocks SIGINT while it starts this process, and the thread
-    // that started it may have blocked other signals.
+    // A signal mask is inherited across `exec`. Main blocks these signals while it starts this process, and the
+    // thread that started it may have blocked others.
     SigSet::empty().thread_set_mask()?;
     Ok(())
 }

@@ -43,7 +43,7 @@ pub(crate) fn main_pidfd() -> Option<&'static OwnedFd> {
 /// libraries once, and forks a worker for each of main's requests.
 ///
 /// The template must not use what a fork does not copy, such as threads and a GPU. This type starts no thread.
-/// Ctrl-C does not end the template.
+/// SIGINT (Ctrl-C), SIGHUP, SIGUSR1 and SIGUSR2 do not end the template.
 ///
 /// # Examples
 /// The program calls `fork` itself, so that the fork handlers of its interpreter run:
@@ -99,7 +99,7 @@ pub struct StartRequest {
 impl Template {
     /// Makes this process a template. Call it before the program loads its libraries: it closes the
     /// descriptors that this process has inherited from main by accident, and it protects the process from
-    /// Ctrl-C, for which an interpreter must have no handler of its own.
+    /// SIGINT (Ctrl-C), SIGHUP, SIGUSR1 and SIGUSR2, for which an interpreter must have no handler of its own.
     ///
     /// # Errors
     /// If no loader has started this process, if main has ended, or if the system provides no pidfds.

@@ -1,6 +1,11 @@
 //! Runs that are cut in parts: stopped and resumed, or split over ranks.
 
-use std::{fs, os::unix::fs::symlink, path::Path};
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::Path,
+    process::{Command, Stdio},
+};
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -226,7 +231,15 @@ fn ranks_do_not_write_one_file() {
 fn a_signal_in_a_long_batch_saves_the_state_before_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.json");
-    for (signal, status) in [(Signal::SIGTERM, 143), (Signal::SIGINT, 130)] {
+    let signals = [
+        (Signal::SIGTERM, 143),
+        (Signal::SIGINT, 130),
+        (Signal::SIGHUP, 129),
+        (Signal::SIGUSR1, 138),
+        (Signal::SIGUSR2, 140),
+        (Signal::SIGXCPU, 152),
+    ];
+    for (signal, status) in signals {
         let many =
             ["--samples", "100000", "--batch-size", "100000", "--size", "16", "--pixels", "u8", "--json"];
         let saved = ["--save-state", path.to_str().unwrap(), "--num-workers", "1"];
@@ -237,6 +250,24 @@ fn a_signal_in_a_long_batch_saves_the_state_before_it() {
         assert_eq!((&state(&path)["epoch"], &state(&path)["place"]), (&json!(0), &json!("start")));
         fs::remove_file(&path).unwrap();
     }
+}
+
+#[test]
+fn under_nohup_a_closed_terminal_does_not_end_the_run() {
+    let photos = ["run", PHOTOS, "--samples", "100000", "--batch-size", "4", "--size", "16", "--json"];
+    let loader = command(&[&photos[..], &["--num-workers", "1", "--batches"]].concat());
+    let mut nohup = Command::new("sh");
+    nohup.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(loader.get_program()).args(loader.get_args());
+    nohup.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = Running::start(nohup);
+    running.next_event();
+    running.signal(Signal::SIGHUP);
+    // More batches than a pipe of 64 KiB has room for.
+    for _ in 0..1000 {
+        assert_eq!(running.next_event()["event"], "batch");
+    }
+    running.signal(Signal::SIGTERM);
+    running.finish().assert_status(143);
 }
 
 #[test]

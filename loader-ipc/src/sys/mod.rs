@@ -40,7 +40,7 @@ pub use exit::{exit_now, keep_freed_memory};
 pub use forked::{end_if_forked, guard_against_forks};
 pub use objects::LoadedObject;
 pub use sealed::SealedMap;
-pub use signals::default_sigchld;
+pub use signals::{default_sigchld, ignore_by_default};
 pub(crate) use signals::{ignore_sigpipe, take_pending};
 pub use slot_memory::{Chunk, ChunkError, Loan, SlotMemory, SlotRegion};
 pub use words::SharedWords;

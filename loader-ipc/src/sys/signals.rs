@@ -1,10 +1,11 @@
-//! Sets signal actions that a worker must not inherit, and removes pending signals.
+//! Sets signal actions that a worker needs or must not inherit, and removes pending signals.
 
-use std::ptr;
+use std::{io, mem::MaybeUninit, ptr};
 
 use nix::{
+    errno::Errno,
     libc,
-    sys::signal::{SigHandler, SigSet, Signal, signal},
+    sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction, signal},
 };
 
 /// Restores the default action of SIGCHLD. A process inherits an ignored signal through exec, and a worker
@@ -14,6 +15,31 @@ pub fn default_sigchld() {
     let set = unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) };
     // The call cannot fail for a valid signal. If it did, the action would not change.
     let _ = set;
+}
+
+/// Makes `which` do nothing in this process if its action is the default one, which ends the process. A handler that
+/// user code has installed, and an inherited SIG_IGN, stay.
+///
+/// Installs a handler instead of SIG_IGN, because programs that this process starts would inherit SIG_IGN. User code
+/// that installs a handler later replaces this one.
+///
+/// # Errors
+/// If the system refuses.
+pub fn ignore_by_default(which: Signal) -> io::Result<()> {
+    extern "C" fn do_nothing(_signal: libc::c_int) {}
+
+    let mut present = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: without a new action the call only writes the present one into `present`, which outlives the call.
+    Errno::result(unsafe { libc::sigaction(which as libc::c_int, ptr::null(), present.as_mut_ptr()) })?;
+    // SAFETY: the call has succeeded, so it has written the action.
+    let present = unsafe { present.assume_init() };
+    if present.sa_sigaction == libc::SIG_DFL {
+        let flags = SaFlags::SA_RESTART | SaFlags::SA_ONSTACK;
+        let action = SigAction::new(SigHandler::Handler(do_nothing), flags, SigSet::empty());
+        // SAFETY: the handler does nothing, so it may run at any time.
+        unsafe { sigaction(which, &action) }?;
+    }
+    Ok(())
 }
 
 /// Ignores SIGPIPE, as Rust does before `main`. A worker may begin before that, and user code that writes to

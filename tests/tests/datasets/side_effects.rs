@@ -3,15 +3,19 @@
 
 use std::{
     io::{Read, Write},
-    os::unix::process::CommandExt,
+    os::unix::process::{CommandExt, ExitStatusExt},
     process::{Command, Stdio},
-    sync::{Arc, Once, atomic::AtomicBool},
+    sync::{
+        Arc, Once,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::Duration,
 };
 
 use anyhow::ensure;
 use loader_core::prelude::*;
+use loader_ipc::process::SIGNALS_FOR_MAIN;
 use loader_tests::{
     alone::{alone, descendants},
     datasets::{Noise, NoiseSample},
@@ -49,8 +53,8 @@ enum SideEffect {
     LeavesSession,
     /// Handles the signals that ask a process to end.
     HandlesSignals,
-    /// Sends SIGINT to itself.
-    InterruptsItself,
+    /// Sends itself the signals that are meant for main, and checks that they end programs that it starts.
+    GetsSignalsForMain,
     /// Runs a program with a function between `fork` and `exec`.
     ForksAndExecs,
 }
@@ -105,11 +109,21 @@ impl SideEffect {
             // The error from the second sample on is ignored.
             Self::LeavesSession => drop(nix::unistd::setsid()),
             Self::HandlesSignals => {
-                for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGCHLD] {
-                    signal_hook::flag::register(signal as i32, Arc::<AtomicBool>::default())?;
+                for signal in [Signal::SIGTERM, Signal::SIGCHLD].into_iter().chain(SIGNALS_FOR_MAIN) {
+                    let arrived = Arc::<AtomicBool>::default();
+                    signal_hook::flag::register(signal as i32, Arc::clone(&arrived))?;
+                    raise(signal)?;
+                    ensure!(arrived.load(Ordering::Relaxed), "the handler of {signal} has not run");
                 }
             }
-            Self::InterruptsItself => raise(Signal::SIGINT)?,
+            Self::GetsSignalsForMain => {
+                for signal in SIGNALS_FOR_MAIN {
+                    raise(signal)?;
+                    let kill = format!("kill -{} $$", signal as i32);
+                    let ended = Command::new("sh").args(["-c", &kill]).status()?.signal();
+                    ensure!(ended == Some(signal as i32), "{signal} has not ended a program: {ended:?}");
+                }
+            }
             Self::ForksAndExecs => {
                 let mut command = Command::new("sh");
                 command.args(["-c", "echo $0; exit 3", "x"]);
@@ -238,8 +252,8 @@ fn a_dataset_may_handle_signals() {
 }
 
 #[test]
-fn a_dataset_may_interrupt_itself() {
-    alone(|| check(SideEffect::InterruptsItself));
+fn signals_for_main_do_not_end_a_worker() {
+    alone(|| check(SideEffect::GetsSignalsForMain));
 }
 
 #[test]

@@ -14,6 +14,7 @@ use loader_core::{
     Builder, CpuSet, Error, ExitStatus, Warning, WorkerAffinity, WorkerProgram, WorkerStartError,
     kind::MapStyle, prelude::*,
 };
+use loader_ipc::process::SIGNALS_FOR_MAIN;
 use loader_tests::{
     Watchdog,
     alone::{Family, alone},
@@ -282,12 +283,14 @@ fn the_template_reports_how_a_worker_ends() {
 }
 
 #[test]
-fn ctrl_c_ends_neither_template_nor_workers() {
+fn signals_for_main_end_neither_template_nor_workers() {
     alone(|| {
         let loader = noise("").build().unwrap();
         let mut batches = loader.iter().unwrap();
         let (first, workers) = (template(), batches.worker_pids());
-        workers.iter().chain([&first]).for_each(|&pid| signal(pid, Signal::SIGINT));
+        for &pid in workers.iter().chain([&first]) {
+            SIGNALS_FOR_MAIN.into_iter().for_each(|which| signal(pid, which));
+        }
         assert_eq!(digest_rest(&mut batches).unwrap(), undisturbed());
         assert_eq!((batches.report().restarts, template()), (0, first));
     });
