@@ -7,19 +7,21 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use loader_core::internal::own_files;
+
 /// Checks that the file `path` can be replaced, but does not change it.
 pub(crate) fn check(path: &Path) -> io::Result<()> {
     let temporary = temporary(path);
     match path.is_dir() {
         true => Err(io::ErrorKind::IsADirectory.into()),
-        false => File::create(&temporary).and_then(|_| fs::remove_file(&temporary)),
+        false => own_files::make_anew(&temporary, 0o666).and_then(|_| fs::remove_file(&temporary)),
     }
 }
 
 /// Replaces the file `path` by what `write` writes, unless that returns an error. The permissions stay.
 pub(crate) fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let temporary = temporary(path);
-    let written = File::create(&temporary).and_then(|mut file| {
+    let written = own_files::make_anew(&temporary, 0o666).and_then(|mut file| {
         if let Ok(metadata) = fs::metadata(path) {
             file.set_permissions(metadata.permissions())?;
         }

@@ -38,6 +38,7 @@ pub mod lent;
 pub mod lifeline;
 pub mod memory;
 pub mod oom;
+pub mod own_files;
 pub mod process;
 pub mod profile;
 pub mod queue;

@@ -47,7 +47,10 @@ fn remove_abandoned_since(since: SystemTime) {
     let folders = iter::once(env::temp_dir()).chain(candidates());
     let entries = folders.filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
     for entry in entries {
-        if entry.file_name().as_encoded_bytes().starts_with(FOLDER_PREFIX.as_bytes()) {
+        let has_name = entry.file_name().as_encoded_bytes().starts_with(FOLDER_PREFIX.as_bytes());
+        // Not a link to a folder with a socket of another program.
+        let is_own = |found: fs::Metadata| found.is_dir() && found.uid() == geteuid().as_raw();
+        if has_name && entry.metadata().is_ok_and(is_own) {
             let socket = entry.path().join(SOCKET);
             if is_abandoned(&socket, since).unwrap_or(false) {
                 remove_socket(&socket);

@@ -18,6 +18,8 @@ use nix::{
     sys::stat::Mode,
 };
 
+use crate::own_files;
+
 /// First part of the name of a worker's folder; 16 hexadecimal digits follow.
 const PREFIX: &str = ".loader-";
 /// Maximum length of a socket's path, without the terminating zero byte.
@@ -47,8 +49,8 @@ impl SocketFolder {
             }
         }
         Err(format!(
-            "no socket can be made in {}; set TMPDIR to an existing, writable folder whose path has at most {MAX_FOLDER_PATH} \
-             bytes",
+            "no socket can be made in {}; set TMPDIR to an existing, writable folder in which no other user can rename files, and \
+             whose path has at most {MAX_FOLDER_PATH} bytes",
             problems.join(", ")
         ))
     }
@@ -110,6 +112,7 @@ fn try_folder(folder: &Path, number: u64) -> Result<PathBuf, String> {
     if path.to_str().is_none() {
         return Err("its path is not Unicode".to_owned());
     }
+    own_files::check_shared_folder(&path).map_err(|error| error.to_string())?;
     check_writable(&path).map_err(|error| error.to_string())?;
     Ok(path.join(format!("{PREFIX}{number:016x}")))
 }
@@ -134,6 +137,8 @@ fn check_writable(folder: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -144,6 +149,9 @@ mod tests {
         assert!(longest.as_os_str().len() <= MAX_SOCKET_PATH);
         assert!(try_folder(Path::new("/nowhere"), 7).is_err());
         assert!(try_folder(Path::new("/proc"), 7).is_err(), "not even as root");
+        let open_to_all = tempfile::tempdir().unwrap();
+        fs::set_permissions(open_to_all.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(try_folder(open_to_all.path(), 7).unwrap_err().contains("other users may write"));
         let long = format!("/{}", "long/".repeat(20));
         assert!(try_folder(Path::new(&long), 7).unwrap_err().contains("is too long"));
     }

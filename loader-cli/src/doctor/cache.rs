@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use loader_core::internal::own_files::{self, NotOwn};
 use nix::sys::statvfs::statvfs;
 
 use super::report::{Check, Status, bytes};
@@ -12,6 +13,11 @@ const LITTLE_SPACE: u64 = 1 << 30;
 pub(super) fn check(folder: &Path) -> Check {
     const NAME: &str = "cache";
     // The cache makes the folder.
+    if let Err(error) = own_files::check_folder(folder)
+        && NotOwn::is_in(&error)
+    {
+        return Check::new(NAME, Status::Error, error.to_string(), "the cache cannot be used");
+    }
     let existing = folder.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("."));
     match statvfs(existing) {
         Ok(system) => {

@@ -15,8 +15,8 @@ pub(crate) use stored::{Kind, check, load, store};
 /// of it.
 ///
 /// A stored index is used only if the size and the time of the last modification of the data file are those
-/// of the file that it was made from, and, for lines, if some of them follow a line break. A damaged or foreign
-/// file in its place is replaced. If an index cannot be written, nothing fails: it is made again next time.
+/// of the file that it was made from, and, for lines, if some of them follow a line break; and only if this user, the
+/// owner of the data file or root has made it, and nobody else may write to it. Any other file in its place is replaced. If an index cannot be written, nothing fails: it is made again next time.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -58,6 +58,8 @@ pub enum IndexStatus {
     Stale,
     /// The file is not an index, its checksum is wrong, or it cannot be read.
     Damaged,
+    /// Neither this user nor the owner of the data file has made the index, or others may write to it.
+    Foreign,
     /// No index of this file is stored: the file is too small, or [`IndexPlace`] has no place for it.
     NotStored,
 }
@@ -69,6 +71,7 @@ impl fmt::Display for IndexStatus {
             Self::Missing => "missing",
             Self::Stale => "stale",
             Self::Damaged => "damaged",
+            Self::Foreign => "of another user",
             Self::NotStored => "not stored",
         })
     }

@@ -6,14 +6,15 @@
 use std::{
     env,
     ffi::OsString,
-    fs::{self, File, OpenOptions},
+    fs::{self, OpenOptions},
     io::{self, Read, Write},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
+use loader_core::internal::own_files::{self, NotOwn};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use super::{IndexPlace, IndexStatus, StoredIndex};
@@ -31,7 +32,7 @@ const MIN_CACHED: u64 = 1 << 20;
 
 /// Returns the stored index of `file`, or `None` if there is none that fits its content.
 pub(crate) fn load(place: &IndexPlace, kind: Kind, file: &DataFile) -> Option<Vec<u64>> {
-    read(&path_of(place, kind, file)?, &identity(kind, file)).ok()
+    read(&path_of(place, kind, file)?, kind, file).ok()
 }
 
 /// Describes the stored index of `file`. `status_of` returns the status of its words, which were read whole.
@@ -42,7 +43,7 @@ pub(crate) fn check(
     status_of: impl Fn(&[u64]) -> IndexStatus,
 ) -> StoredIndex {
     let path = path_of(place, kind, file);
-    let status = match path.as_ref().map(|path| read(path, &identity(kind, file))) {
+    let status = match path.as_ref().map(|path| read(path, kind, file)) {
         None => IndexStatus::NotStored,
         Some(Ok(words)) => status_of(&words),
         Some(Err(status)) => status,
@@ -107,16 +108,23 @@ fn identity(kind: Kind, file: &DataFile) -> [u64; 5] {
     [u64::from_ne_bytes(MAGIC), FORMAT, u64::from_ne_bytes(kind), file.len, xxh3_64(file.version.as_bytes())]
 }
 
-/// Returns the words of the index at `path`, or why it is not used.
-fn read(path: &Path, identity: &[u64; 5]) -> Result<Vec<u64>, IndexStatus> {
-    let (header, words) = read_words(path).map_err(|error| match error.kind() {
+/// Returns the words of the index of `file` at `path`, or why it is not used.
+fn read(path: &Path, kind: Kind, file: &DataFile) -> Result<Vec<u64>, IndexStatus> {
+    let identity = identity(kind, file);
+    // Whoever owns the data can change the samples anyway.
+    let owner = match &file.location {
+        Location::Path(path) => fs::metadata(path).ok().map(|found| found.uid()),
+        Location::Url(_) => None,
+    };
+    let (header, words) = read_words(path, owner).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => IndexStatus::Missing,
+        _ if NotOwn::is_in(&error) => IndexStatus::Foreign,
         _ => IndexStatus::Damaged,
     })?;
     if header[0] != identity[0] || header[6] != xxh3_64(bytemuck::cast_slice(&words)) {
         return Err(IndexStatus::Damaged);
     }
-    if header[..5] == *identity { Ok(words) } else { Err(IndexStatus::Stale) }
+    if header[..5] == identity { Ok(words) } else { Err(IndexStatus::Stale) }
 }
 
 /// Reads the header and the words of an index.
@@ -124,19 +132,14 @@ fn read(path: &Path, identity: &[u64; 5]) -> Result<Vec<u64>, IndexStatus> {
 /// # Errors
 /// Returns an error if the file cannot be read, or the header is damaged or does not fit the size of the
 /// file.
-fn read_words(path: &Path) -> io::Result<([u64; HEADER_WORDS], Vec<u64>)> {
-    // Opening a named pipe would wait for a writer without this flag.
-    let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-    let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
+fn read_words(path: &Path, owner: Option<u32>) -> io::Result<([u64; HEADER_WORDS], Vec<u64>)> {
+    let mut file = own_files::open(path, OpenOptions::new().read(true), owner)?;
+    let len = file.metadata()?.len();
     let mut header = [0_u64; HEADER_WORDS];
     file.read_exact(bytemuck::cast_slice_mut(&mut header))?;
     let [.., count, _, header_hash] = header;
     let expected_len = count.checked_add(HEADER_WORDS as u64).and_then(|words| words.checked_mul(8));
-    if header_hash != xxh3_64(bytemuck::cast_slice(&header[..7])) || expected_len != Some(metadata.len()) {
+    if header_hash != xxh3_64(bytemuck::cast_slice(&header[..7])) || expected_len != Some(len) {
         return Err(io::ErrorKind::InvalidData.into());
     }
     let mut words: Vec<u64> = Vec::new();
@@ -155,13 +158,15 @@ fn write(path: &Path, identity: &[u64; 5], words: &[u64]) -> io::Result<()> {
     header[5] = words.len() as u64;
     header[6] = xxh3_64(bytemuck::cast_slice(words));
     header[7] = xxh3_64(bytemuck::cast_slice(&header[..7]));
-    let mut file = File::create(path)?;
+    let mut file = own_files::make_anew(path, 0o644)?;
     file.write_all(bytemuck::cast_slice(&header))?;
     file.write_all(bytemuck::cast_slice(words))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
     use super::*;
 
     const KIND: Kind = *b"a-test-1";
@@ -252,6 +257,45 @@ mod tests {
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
         assert_eq!(load(&IndexPlace::Beside, KIND, &file), None);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "a temporary file is left");
+    }
+
+    #[test]
+    fn an_index_that_other_users_can_change_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = data_file(folder.path());
+        let data = folder.path().join("data.bin");
+        fs::write(&data, "").unwrap();
+        let path = path_of(&IndexPlace::Beside, KIND, &file).unwrap();
+        let status = || check(&IndexPlace::Beside, KIND, &file, |_| IndexStatus::Current).status;
+        let store = || store(&IndexPlace::Beside, KIND, &file, &[1]);
+        store();
+        let set_mode = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o022, 0);
+        set_mode(0o664);
+        assert_eq!((status(), load(&IndexPlace::Beside, KIND, &file)), (IndexStatus::Foreign, None));
+        store();
+        assert_eq!(status(), IndexStatus::Current, "it was replaced");
+        if nix::unistd::geteuid().is_root() {
+            chown(&path, Some(4321), None).unwrap();
+            assert_eq!(status(), IndexStatus::Foreign);
+            chown(&data, Some(4321), None).unwrap();
+            assert_eq!(status(), IndexStatus::Current, "the data file has the same owner");
+            chown(&data, Some(0), None).unwrap();
+        } else {
+            println!("SKIPPED: an index of another user: only root can make one");
+        }
+        // Links in place of the index, and of the file in which it is written.
+        let victim = folder.path().join("victim");
+        fs::write(&victim, "kept").unwrap();
+        fs::remove_file(&path).unwrap();
+        symlink(&victim, &path).unwrap();
+        assert_eq!(status(), IndexStatus::Foreign);
+        for number in 0..100 {
+            symlink(&victim, path.with_extension(format!("{}-{number}.index", process::id()))).unwrap();
+        }
+        store();
+        assert_eq!(status(), IndexStatus::Current);
+        assert_eq!(fs::read(&victim).unwrap(), b"kept");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use loader_core::internal::own_files::{self, NotOwn};
 use serde::{Deserialize, Serialize};
 
 use super::PackError;
@@ -57,6 +58,16 @@ impl Manifest {
         Self { path: folder.join(NAME), header, entries: BTreeMap::new() }
     }
 
+    /// As [`read`](Self::read), but refuses a manifest that other users can change: packing would keep the archives
+    /// that they name, and append to the file.
+    pub(super) fn read_own(folder: &Path) -> Result<Option<Self>, PackError> {
+        let path = folder.join(NAME);
+        match own_files::open(&path, OpenOptions::new().read(true), None) {
+            Err(error) if NotOwn::is_in(&error) => Err(PackError::Output { path, error }),
+            _ => Self::read(folder),
+        }
+    }
+
     /// Reads the manifest in `folder`; `None` if there is none. Ignores lines that a kill or a full disk has
     /// cut off: their archives are unfinished.
     pub(super) fn read(folder: &Path) -> Result<Option<Self>, PackError> {
@@ -81,7 +92,7 @@ impl Manifest {
         let mut text = line(&self.header);
         self.entries.values().for_each(|entry| text.push_str(&line(entry)));
         let temporary = self.path.with_extension("tmp");
-        let written = File::create(&temporary).and_then(|mut file| {
+        let written = own_files::make_anew(&temporary, 0o644).and_then(|mut file| {
             file.write_all(text.as_bytes())?;
             // Without it, the new name may be on the disk before the content.
             file.sync_all()
@@ -94,9 +105,7 @@ impl Manifest {
     /// Adds a finished archive, at the end of the file, and waits until the disk has it.
     pub(super) fn add(&mut self, entry: ShardEntry) -> Result<(), PackError> {
         let append = |mut file: File| file.write_all(line(&entry).as_bytes()).and_then(|()| file.sync_all());
-        OpenOptions::new()
-            .append(true)
-            .open(&self.path)
+        own_files::open(&self.path, OpenOptions::new().append(true), None)
             .and_then(append)
             .map_err(|error| PackError::Output { path: self.path.clone(), error })?;
         self.entries.insert(entry.shard.clone(), entry);

@@ -2,6 +2,7 @@
 
 use std::{
     fs::{self, File},
+    os::unix::fs::{PermissionsExt, symlink},
     path::PathBuf,
     time::{Duration, UNIX_EPOCH},
 };
@@ -151,6 +152,28 @@ fn a_manifest_with_too_many_archives_is_refused() {
     fs::write(&path, whole.replace("\"shards\":1,", "\"shards\":1000000000000,")).unwrap();
     let refused = check_packed(folder.output()).unwrap_err();
     assert!(matches!(refused, PackError::OtherManifest(_)), "{refused}");
+}
+
+#[test]
+fn what_other_users_can_change_is_not_continued() {
+    let folder = Folder::new(&["a.bin"]);
+    let victim = folder.0.path().join("victim");
+    fs::write(&victim, "kept").unwrap();
+    // A link to the file under whose name the first archive is written.
+    fs::create_dir(folder.output()).unwrap();
+    folder.pack();
+    fs::remove_file(folder.output().join("shard-000000.tar")).unwrap();
+    symlink(&victim, folder.output().join("shard-000000.tar.tmp")).unwrap();
+    folder.pack();
+    assert_eq!(folder.check(), (1, 0));
+    let manifest = folder.output().join("manifest.jsonl");
+    let refused = || folder.plan().write(folder.output(), |_| true).unwrap_err().to_string();
+    fs::set_permissions(&manifest, fs::Permissions::from_mode(0o664)).unwrap();
+    assert!(refused().contains("other users may write to"));
+    fs::rename(&manifest, folder.output().join("renamed")).unwrap();
+    symlink("renamed", &manifest).unwrap();
+    assert!(refused().contains("is not a regular file"));
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "kept");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use loader_core::internal::own_files;
 use rustix::{
     fs::{FlockOperation, flock},
     io::Errno,
@@ -88,7 +89,7 @@ impl PackPlan {
     /// Reads the manifest of an earlier call in `output`, without archives of files that have changed since,
     /// or makes a new one.
     fn manifest(&self, output: &Path) -> Result<Manifest, PackError> {
-        let mut manifest = match Manifest::read(output)? {
+        let mut manifest = match Manifest::read_own(output)? {
             Some(manifest) => manifest,
             None if has_files(output).map_err(failed(output))? => {
                 return Err(PackError::NotOurs(output.to_owned()));
@@ -132,7 +133,7 @@ impl PackPlan {
         let name = self.format.name(shard);
         let (path, temporary) = (output.join(&name), output.join(format!("{name}.tmp")));
         let failed = failed(&path);
-        let file = File::create(&temporary).map_err(&failed)?;
+        let file = own_files::make_anew(&temporary, 0o666).map_err(&failed)?;
         let hashed = Hashed { inner: BufWriter::with_capacity(1 << 20, file), hash: Xxh3::new(), bytes: 0 };
         let samples = self.samples_of(shard);
         let after = |member: &Member| if progress(member.len()) { Ok(()) } else { Err(PackError::Stopped) };

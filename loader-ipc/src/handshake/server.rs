@@ -44,6 +44,7 @@ use super::HandshakeError;
 use crate::{
     advice::advice,
     lifeline::LifelineError,
+    own_files,
     signals::{uninterrupted, without_sigpipe},
     socket_file::remove_socket,
     socket_folder::MadeFolder,
@@ -66,7 +67,7 @@ pub(super) struct Server<T> {
 ///
 /// ipc-channel reads the folder from the environment, which can be changed only while no other thread may use
 /// it. If other threads may, the server is made directly in the folder for temporary files. If that folder
-/// cannot be used, the parent of `socket_folder` replaces it, for everything that the worker makes with the
+/// cannot be used, or other users can rename what is in it, the parent of `socket_folder` replaces it, for everything that the worker makes with the
 /// crate `tempfile` from then on.
 ///
 /// Alternative considered: tell the crate `tempfile` that its default folder is `socket_folder`. Rejected
@@ -82,7 +83,8 @@ where
     let new = || catch_unwind(IpcOneShotServer::new);
     let made = with_variable("TMPDIR", folder.path().as_os_str(), new).unwrap_or_else(|| {
         let made = new();
-        let is_usable = matches!(&made, Ok(Ok((_, name))) if Path::new(name).exists());
+        let is_usable = matches!(&made, Ok(Ok((_, name))) if Path::new(name).exists())
+            && own_files::check_shared_folder(&env::temp_dir()).is_ok();
         match folder.path().parent() {
             Some(parent) if !is_usable && parent != env::temp_dir() => {
                 // This fails if the program has set a folder of its own.

@@ -3,16 +3,14 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Seek, Write},
-    os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt},
+    os::unix::fs::{DirBuilderExt, FileExt},
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
 
 use bytemuck::{cast_slice, cast_slice_mut};
-use nix::{
-    fcntl::OFlag,
-    sys::resource::{Resource, getrlimit},
-};
+use loader_ipc::own_files;
+use nix::sys::resource::{Resource, getrlimit};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{
@@ -57,13 +55,13 @@ impl Store {
         let failed = |source| CacheError::System { folder: folder.to_owned(), source };
         let differs =
             |(part, cached, wanted)| CacheError::Differs { folder: folder.to_owned(), part, cached, wanted };
-        let open_index = || open(&folder.join("index"), OpenOptions::new().write(true));
-        let index = match open_index() {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                create(folder, identity).and_then(|()| open_index()).map_err(failed)?
-            }
-            opened => opened.map_err(failed)?,
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+        own_files::check_folder(folder).map_err(failed)?;
+        let open = |name, options: &mut OpenOptions| {
+            own_files::open(&folder.join(name), options.read(true), None).map_err(failed)
         };
+        create(folder, identity).map_err(failed)?;
+        let index = open("index", OpenOptions::new().write(true))?;
         let (id, entries) = match Header::read(&index).map_err(failed)? {
             Header::Valid(cached, id, entries) => match identity.difference(&cached) {
                 Some(difference) => return Err(differs(difference)),
@@ -74,8 +72,7 @@ impl Store {
             }
             Header::Damaged => return Err(CacheError::NotACache { folder: folder.to_owned() }),
         };
-        let samples =
-            open(&folder.join("samples"), OpenOptions::new().append(true).create(true)).map_err(failed)?;
+        let samples = open("samples", OpenOptions::new().append(true).create(true))?;
         let (max_file, _) = getrlimit(Resource::RLIMIT_FSIZE).map_err(|error| failed(error.into()))?;
         let (folder, is_writable) = (folder.to_owned(), Mutex::new(true));
         Ok(Self { folder, index, samples, id, entries, max_bytes, max_file, is_writable })
@@ -198,9 +195,11 @@ impl Store {
     }
 }
 
-/// Makes the folder and an index without entries, unless another process makes it first.
+/// Makes an index without entries, unless there is one.
 fn create(folder: &Path, identity: &Identity) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    if folder.join("index").symlink_metadata().is_ok() {
+        return Ok(());
+    }
     let mut file = tempfile::Builder::new().prefix("index.").suffix(".tmp").tempfile_in(folder)?;
     file.write_all(&identity.header().map_err(io::Error::other)?)?;
     // After a power cut, a file with this name has its content.
@@ -208,15 +207,5 @@ fn create(folder: &Path, identity: &Identity) -> io::Result<()> {
     match file.persist_noclobber(folder.join("index")) {
         Err(refused) if refused.error.kind() != io::ErrorKind::AlreadyExists => Err(refused.error),
         _ => Ok(()),
-    }
-}
-
-/// Opens a regular file for reading and, as `options` say, for writing.
-fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    // Reading from a named pipe would wait for a writer without `O_NONBLOCK`.
-    let file = options.read(true).mode(0o600).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::other(format!("{} is not a regular file", path.display()))),
     }
 }

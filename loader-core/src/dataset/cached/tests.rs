@@ -4,11 +4,14 @@ use std::{
     fmt::Debug,
     fs,
     io::Write,
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, PermissionsExt, chown, symlink},
 };
 
 use anyhow::Context;
-use nix::{sys::stat::Mode, unistd::mkfifo};
+use nix::{
+    sys::stat::Mode,
+    unistd::{geteuid, mkfifo},
+};
 use proptest::prelude::*;
 use rand::Rng;
 use tempfile::TempDir;
@@ -427,11 +430,45 @@ fn what_is_not_a_file_or_a_folder_is_refused() {
         let cache = folder.path().join(format!("with a pipe as {name}"));
         fs::create_dir(&cache).unwrap();
         mkfifo(&cache.join(name), Mode::S_IRWXU).unwrap();
-        assert!(refused(&cache).ends_with("is not a regular file"));
+        assert!(refused(&cache).contains("is not a regular file"));
         let cache = folder.path().join(format!("with a folder as {name}"));
         fs::create_dir_all(cache.join(name)).unwrap();
         refused(&cache);
     }
+}
+
+#[test]
+fn what_other_users_can_change_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = folder.path().join("cache");
+    let open = || texts(2).cached(&cache, "1");
+    let refused = || match open().unwrap_err() {
+        CacheError::System { source, .. } => source.to_string(),
+        error => panic!("{error}"),
+    };
+    // A link to a file of this user, which must not grow.
+    let victim = folder.path().join("victim");
+    fs::write(&victim, "kept").unwrap();
+    fs::create_dir(&cache).unwrap();
+    symlink(&victim, cache.join("samples")).unwrap();
+    assert!(refused().contains("samples is not a regular file"));
+    fs::remove_dir_all(&cache).unwrap();
+    drop(open().unwrap());
+    for path in [cache.clone(), cache.join("index"), cache.join("samples")] {
+        let before = fs::metadata(&path).unwrap().permissions();
+        fs::set_permissions(&path, fs::Permissions::from_mode(before.mode() | 0o020)).unwrap();
+        assert!(refused().contains("other users may write to"), "{}", path.display());
+        fs::set_permissions(&path, before).unwrap();
+        if geteuid().is_root() {
+            chown(&path, Some(4321), None).unwrap();
+            assert!(refused().contains("belongs to user 4321"), "{}", path.display());
+            chown(&path, Some(0), None).unwrap();
+        } else {
+            println!("SKIPPED: a cache of another user: only root can make one");
+        }
+    }
+    open().unwrap();
+    assert_eq!(fs::read(&victim).unwrap(), b"kept");
 }
 
 #[test]

@@ -32,6 +32,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
+use loader_core::internal::own_files::{self, NotOwn};
 use rustix::fs::{FlockOperation, flock};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -83,9 +84,22 @@ impl Cache {
             room: Mutex::new(0),
             warned: AtomicBool::new(false),
         };
-        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(cache.folder.join("locks"));
-        made.unwrap_or_else(|error| cache.warn(&error));
+        match cache.make_folders() {
+            Err(error) if NotOwn::is_in(&error) => {
+                return Err(DataProblem::Store(format!("the cache cannot be used: {error}")));
+            }
+            made => made.unwrap_or_else(|error| cache.warn(&error)),
+        }
         Ok(cache)
+    }
+
+    /// Makes the folders, and checks that no other user can change what is in them.
+    fn make_folders(&self) -> io::Result<()> {
+        for folder in [self.folder.clone(), self.folder.join("locks")] {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+            own_files::check_folder(&folder)?;
+        }
+        Ok(())
     }
 
     /// True if the folder has all blocks of the ranges of `object`. They may still be damaged, or be removed before they
@@ -174,7 +188,8 @@ impl Cache {
     /// Adds the parts of a block to `found`. Returns false if the block is not there or is damaged.
     fn look_up(&self, object: &Object, block: u64, parts: &Parts, found: &mut Found) -> bool {
         let key = self.key(object, block);
-        let Ok(file) = File::open(self.path(key)) else { return false };
+        let opened = own_files::open(&self.path(key), OpenOptions::new().read(true), None);
+        let Ok(file) = opened else { return false };
         let ranges: Vec<_> = parts.iter().map(|(_, part)| part.clone()).collect();
         let range = block_range(object, block);
         let Ok(Some(read)) = entry::read(&file, key, range.end - range.start, &ranges) else { return false };
@@ -264,7 +279,7 @@ impl Key {
 
 /// Opens and locks a file. Returns `None` if another process holds the lock.
 fn try_lock(path: &std::path::Path) -> io::Result<Option<File>> {
-    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    let file = own_files::open(path, OpenOptions::new().write(true).create(true), None)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(Some(file)),
         Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),

@@ -2,11 +2,12 @@
 
 use std::{
     ffi::OsStr,
-    fs::{self, File},
+    fs::{self, OpenOptions},
     io,
     sync::PoisonError,
 };
 
+use loader_core::internal::own_files;
 use rustix::fs::{FlockOperation, flock};
 
 use super::{Cache, try_lock};
@@ -43,7 +44,8 @@ impl Cache {
                     blocks.push((metadata.modified()?, path, metadata.len()));
                 }
                 Some("tmp") => {
-                    let Ok(file) = File::open(&path) else { continue };
+                    let opened = own_files::open(&path, OpenOptions::new().read(true), None);
+                    let Ok(file) = opened else { continue };
                     if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
                         drop(fs::remove_file(&path));
                     }

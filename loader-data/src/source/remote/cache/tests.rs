@@ -2,6 +2,7 @@
 
 use std::{
     env, fs,
+    os::unix::fs::{PermissionsExt, chown, symlink},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{Arc, PoisonError},
@@ -307,7 +308,8 @@ fn a_full_disk_is_bypassed() {
     let (server, folder) = (Server::start(), tempfile::tempdir().unwrap());
     server.put("a.bin", content(BLOCK + 5));
     // A disk of 4 MiB, in a namespace of its own.
-    let mount = format!("mount -t tmpfs -o size=4m tmpfs {} && exec \"$@\"", folder.path().display());
+    let mount =
+        format!("mount -t tmpfs -o size=4m,mode=700 tmpfs {} && exec \"$@\"", folder.path().display());
     let wrapper = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", &mount, "sh"];
     let possible = Command::new("unshare").args(&wrapper[1..]).arg("true").stderr(Stdio::null()).status();
     if !possible.is_ok_and(|status| status.success()) {
@@ -317,4 +319,37 @@ fn a_full_disk_is_bypassed() {
     let mut process = start("a_full_disk_is_bypassed", &server.url("a.bin"), folder.path(), &wrapper);
     assert!(process.wait().unwrap().success());
     assert_eq!(per_block(&server, 2), [1, 1]);
+}
+
+#[test]
+fn a_folder_or_a_block_that_other_users_can_change_is_not_used() {
+    let (server, outer) = (Server::start(), tempfile::tempdir().unwrap());
+    server.put("a.bin", "right");
+    let (url, folder) = (server.url("a.bin"), outer.path().join("cache"));
+    let options = cached(&folder, 1 << 30);
+    let read = || open(&url, &options).read(0..5).unwrap();
+    assert_eq!(read(), b"right");
+    let [block] = &named(&folder, "block")[..] else { panic!("not one block") };
+    let set_mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    server.requests();
+    let fetched = || per_block(&server, 1)[0];
+    set_mode(block, 0o660);
+    assert_eq!((&*read(), fetched()), (&b"right"[..], 1));
+    assert_eq!((&*read(), fetched()), (&b"right"[..], 0), "the block was replaced");
+    if nix::unistd::geteuid().is_root() {
+        chown(block, Some(4321), None).unwrap();
+        assert_eq!((&*read(), fetched()), (&b"right"[..], 1));
+    } else {
+        println!("SKIPPED: a block of another user: only root can make one");
+    }
+    let victim = outer.path().join("victim");
+    fs::rename(block, &victim).unwrap();
+    symlink(&victim, block).unwrap();
+    assert_eq!((&*read(), fetched()), (&b"right"[..], 1), "a link");
+    for path in [&folder, &folder.join("locks")] {
+        set_mode(path, 0o770);
+        let refused = Files::list_with([&*url], &[], &options).and_then(|files| files.open(0)).unwrap_err();
+        assert!(refused.to_string().contains("other users may write to"), "{refused}");
+        set_mode(path, 0o700);
+    }
 }
