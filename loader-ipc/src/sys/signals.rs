@@ -35,7 +35,8 @@ pub fn ignore_by_default(which: Signal) -> io::Result<()> {
     let present = unsafe { present.assume_init() };
     if present.sa_sigaction == libc::SIG_DFL {
         let flags = SaFlags::SA_RESTART | SaFlags::SA_ONSTACK;
-        let action = SigAction::new(SigHandler::Handler(do_nothing), flags, SigSet::empty());
+        // Blocks all signals in the handler: the frames of several signals at once do not fit on an alternative stack.
+        let action = SigAction::new(SigHandler::Handler(do_nothing), flags, SigSet::all());
         // SAFETY: the handler does nothing, so it may run at any time.
         unsafe { sigaction(which, &action) }?;
     }
