@@ -109,6 +109,42 @@ def test_a_stream_resumes_in_mid_epoch(kind, num_workers, taken):
     assert numbers(second) == whole
 
 
+class Wrapped(torch.utils.data.IterableDataset):
+    """A dataset that passes the state of a stream of Hugging Face on."""
+
+    def __init__(self):
+        self.parts = {"stream": STREAMS["plain"]()}
+
+    def __iter__(self):
+        yield from self.parts["stream"]
+
+    def state_dict(self):
+        return self.parts["stream"].state_dict()
+
+    def load_state_dict(self, state):
+        self.parts["stream"].load_state_dict(state)
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 1, "persistent_workers": True}])
+@pytest.mark.parametrize("kind", ["plain", "mapped", "in another dataset"])
+def test_epochs_after_a_state_are_whole(kind, workers):
+    """States from the second epoch: before its first batch, within it, after its last batch, and from its end."""
+
+    def make():
+        return DataLoader(Wrapped() if kind == "in another dataset" else STREAMS[kind](), batch_size=6, **workers)
+
+    loader = make()
+    whole = numbers(loader)
+    for place in (0, 1, 8, 9):
+        iterator = iter(loader)
+        taken = len(list(itertools.islice(iterator, place)))
+        state = loader.state_dict()
+        other = make()
+        other.load_state_dict(state)
+        rest = whole[taken:] if place <= 8 else whole
+        assert [numbers(other) for _ in range(3)] == [rest, whole, whole], f"after {place} batches"
+
+
 @pytest.mark.parametrize("kind", ["torch", "shuffled"])
 def test_an_epoch_with_a_killed_persistent_worker_and_the_next_are_whole(kind):
     loader = DataLoader(STREAMS[kind](), batch_size=2, num_workers=2, persistent_workers=True)

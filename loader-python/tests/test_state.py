@@ -1,11 +1,13 @@
 """`state_dict` and `load_state_dict`."""
 
 import io
+import itertools
 import json
 import os
 import random
 import signal
 import threading
+import warnings
 
 import numpy
 import pytest
@@ -719,3 +721,83 @@ def test_a_state_after_an_epoch_that_an_error_has_cut_short_has_the_rest(tmp_pat
     assert numbers(other) == [0, 4]
     # The next epoch is whole.
     assert numbers(other) == [0, 4]
+
+
+class BeginsWhereLoaded(IterableDataset):
+    """Begins at the position that it has loaded, and at its start in each later epoch. Such a position may be the end,
+    after which the epoch has no samples."""
+
+    def __init__(self):
+        self.start, self.given = 0, 0
+
+    def __iter__(self):
+        self.given, self.start = self.start, 0
+        while self.given < 12:
+            self.given += 1
+            yield self.given
+
+    def state_dict(self):
+        return {"given": self.given}
+
+    def load_state_dict(self, state):
+        self.start = state["given"]
+
+
+class SamplerThatBeginsWhereLoaded(BeginsWhereLoaded, Sampler):
+    def __len__(self):
+        return 12
+
+
+BEGIN_WHERE_LOADED = {
+    "a stream": lambda **arguments: DataLoader(BeginsWhereLoaded(), 3, **arguments),
+    "a sampler": lambda **arguments: DataLoader(Rows(20), 3, sampler=SamplerThatBeginsWhereLoaded(), **arguments),
+    "torchdata's sampler": lambda **arguments: DataLoader(Rows(12), 3, sampler=torchdatas_sampler(), **arguments),
+}
+
+
+def torchdatas_sampler():
+    sampler = pytest.importorskip(
+        "torchdata.stateful_dataloader.sampler", reason="SKIPPED: torchdata is not installed"
+    )
+    return sampler.StatefulDistributedSampler(range(12), 1, 0)
+
+
+@pytest.mark.parametrize("workers", ["no workers", "workers", "persistent workers"])
+@pytest.mark.parametrize("kind", BEGIN_WHERE_LOADED)
+def test_no_epoch_is_empty_after_a_state_from_an_end(kind, workers):
+    """States from the second epoch: before its first batch, within it, after its last batch, and from its end."""
+
+    def epochs_after(place):
+        loader = BEGIN_WHERE_LOADED[kind](**WORKERS[workers])
+        list(loader)
+        iterator = iter(loader)
+        length = sum(1 for _ in itertools.islice(iterator, place))
+        state = loader.state_dict()
+        other = BEGIN_WHERE_LOADED[kind](**WORKERS[workers])
+        other.load_state_dict(state)
+        return length, [sum(map(len, other)) for _ in range(3)]
+
+    shards = 2 if kind == "a stream" and workers != "no workers" else 1
+    whole = 12 * shards
+    for place in (0, 1, 4 * shards, 4 * shards + 1):
+        got, epochs = epochs_after(place)
+        first = whole - 3 * got if place <= 4 * shards else whole
+        assert epochs == [first, whole, whole], f"after {place} batches"
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_epoch_without_batches_after_one_with_some_is_a_warning(num_workers):
+    loader = DataLoader(Rows(4), sampler=iter(range(4)), num_workers=num_workers)
+    assert len(list(loader)) == 4
+    with pytest.warns(RuntimeWarning, match="epoch 1 had no batches, and the epoch before had 4"):
+        assert list(loader) == []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert list(loader) == []
+        # A rest without batches is no such epoch.
+        loader = KINDS["a stream"](num_workers=num_workers)
+        iterator = iter(loader)
+        state = [loader.state_dict() for _ in itertools.islice(iterator, 10)][-1]
+        other = KINDS["a stream"](num_workers=num_workers)
+        other.load_state_dict(state)
+        assert [len(list(other)), len(list(other))] == [0, 10]

@@ -153,6 +153,8 @@ class DataLoader(_base.DataLoader[_Batch]):
         # The state when the program has dropped the last iterator, for example by `break`.
         self._last_state: dict[str, Any] | None = None
         self._last_iterator_number = 0
+        # Number of batches in the last epoch that has ended.
+        self._last_returned = 0
         is_python = _rust.base_of(dataset) is None
         if (
             num_workers > 0
@@ -230,6 +232,7 @@ class DataLoader(_base.DataLoader[_Batch]):
         sampler = _state.sampler_of(self)
         return {
             "at": "between",
+            "returned": 0,
             "datasets": datasets,
             "sampler": _state.sampler_state(sampler) if sampler is not None else None,
         }
@@ -258,6 +261,7 @@ class DataLoader(_base.DataLoader[_Batch]):
             raise ValueError("this state is incomplete: it must come from DataLoader.state_dict()")
         self._next_epoch = state_dict["epochs"]
         self._loaded_state = state_dict
+        self._last_returned = state_dict["returned"] if state_dict["at"] != "within" else 0
         self._last_iterator, self._last_state = (lambda: None), None
         self._last_iterator_number += 1
         # The next epoch starts new workers, because persistent ones belong to the epoch before.

@@ -42,6 +42,8 @@ class Fetcher:
         self._sends_state = False
         #: Without workers: the generators with which the dataset was begun in the run that is resumed.
         self.saved_generators: bytes | None = None
+        #: True once the dataset has loaded a state from the end of an epoch, until its next epoch begins.
+        self.has_loaded_end = False
         self._begun_items: Items | None = None
         self._items: Items | None = None
         # True in a worker that has not begun an epoch.
@@ -84,7 +86,7 @@ class Fetcher:
 
     def begin(self) -> None:
         """Begins the samples of an iterable dataset, which the next :meth:`iterate` takes over."""
-        self._begun_items = self._begun_items or Items(self.dataset, None, None, self.is_local)
+        self._begun_items = self._begun_items or self._make_items(None, None)
 
     def iterate(self, epoch: int, snapshot: bytes | None) -> Items:
         """Begins the samples of an iterable dataset in an epoch, after a position that :meth:`Items.snapshot` has
@@ -103,12 +105,16 @@ class Fetcher:
     def _begin_items(self, epoch: int, position: dict[str, Any] | None) -> Items:
         if self._epoch_log is None:
             saved, self.saved_generators = self.saved_generators, None
-            return Items(self.dataset, position, saved, self.is_local)
+            return self._make_items(position, saved)
         saved = _epoch_log.find_generators(self._epoch_log, self._worker, epoch)
-        items = Items(self.dataset, position, saved, self.is_local)
+        items = self._make_items(position, saved)
         if saved is None and (generators := items.generators()) is not None:
             _epoch_log.append(self._epoch_log, _epoch_log.GENERATORS, self._worker, epoch, generators)
         return items
+
+    def _make_items(self, position: dict[str, Any] | None, generators: bytes | None) -> Items:
+        has_loaded_end, self.has_loaded_end = self.has_loaded_end, False
+        return Items(self.dataset, position, generators, self.is_local, has_loaded_end)
 
     def _log_last_state(self, epoch: int, items: Items) -> None:
         if self._epoch_log is not None and self._is_persistent and items.is_stateful:
@@ -131,9 +137,10 @@ class Fetcher:
         position = pickle.loads(snapshot)
         if position["is_over"]:
             restore_between(self.dataset, position)
+            self.has_loaded_end = True
         else:
             saved, self.saved_generators = self.saved_generators, None
-            self._begun_items = Items(self.dataset, position, saved, self.is_local)
+            self._begun_items = self._make_items(position, saved)
 
     def collate(self, samples: list[Any]) -> Any:
         """Makes a batch."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import _generators
-from ._stateful import is_stateful, pickle_position, states_in
+from ._stateful import is_stateful, pickle_position, restore_starts, states_in, stream_starts
 
 
 class Items:
@@ -24,10 +24,16 @@ class Items:
         position: What :meth:`snapshot` has returned, as an object; ``None`` at the beginning.
         generators: What :meth:`generators` has returned; ``None`` to leave the generators as they are.
         is_local: True in main, where the program draws from the same generators.
+        has_loaded_end: True if the dataset has loaded a state from the end of an epoch, and has not begun since.
     """
 
     def __init__(
-        self, dataset: Any, position: dict[str, Any] | None, generators: bytes | None = None, is_local: bool = False
+        self,
+        dataset: Any,
+        position: dict[str, Any] | None,
+        generators: bytes | None = None,
+        is_local: bool = False,
+        has_loaded_end: bool = False,
     ) -> None:
         self._dataset = dataset
         self._count = 0
@@ -37,26 +43,31 @@ class Items:
         position = position or {}
         if states := states_in(position):
             self._generators: list[dict[str, Any]] = []
-            self._restore(states)
             self._count = position["count"]
+            self._restore(states, self._count)
         else:
             saved = pickle.loads(generators) if generators is not None else []
             self._generators = saved or [_generators.capture()]
             with _generators.kept(*saved) if saved and is_local else contextlib.nullcontext():
                 self._begin(position.get("count", 0), saved)
+        # Many datasets begin at the position that they have loaded, and there are no samples after the end of an epoch.
+        # A state from before the first sample may be such a position too, because a generator function begins late.
+        self._may_be_at_end = self._count == 0 and (has_loaded_end or bool(states))
         #: True if the dataset or its iterator has a state of its own.
         self.is_stateful = is_stateful(self._items) or is_stateful(self._dataset)
         # The program may draw before it asks for the first sample, and a generator function begins only then.
         self._captures_first = is_local and self._count == 0
 
-    def _restore(self, states: dict[str, Any]) -> None:
+    def _restore(self, states: dict[str, Any], count: int) -> None:
         dataset = self._dataset
-        start = getattr(dataset, "_starting_state_dict", _NOTHING)
+        starts = stream_starts(dataset)
         if "dataset" in states:
             dataset.load_state_dict(states["dataset"])
+        if count == 0:
+            restore_starts(starts)
         self._items: Iterator[Any] = iter(dataset)
-        if "dataset" in states and start is not _NOTHING:
-            self._items = _with_start_again(self._items, dataset, start)
+        if "dataset" in states and starts and count > 0:
+            self._items = _with_starts_again(self._items, starts)
         if "iterator" in states:
             self._items.load_state_dict(states["iterator"])  # type: ignore[attr-defined]
 
@@ -80,7 +91,7 @@ class Items:
             self._captures_first = False
             self._generators[1:] = [_generators.capture()]
         try:
-            item = next(self._items)
+            item = self._take()
         except StopIteration:
             if not self._is_over:
                 self._is_over = True
@@ -89,6 +100,16 @@ class Items:
             raise
         self._count += 1
         return item
+
+    def _take(self) -> Any:
+        may_be_at_end, self._may_be_at_end = self._may_be_at_end, False
+        try:
+            return next(self._items)
+        except StopIteration:
+            if not may_be_at_end:
+                raise
+        self._items = iter(self._dataset)
+        return next(self._items)
 
     def snapshot(self) -> bytes:
         """Returns the position after the sample that was taken last."""
@@ -107,11 +128,11 @@ class Items:
 _NOTHING = object()
 
 
-def _with_start_again(items: Iterator[Any], dataset: Any, start: Any) -> Iterator[Any]:
-    """Returns the items of a dataset of Hugging Face, and makes its next epoch begin at the start. The dataset keeps
-    the position that it has loaded, and would begin each later epoch there too."""
+def _with_starts_again(items: Iterator[Any], starts: list[tuple[Any, Any]]) -> Iterator[Any]:
+    """Returns the items of a dataset that has loaded a position, and makes the streams of Hugging Face in it begin the
+    next epoch at their starts."""
     first = next(items, _NOTHING)
-    dataset._starting_state_dict = start
+    restore_starts(starts)
     if first is not _NOTHING:
         yield first
         yield from items

@@ -39,7 +39,8 @@ class LoaderIterator(_BaseDataLoaderIter):
             _state.check_workers(state, loader)
             self._dataset_states = {int(worker): _state.from_text(text) for worker, text in state["datasets"].items()}
         is_undrawn = within is None or (is_map and within["engine"]["place"] == "start")
-        if is_undrawn and loader.num_workers == 0 and 0 in self._dataset_states:
+        has_loaded_end = is_undrawn and loader.num_workers == 0 and 0 in self._dataset_states
+        if has_loaded_end:
             # The dataset may set the generators, so it is restored before the epoch draws its numbers.
             _stateful.restore_between(loader.dataset, pickle.loads(self._dataset_states.pop(0)))
         # True if the state is from before the draws of PyTorch's class: the base seed, and the order of a sampler that
@@ -80,6 +81,7 @@ class LoaderIterator(_BaseDataLoaderIter):
         if within is not None:
             self._restore_generators(within)
         if self._fetcher is not None:
+            self._fetcher.has_loaded_end = has_loaded_end
             self._fetcher.restore(self._dataset_states.pop(0, None))
             if not is_map and (within is None or _state.is_at_start(within["engine"])):
                 self._fetcher.begin()
@@ -191,6 +193,7 @@ class LoaderIterator(_BaseDataLoaderIter):
         except StopIteration:
             # An error may have ended the epoch before its last batch.
             self._before_batch = last
+            self._end_epoch()
             raise
         returned = batch
         if type(batch) is _fetch.BatchWithState:
@@ -217,6 +220,20 @@ class LoaderIterator(_BaseDataLoaderIter):
                 self._order.free(first)
         return batch
 
+    def _end_epoch(self) -> None:
+        """Warns if the epoch had no batches and the epoch before had some. The loop of the program would go on without
+        data."""
+        loader = self._loader()
+        if loader is None:
+            return
+        before, loader._last_returned = loader._last_returned, self._num_yielded
+        if before > 0 and self._num_yielded == 0:
+            _errors.warn(
+                f"epoch {self._epoch} had no batches, and the epoch before had {before}: the dataset or the sampler has"
+                " not begun again; its `__iter__` must begin at the start when the samples are used up, also after"
+                " `load_state_dict` with a state from the end of an epoch; a generator has a single epoch"
+            )
+
     def _state(self) -> dict[str, Any] | None:
         """Returns the part of the loader's state that concerns this epoch; ``None`` if the iterator is closed."""
         text = self._batches.state()
@@ -237,7 +254,10 @@ class LoaderIterator(_BaseDataLoaderIter):
                 # changed already.
                 snapshot = before
             states = {} if snapshot is None else {0: snapshot}
-        state: dict[str, Any] = {"datasets": {str(worker): _state.to_text(each) for worker, each in states.items()}}
+        state: dict[str, Any] = {
+            "datasets": {str(worker): _state.to_text(each) for worker, each in states.items()},
+            "returned": self._num_yielded,
+        }
         if is_within or self._persistent:
             state["base_seed"] = self._base_seed
         if not is_within:
@@ -249,7 +269,6 @@ class LoaderIterator(_BaseDataLoaderIter):
             "generators": self._generators_at_start(),
             "engine": engine,
             "is_before_seed": self._is_before_seed,
-            "returned": self._num_yielded,
             "sampler": order.sampler_state(_state.first_unreturned(engine)) if order is not None else None,
             "first": order.first_batch if order is not None and self._stateful_sampler is not None else [],
             "has_drawn": order is not None and order.drawn > 0,

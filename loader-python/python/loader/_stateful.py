@@ -1,11 +1,16 @@
 """The states of the user's datasets, iterators and samplers that have ``state_dict`` and ``load_state_dict``, in main
 and in workers."""
 
+import itertools
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 from . import _errors
+
+#: Number of levels of attributes, and of elements of a container, in which streams of Hugging Face are looked for.
+_MAX_DEPTH, _MAX_ELEMENTS = 3, 64
 
 
 def is_stateful(value: Any) -> bool:
@@ -37,7 +42,9 @@ def restore_between(dataset: Any, position: dict[str, Any]) -> None:
     """Gives a dataset its state from between two epochs, or from before the first one."""
     states = states_in(position)
     if "dataset" in states:
+        starts = stream_starts(dataset)
         dataset.load_state_dict(states["dataset"])
+        restore_starts(starts)
     elif "iterator" in states:
         # The iterator is dropped, but its state may change other objects, such as a generator, and these changes
         # remain.
@@ -47,6 +54,34 @@ def restore_between(dataset: Any, position: dict[str, Any]) -> None:
 def states_in(position: dict[str, Any]) -> dict[str, Any]:
     """Returns the states of the user's objects in a position."""
     return pickle.loads(position["states"]) if "states" in position else {}
+
+
+def stream_starts(dataset: Any) -> list[tuple[Any, Any]]:
+    """Returns the streams of Hugging Face in a dataset, each with the position at which it begins. Such a stream keeps
+    the position that it has loaded, and would begin each later epoch there too."""
+    return [(stream, stream._starting_state_dict) for stream in _streams_in(dataset, _MAX_DEPTH)]
+
+
+def restore_starts(starts: list[tuple[Any, Any]]) -> None:
+    """Makes the streams begin their next epochs where :func:`stream_starts` has said."""
+    for stream, start in starts:
+        stream._starting_state_dict = start
+
+
+def _streams_in(value: Any, depth: int) -> Iterator[Any]:
+    attributes = getattr(value, "__dict__", {})
+    if "_starting_state_dict" in attributes:
+        yield value
+        return
+    if depth == 0 or isinstance(value, (type, ModuleType)):
+        return
+    inner = [*attributes.values()]
+    if isinstance(value, dict):
+        inner += itertools.islice(value.values(), _MAX_ELEMENTS)
+    elif isinstance(value, (list, tuple)):
+        inner += value[:_MAX_ELEMENTS]
+    for part in inner:
+        yield from _streams_in(part, depth - 1)
 
 
 def _has_shuffle_buffer(value: Any) -> bool:
