@@ -159,9 +159,8 @@ fn what_other_users_can_change_is_not_continued() {
     let folder = Folder::new(&["a.bin"]);
     let victim = folder.0.path().join("victim");
     fs::write(&victim, "kept").unwrap();
-    // A link to the file under whose name the first archive is written.
-    fs::create_dir(folder.output()).unwrap();
     folder.pack();
+    // The archive is written under this name first.
     fs::remove_file(folder.output().join("shard-000000.tar")).unwrap();
     symlink(&victim, folder.output().join("shard-000000.tar.tmp")).unwrap();
     folder.pack();
