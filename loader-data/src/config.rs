@@ -94,14 +94,12 @@ macro_rules! formats {
                 }
             }
 
-            /// Returns the config with each URL [as errors show it](crate::without_credentials), for
+            /// Returns the config with each path and URL [as errors show it](crate::without_credentials), for
             /// printing.
             #[must_use]
             pub fn without_credentials(mut self) -> Self {
                 for (_, path) in self.paths_mut() {
-                    if let url @ Location::Url(_) = Location::new(&*path) {
-                        *path = url.shown().into_owned().into();
-                    }
+                    *path = crate::without_credentials(&*path).into();
                 }
                 self
             }

@@ -245,9 +245,11 @@ impl WorkerLine<'_> {
 
     /// Adds a finished batch to the worker's counters.
     pub fn count_batch(&self, samples: u64, busy: Duration) {
-        // Only the worker writes its counters, so a load and a store are enough.
+        // Only the worker writes its counters, so a load and a store are enough. Another worker may have written any number
+        // here by accident, so the sum wraps.
         let add = |offset: usize, more| {
-            self.words[offset].store(self.words[offset].load(Ordering::Relaxed) + more, Ordering::Relaxed);
+            let sum = self.words[offset].load(Ordering::Relaxed).wrapping_add(more);
+            self.words[offset].store(sum, Ordering::Relaxed);
         };
         add(BATCHES, 1);
         add(SAMPLES, samples);

@@ -1,11 +1,28 @@
-//! Detects whether the kernel's OOM killer has ended a process, to distinguish its SIGKILL from that of a
-//! process.
+//! The kernel's OOM killer: makes it prefer workers to main, and detects whether it has ended a process, to distinguish its
+//! SIGKILL from that of a process.
 
 use std::fs;
 
 /// File with the kernel's count of processes that its OOM killer has ended, including those ended at the
 /// limit of a control group.
 const COUNTERS: &str = "/proc/vmstat";
+
+/// File with the number from -1000 to 1000 that the OOM killer adds to the size of this process, in thousandths of the
+/// memory.
+const ADJUSTMENT: &str = "/proc/self/oom_score_adj";
+/// What a worker adds to the number of main.
+const MORE_THAN_MAIN: i32 = 500;
+
+/// Makes the OOM killer end this process rather than main, which is usually the larger one and cannot be replaced. Processes
+/// that it starts inherit the number. Does nothing if the kernel has no such file.
+pub fn prefer_this_process() {
+    let Some(of_main) = fs::read_to_string(ADJUSTMENT).ok().and_then(|text| text.trim().parse::<i32>().ok())
+    else {
+        return;
+    };
+    // Raising the number needs no privilege. If it fails, the OOM killer chooses as without this call.
+    drop(fs::write(ADJUSTMENT, (of_main + MORE_THAN_MAIN).min(1000).to_string()));
+}
 
 /// Watches the kernel's count of processes that its OOM killer has ended.
 #[derive(Debug)]

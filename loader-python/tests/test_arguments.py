@@ -2,9 +2,11 @@
 word."""
 
 import inspect
+import json
 import re
 import warnings
 
+import numpy
 import pytest
 import torch
 import torch.utils.data
@@ -158,3 +160,12 @@ def test_the_documentation_has_each_argument_in_order():
     names = list(inspect.signature(DataLoader).parameters)
     documented = re.findall(r"^ {4}(\w+): ", inspect.getdoc(DataLoader).partition("Args:\n")[2], re.MULTILINE)
     assert documented == names
+
+
+def test_integers_of_numpy_are_integers():
+    two = numpy.int64(2)
+    loader = DataLoader(
+        list(range(8)), two, num_workers=two, prefetch_factor=two, max_bad_samples=two, on_bad_sample="skip"
+    )
+    assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert json.dumps(loader.state_dict())

@@ -22,6 +22,7 @@ use loader_ipc::{
     handshake::{Bootstrap, Connected, DatasetCode, HandshakeError, refuse},
     ignore_by_default, ignore_sigpipe, keep_freed_memory,
     lifeline::{Lifeline, LifelineError},
+    oom::prefer_this_process,
     process::{SIGNALS_FOR_MAIN, is_worker, take_lifeline_from_stdin},
 };
 use nix::sys::{prctl::set_name, signal::SigSet};
@@ -134,12 +135,13 @@ fn prepare_process() -> anyhow::Result<()> {
 }
 
 /// Removes from this process, which main has started, what it has inherited from main: descriptors, the signal
-/// mask, and signal actions.
+/// mask, and signal actions. Makes the OOM killer prefer this process to main.
 pub(crate) fn leave_host() -> io::Result<()> {
     close_inherited();
     SIGNALS_FOR_MAIN.into_iter().try_for_each(ignore_by_default)?;
     default_sigchld();
     ignore_sigpipe();
+    prefer_this_process();
     // A signal mask is inherited across `exec`. Main blocks these signals while it starts this process, and the
     // thread that started it may have blocked others.
     SigSet::empty().thread_set_mask()?;

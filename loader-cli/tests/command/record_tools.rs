@@ -1,12 +1,12 @@
 //! `loader inspect` and `loader index` with data files.
 
-use std::{fs, path::Path};
+use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt, path::Path};
 
 use serde_json::{Value, json};
 
 use crate::{
     inspect::{inspect, inspection, untimed_inspection},
-    support::{Finished, run},
+    support::{Finished, Running, command, run},
 };
 
 /// Writes 50 lines of JSON and returns the path of the file.
@@ -169,4 +169,16 @@ fn formats_without_an_index_say_so() {
     shuffled.assert_status(0);
     let missing = index(&["/nowhere/train.jsonl"]);
     assert!(missing.assert_status(2).stderr.contains("no such file"), "{missing:#?}");
+}
+
+#[test]
+fn a_path_that_is_not_unicode_is_shown_with_replacement_characters() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(OsStr::from_bytes(b"x\xfe.jsonl"));
+    fs::write(&path, "{\"a\":1}\n").unwrap();
+    let mut run = command(&["run"]);
+    run.arg(&path).arg("--json");
+    let finished = Running::start(run).finish();
+    let start = &finished.assert_status(0).named("start")[0];
+    assert!(start["config"]["dataset"]["path"].to_string().contains("x\u{fffd}.jsonl"), "{start}");
 }

@@ -121,6 +121,9 @@ class DataLoader(_base.DataLoader[_Batch]):
         self._is_auto = num_workers == "auto"
         if num_workers == "auto":
             num_workers = len(os.sched_getaffinity(0))
+        batch_size, num_workers, prefetch_factor = map(
+            _engine.as_integer, (batch_size, num_workers, prefetch_factor)
+        )
         super().__init__(
             dataset,
             batch_size,

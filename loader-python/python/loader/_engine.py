@@ -3,6 +3,7 @@ workers."""
 
 import functools
 import json
+import operator
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -227,4 +228,12 @@ def _as_json(value: Any) -> Any:
         return ",".join(map(str, sorted(value)))
     if isinstance(value, (list, tuple)):
         return [_as_json(item) for item in value]
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return as_integer(value)
+
+
+def as_integer(value: Any) -> Any:
+    """Returns an integer of another library, such as one of NumPy, as an ``int``, and any other value as it is."""
+    is_other = not isinstance(value, (bool, int)) and hasattr(type(value), "__index__")
+    return operator.index(value) if is_other else value

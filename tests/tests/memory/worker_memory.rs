@@ -1,10 +1,18 @@
 //! Workers that grow: main replaces them between two batches, and a batch that needs too much is given up.
 
-use std::sync::Mutex;
+use std::{fs, sync::Mutex, time::Duration};
 
-use loader_core::{Error, ExitStatus, WorkerState, prelude::*};
-use loader_tests::{Watchdog, alone::alone, datasets::AsStream, processes};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use loader_core::{Error, ExitStatus, Iter, WorkerState, prelude::*};
+use loader_tests::{
+    Watchdog,
+    alone::alone,
+    datasets::{AsStream, Slow},
+    processes,
+};
+use nix::sys::{
+    resource::{Resource, getrlimit, setrlimit},
+    signal::Signal,
+};
 use serde::{Deserialize, Serialize};
 
 const MEGABYTE: usize = 1 << 20;
@@ -106,5 +114,26 @@ fn a_worker_keeps_a_lower_soft_limit_of_the_program() {
         let builder = DataLoader::builder(SoftLimit).num_workers(1).worker_memory_limit(LIMIT);
         let batch = builder.build().unwrap().iter().unwrap().next().unwrap().unwrap();
         assert_eq!(batch.as_slice(), [LIMIT.min(soft)]);
+    });
+}
+
+#[test]
+fn the_oom_killer_prefers_workers_and_their_replacements_to_main() {
+    alone(|| {
+        let adjustment = |process: &str| -> i32 {
+            fs::read_to_string(format!("/proc/{process}/oom_score_adj")).unwrap().trim().parse().unwrap()
+        };
+        let dataset = Slow { count: 40, delay: Duration::from_millis(5) };
+        let loader = DataLoader::builder(dataset).num_workers(2).build().unwrap();
+        let mut batches = loader.iter().unwrap();
+        let expected = (adjustment("self") + 500).min(1000);
+        let of_workers = |batches: &Iter<Tensor<u64>>| -> Vec<i32> {
+            batches.worker_pids().iter().map(|pid| adjustment(&pid.to_string())).collect()
+        };
+        batches.next().unwrap().unwrap();
+        assert_eq!(of_workers(&batches), [expected; 2]);
+        processes::signal(batches.worker_pids()[1], Signal::SIGKILL);
+        assert_eq!(batches.by_ref().take(30).map(Result::unwrap).count(), 30);
+        assert_eq!((of_workers(&batches), batches.report().restarts), (vec![expected; 2], 1));
     });
 }
