@@ -31,7 +31,7 @@ const CHECKS: u32 = 4;
 /// Minimum time between two checks.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// Maximum delay of a check. A longer delay shows that main itself was not running.
-const MAX_CHECK_DELAY: Duration = Duration::from_millis(250);
+pub(super) const MAX_CHECK_DELAY: Duration = Duration::from_millis(250);
 
 /// What main has observed of its workers while it waited for batches.
 #[derive(Debug, Default)]

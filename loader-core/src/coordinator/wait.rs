@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Coordinator, crew::Crew};
+use super::{Coordinator, crew::Crew, progress::MAX_CHECK_DELAY};
 use crate::{error::Error, exit::WorkerActivity, warning::Warning};
 
 /// Maximum time between two checks of the workers, in case the reaper misses an exit.
@@ -32,6 +32,8 @@ pub(super) struct Wait {
     check_at: Option<Instant>,
     /// Since when the program does not wait, although the batch has not arrived.
     paused_at: Option<Instant>,
+    /// Until when main receives reports.
+    until: Option<Instant>,
 }
 
 impl Wait {
@@ -42,7 +44,17 @@ impl Wait {
         for time in [since, deadline, warn_at, move_at, check_at] {
             *time = time.and_then(|time| time.checked_add(pause));
         }
+        self.until = None;
         Some(pause)
+    }
+
+    /// Continues a wait in which main has not run, because it was stopped with its workers, its container was frozen or its
+    /// machine slept. Returns for how long: this time does not count.
+    fn skip_standstill(&mut self, now: Instant) -> Option<Duration> {
+        let until = self.until.take()?;
+        let has_run = now.saturating_duration_since(until) <= MAX_CHECK_DELAY;
+        self.paused_at = (!has_run).then_some(until);
+        self.go_on(now)
     }
 }
 
@@ -80,6 +92,7 @@ impl Coordinator {
             move_at: ends_before_check.then_some(now),
             check_at: None,
             paused_at: None,
+            until: None,
         };
     }
 
@@ -91,9 +104,13 @@ impl Coordinator {
     /// Does what is due, and returns what to do next. Kills a worker that broke the protocol.
     pub(crate) fn poll(&mut self, now: Instant, crew: &mut impl Crew) -> Result<Next, Error> {
         self.now = now;
+        if let Some(pause) = self.wait.skip_standstill(now) {
+            self.observations.go_on(pause);
+        }
         loop {
             match self.do_due(crew) {
                 Ok(Next::Receive { until, then_check_exits }) => {
+                    self.wait.until = Some(until);
                     return Ok(Next::Receive { until, then_check_exits });
                 }
                 Ok(next) => {
@@ -217,5 +234,30 @@ impl Coordinator {
             true => number + self.schedule.pending_before(task) as u64,
             false => number,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_in_which_main_did_not_run_does_not_count() {
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let wait = || Wait { deadline: Some(after(3)), until: Some(after(1)), ..Wait::default() };
+        // Main is a little late.
+        let mut late = wait();
+        assert_eq!(late.skip_standstill(after(1) + MAX_CHECK_DELAY), None);
+        assert_eq!(late.deadline, Some(after(3)));
+        // Main stood still for ten seconds, of which no part counts.
+        let mut stopped = wait();
+        assert_eq!(stopped.skip_standstill(after(11)), Some(Duration::from_secs(10)));
+        assert_eq!((stopped.deadline, stopped.paused_at), (Some(after(13)), None));
+        // A wait that the program has left has its own pause.
+        let mut left = wait();
+        left.paused_at = Some(after(1));
+        assert_eq!(left.go_on(after(60)), Some(Duration::from_secs(59)));
+        assert_eq!(left.skip_standstill(after(61)), None);
     }
 }
