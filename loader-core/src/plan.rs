@@ -98,9 +98,10 @@ impl Plan {
     pub(crate) fn position(&self, next: u64, ahead: Vec<u64>) -> Position {
         let (batches, taken) = (self.announced as u64, self.taken.clone());
         let next = self.failed_at.map_or(next, |failed| next.min(failed));
+        let is_end = self.is_over() && next == self.next;
         match self.fingerprint {
             Some(fingerprint) if next > 0 || !ahead.is_empty() => {
-                Position::Batches(BatchesPosition { next, ahead, batches, fingerprint, taken })
+                Position::Batches(BatchesPosition { next, ahead, batches, is_end, fingerprint, taken })
             }
             _ if taken.is_empty() => Position::Start,
             _ => Position::Remaining(taken),

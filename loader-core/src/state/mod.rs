@@ -22,9 +22,9 @@ pub use merge::MergeError;
 
 /// Version of the format. Version 1 had no fingerprints and a different random order, version 2 no share,
 /// version 3 could not say what earlier runs with other numbers of ranks took from the epoch, version 4 did not
-/// name the merged state from which the run was resumed, and version 5 did not say which items of a stream were
-/// errors.
-const VERSION: u32 = 6;
+/// name the merged state from which the run was resumed, version 5 did not say which items of a stream were
+/// errors, and version 6 did not say that a map-style epoch was at its end.
+const VERSION: u32 = 7;
 
 /// Maximum length of a fingerprint, in bytes. In a longer fingerprint, a hash replaces the end.
 const MAX_FINGERPRINT: usize = 200;
@@ -118,8 +118,12 @@ pub(crate) struct BatchesPosition {
     pub(crate) next: u64,
     /// Numbers of the later batches that were returned, with `in_order(false)`.
     pub(crate) ahead: Vec<u64>,
-    /// Number of batches in the epoch.
+    /// Number of batches in the epoch, as the sampler's `len` says.
     pub(crate) batches: u64,
+    /// True if it was known that there is no batch `next`. A host with samplers that have states of their own then asks them
+    /// for no batch.
+    #[serde(default)]
+    pub(crate) is_end: bool,
     /// Fingerprint of the epoch's order; see [`Plan`](crate::plan::Plan).
     pub(crate) fingerprint: u64,
     /// What earlier runs with other numbers of ranks have returned of the epoch. The batches are those of a
@@ -549,6 +553,7 @@ mod tests {
             (3, &["is_merged", "resumed_from"]),
             (4, &["resumed_from"]),
             (5, &[]),
+            (6, &[]),
         ] {
             let mut old = serde_json::to_value(State { version, ..state() }).unwrap();
             old.as_object_mut().unwrap().retain(|field, _| !missing.contains(&&field[..]));
@@ -556,11 +561,11 @@ mod tests {
                 shard.as_object_mut().unwrap().retain(|field, _| !field.ends_with("errors"));
             }
             let error = serde_json::from_value::<State>(old).unwrap().check(&origin()).unwrap_err();
-            assert!(matches!(error, Error::StateVersion { supported: 6, .. }), "{error:?}");
+            assert!(matches!(error, Error::StateVersion { supported: 7, .. }), "{error:?}");
             assert_eq!(
                 error.to_string(),
                 format!(
-                    "this state is of version {version}, but this library reads version 6; resume it with the version \
+                    "this state is of version {version}, but this library reads version 7; resume it with the version \
                      of this library that wrote it, or start again with `iter()`"
                 )
             );

@@ -156,6 +156,8 @@ class DataLoader(_base.DataLoader[_Batch]):
         # The state when the program has dropped the last iterator, for example by `break`.
         self._last_state: dict[str, Any] | None = None
         self._last_iterator_number = 0
+        # True if the sampler has loaded a state from its end, and has given no batch since.
+        self._sampler_is_at_end = False
         # Number of batches in the last epoch that has ended.
         self._last_returned = 0
         is_python = _rust.base_of(dataset) is None

@@ -40,11 +40,13 @@ class Items:
         self._is_over = False
         #: Called at the end.
         self.at_end: Callable[[Items], None] | None = None
+        #: The streams of Hugging Face in the dataset, with the positions at which their next epochs begin.
+        self._starts = [(stream, None) for stream, _ in stream_starts(dataset)] if has_loaded_end else []
         position = position or {}
         if states := states_in(position):
             self._generators: list[dict[str, Any]] = []
             self._count = position["count"]
-            self._restore(states, self._count)
+            self._restore(states)
         else:
             saved = pickle.loads(generators) if generators is not None else []
             self._generators = saved or [_generators.capture()]
@@ -58,16 +60,12 @@ class Items:
         # The program may draw before it asks for the first sample, and a generator function begins only then.
         self._captures_first = is_local and self._count == 0
 
-    def _restore(self, states: dict[str, Any], count: int) -> None:
+    def _restore(self, states: dict[str, Any]) -> None:
         dataset = self._dataset
-        starts = stream_starts(dataset)
+        self._starts = stream_starts(dataset)
         if "dataset" in states:
             dataset.load_state_dict(states["dataset"])
-        if count == 0:
-            restore_starts(starts)
         self._items: Iterator[Any] = iter(dataset)
-        if "dataset" in states and starts and count > 0:
-            self._items = _with_starts_again(self._items, starts)
         if "iterator" in states:
             self._items.load_state_dict(states["iterator"])  # type: ignore[attr-defined]
 
@@ -104,12 +102,17 @@ class Items:
     def _take(self) -> Any:
         may_be_at_end, self._may_be_at_end = self._may_be_at_end, False
         try:
-            return next(self._items)
+            item = next(self._items)
         except StopIteration:
+            restore_starts(self._starts)
             if not may_be_at_end:
                 raise
-        self._items = iter(self._dataset)
-        return next(self._items)
+            self._items = iter(self._dataset)
+            return next(self._items)
+        if any(stream is self._dataset for stream, _ in self._starts):
+            # Its iterator has begun, and needs the position that it has loaded no more.
+            restore_starts(self._starts)
+        return item
 
     def snapshot(self) -> bytes:
         """Returns the position after the sample that was taken last."""
@@ -125,14 +128,3 @@ class Items:
         return states
 
 
-_NOTHING = object()
-
-
-def _with_starts_again(items: Iterator[Any], starts: list[tuple[Any, Any]]) -> Iterator[Any]:
-    """Returns the items of a dataset that has loaded a position, and makes the streams of Hugging Face in it begin the
-    next epoch at their starts."""
-    first = next(items, _NOTHING)
-    restore_starts(starts)
-    if first is not _NOTHING:
-        yield first
-        yield from items

@@ -125,12 +125,16 @@ class LoaderIterator(_BaseDataLoaderIter):
             sampler = self._stateful_sampler
             capture = None if sampler is None else functools.partial(_state.sampler_state, sampler)
             has_loaded_state = sampler is not None and state is not None and state["sampler"] is not None
-            self._order.set_iterator(self._sampler_iter, capture, has_loaded_state)
+            # A sampler that has loaded the end of the epoch before may begin there.
+            begins_at_end, loader._sampler_is_at_end = loader._sampler_is_at_end, False
+            self._order.set_iterator(self._sampler_iter, capture, has_loaded_state or begins_at_end)
             # Without workers, the first batch is drawn when the program asks for it.
             is_drawn_later = self._num_workers == 0 and not self._is_before_seed
             self._order.capture_generators = self._generators.capture if is_drawn_later else None
             if within is not None and has_loaded_state:
-                self._order.skip(within["first"], _state.first_unreturned(within["engine"]))
+                loader._sampler_is_at_end = _state.is_at_end(within["engine"])
+                drawn = _state.first_unreturned(within["engine"])
+                self._order.skip(within["first"], drawn, loader._sampler_is_at_end)
         if within is not None:
             batches = self._engine.resume(json.dumps(within["engine"]), self._decode)
             if self._order is not None and has_loaded_state:
@@ -229,9 +233,10 @@ class LoaderIterator(_BaseDataLoaderIter):
         before, loader._last_returned = loader._last_returned, self._num_yielded
         if before > 0 and self._num_yielded == 0:
             _errors.warn(
-                f"epoch {self._epoch} had no batches, and the epoch before had {before}: the dataset or the sampler has"
-                " not begun again; its `__iter__` must begin at the start when the samples are used up, also after"
-                " `load_state_dict` with a state from the end of an epoch; a generator has a single epoch"
+                f"epoch {self._epoch} had no batches, and the epoch before had {before}: the dataset or the sampler"
+                " returned no samples when the loader called its `__iter__` again; let `__iter__` begin at the start once all"
+                " samples were returned, also after `load_state_dict` with a state from the end of an epoch; do not give the"
+                " loader a generator, because it returns its samples only once"
             )
 
     def _state(self) -> dict[str, Any] | None:

@@ -24,6 +24,7 @@ class Order:
         self._auto_collation = auto_collation
         self._iterator: Iterator[Any] | None = None
         self._skipped: Iterable[list[int]] = ()
+        self._is_at_end = False
         self._capture_state: Callable[[], Any] | None = None
         self._has_loaded_state = False
         #: Number of batches that the sampler has given in this epoch, and the first of them.
@@ -46,7 +47,7 @@ class Order:
     ) -> None:
         """Sets the iterator over the sampler for the next epoch. ``capture_state`` returns the state of a stateful
         sampler. ``has_loaded_state`` is true if the sampler has loaded a state."""
-        self._iterator, self._skipped = iterator, ()
+        self._iterator, self._skipped, self._is_at_end = iterator, (), False
         self._capture_state, self._has_loaded_state = capture_state, has_loaded_state
         self.generators, self.drawn = None, 0
 
@@ -57,9 +58,11 @@ class Order:
             return self._capture_state()
         return self.sampler_states.get(drawn)
 
-    def skip(self, first: list[int], drawn: int) -> None:
+    def skip(self, first: list[int], drawn: int, is_at_end: bool) -> None:
         """Puts ``drawn`` placeholders before the batches of the sampler, which has loaded its state after them. The
-        engine skips them, and compares only the first batch with its state."""
+        engine skips them, and compares only the first batch with its state. ``is_at_end``: the sampler had no more
+        batches. It is not asked for one, because it would begin again."""
+        self._is_at_end = is_at_end
         self._skipped = itertools.islice(itertools.chain([first], itertools.repeat([0])), drawn)
 
     def begin(self, _epoch: int) -> Generator[list[int] | _native.Numbers, bool | None]:
@@ -76,6 +79,8 @@ class Order:
             is_left_out = yield batch
         if self._capture_state is not None:
             self.sampler_states[self.drawn] = self._capture_state()
+        if self._is_at_end:
+            return
         if self._has_loaded_state and self.drawn == 0:
             # Until torchdata's `StatefulDistributedSampler` gives its first index, its state is the end of the epoch
             # before, after which it gives no batch.

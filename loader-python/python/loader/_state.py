@@ -18,7 +18,7 @@ from . import _base, _errors, _generators
 from ._stateful import is_stateful, pickle_position, states_in
 
 #: Version of the format.
-VERSION = 4
+VERSION = 5
 
 
 class WrongWorkers(ValueError, AssertionError):
@@ -87,6 +87,11 @@ def check_workers(state: dict[str, Any], loader: Any) -> None:
 def first_unreturned(engine: dict[str, Any]) -> int:
     """Returns the number of the first batch that the engine had not returned when it wrote its state."""
     return 0 if engine["place"] == "start" else engine["place"]["batches"]["next"]
+
+
+def is_at_end(engine: dict[str, Any]) -> bool:
+    """Returns whether the engine knew that the sampler had no more batches."""
+    return engine["place"] != "start" and engine["place"]["batches"]["is_end"]
 
 
 def is_at_start(engine: dict[str, Any]) -> bool:

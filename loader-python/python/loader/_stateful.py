@@ -3,6 +3,7 @@ and in workers."""
 
 import itertools
 import pickle
+import weakref
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -42,7 +43,8 @@ def restore_between(dataset: Any, position: dict[str, Any]) -> None:
     """Gives a dataset its state from between two epochs, or from before the first one."""
     states = states_in(position)
     if "dataset" in states:
-        starts = stream_starts(dataset)
+        # A dataset around such a stream may go on with it in the next epoch.
+        starts = [(stream, start) for stream, start in stream_starts(dataset) if stream is dataset]
         dataset.load_state_dict(states["dataset"])
         restore_starts(starts)
     elif "iterator" in states:
@@ -56,16 +58,22 @@ def states_in(position: dict[str, Any]) -> dict[str, Any]:
     return pickle.loads(position["states"]) if "states" in position else {}
 
 
+#: The position at which each stream of Hugging Face began before it loaded one, until :func:`restore_starts`.
+_starts: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
 def stream_starts(dataset: Any) -> list[tuple[Any, Any]]:
     """Returns the streams of Hugging Face in a dataset, each with the position at which it begins. Such a stream keeps
     the position that it has loaded, and would begin each later epoch there too."""
-    return [(stream, stream._starting_state_dict) for stream in _streams_in(dataset, _MAX_DEPTH)]
+    streams = _streams_in(dataset, _MAX_DEPTH)
+    return [(stream, _starts.setdefault(stream, stream._starting_state_dict)) for stream in streams]
 
 
 def restore_starts(starts: list[tuple[Any, Any]]) -> None:
     """Makes the streams begin their next epochs where :func:`stream_starts` has said."""
     for stream, start in starts:
         stream._starting_state_dict = start
+        _starts.pop(stream, None)
 
 
 def _streams_in(value: Any, depth: int) -> Iterator[Any]:

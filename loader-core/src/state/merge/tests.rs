@@ -97,7 +97,8 @@ impl Epochs {
         } else {
             let (next, ahead) = (next as u64, ahead.into_iter().map(|number| number as u64).collect());
             let batches = batches.len() as u64;
-            let position = BatchesPosition { next, ahead, batches, fingerprint: 0, taken: layers };
+            let position =
+                BatchesPosition { next, ahead, batches, is_end: false, fingerprint: 0, taken: layers };
             State::new(&origin, 0, 0, Some(digest), Position::Batches(position))
         };
         (state.with_resumed_from(from.of_rank(&origin).unwrap().resumed_from()), batches.len())
@@ -248,7 +249,7 @@ fn states_that_do_not_belong_together_are_refused_by_rank_and_part() {
         ),
         (
             &|states| states[1].version = 3,
-            "the state of rank 1 has format version 3, but this library reads 6;",
+            "the state of rank 1 has format version 3, but this library reads 7;",
         ),
         (&|states| states[2].seed = 8, &format!("{different} seed of rank 2 is 8, that of rank 0 is 7;")),
         (&|states| states[2].epoch = 5, &format!("{different} epoch of rank 2 is 5, that of rank 0 is 0;")),
