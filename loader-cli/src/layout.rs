@@ -179,7 +179,7 @@ fn of_folder(folder: &Path) -> Result<Option<RecordConfig>, Stop> {
     }
     let splits: BTreeMap<&str, PathBuf> = found
         .iter()
-        .filter_map(|(name, _)| split_of(name))
+        .filter_map(|(name, _)| split_of(name, has_name("dataset_info.json")))
         .map(|(split, pattern)| (split, folder.join(pattern)))
         .collect();
     match splits.first_key_value() {
@@ -266,8 +266,8 @@ fn several(folder: &Path, what: &str, pattern: &Path) -> Stop {
 }
 
 /// Returns the split in the name of a data file, and a pattern for the files of this split: `test` in
-/// `test-00000-of-00002.parquet`, `train` in `train_1.csv`, and `json-train` in `json-train.arrow`.
-fn split_of(name: &str) -> Option<(&str, String)> {
+/// `test-00000-of-00002.parquet`, `train` in `train_1.csv`, and `json-train` in `json-train.arrow` of the cache of `datasets`.
+fn split_of(name: &str, is_cache: bool) -> Option<(&str, String)> {
     let (stem, _) = name.split_once('.')?;
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let numbered = || {
@@ -277,8 +277,9 @@ fn split_of(name: &str) -> Option<(&str, String)> {
     };
     let first = stem.split(['-', '_', ' ']).next().filter(|word| SPLITS.contains(word));
     // In the cache of `datasets`, the name of a builder comes first: `json-train.arrow`.
-    let last = || stem.rsplit_once('-').filter(|(_, word)| name.ends_with(".arrow") && SPLITS.contains(word));
-    let split = numbered().or(first).or_else(|| last().map(|_| stem))?;
+    let ends_with_split = |stem: &&str| stem.rsplit_once('-').is_some_and(|(_, word)| SPLITS.contains(&word));
+    let last = || Some(stem).filter(|_| is_cache && name.ends_with(".arrow")).filter(ends_with_split);
+    let split = numbered().or(first).or_else(last)?;
     let is_format =
         |end: &&str| RecordConfig::of_extension(format!("x{end}").as_ref(), Path::new("")).is_some();
     let end = name.rmatch_indices('.').map(|(at, _)| &name[at..]).find(is_format)?;
@@ -302,7 +303,7 @@ mod tests {
             ("part-00000.csv", None),
             ("train", None),
         ] {
-            let found = split_of(name);
+            let found = split_of(name, true);
             assert_eq!(found.as_ref().map(|(split, pattern)| (*split, pattern.as_str())), expected, "{name}");
         }
     }

@@ -175,7 +175,9 @@ impl Stop {
                 ),
             ),
             Self::NoImages(reason) => ("NoImages", format!("--contact-sheet: {reason}")),
-            Self::NoSignals(error) => ("System", format!("cannot watch for Ctrl-C: {error}")),
+            Self::NoSignals(error) => {
+                ("System", format!("cannot handle the signals that end the command: {error}"))
+            }
             Self::HelpPrinted(_) | Self::Reported => return None,
             Self::StateNotUsable { path, problem } => {
                 let (kind, problem) = problem.message();

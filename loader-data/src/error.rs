@@ -91,28 +91,26 @@ pub enum DataProblem {
     },
     /// The folder is that of a table whose files also have rows that were deleted or replaced.
     #[error(
-        "is the folder of a {format} table, whose files also have rows that were deleted or replaced; write the rows of the \
+        "is the folder of a table of {format}, whose files also have rows that were deleted or replaced; write the rows of the \
          table's present version to Parquet files in another folder, and give that folder"
     )]
     TableFormat {
         /// Name of the format of the table.
         format: &'static str,
     },
-    /// The files have rows of several partitions of a table.
+    /// The file is in a folder of a partition of a table, which was not named.
     #[error(
-        "this file and another one are of different partitions of a table ({other} and {one}): the names of their folders are \
-         values of columns, which would be missing; write the table without partitions, or give the files of one partition"
+        "this file is in a partition of a table: the names of its folders (`{folders}`) are values of columns, which would be \
+         missing; write the table without partitions, or name the folder of one partition"
     )]
-    Partitions {
-        /// The folders of the first file that are named `column=value`.
-        one: String,
-        /// Those of this file.
-        other: String,
+    Partition {
+        /// The folders that are named `column=value`, such as `year=2024/month=1`.
+        folders: String,
     },
-    /// A part of a data set is missing, whose files count their parts in their names.
+    /// The names of the files say how many parts the data set has, and one part is missing.
     #[error(
-        "the part `{part}` is missing: the names of the other parts count it; get it, or give the parts that you want by a \
-         pattern such as `{pattern}`"
+        "the part `{part}` is missing, although the names of the other parts say how many parts there are; add the missing \
+         part to the folder, or name the parts that you want with a pattern such as `{pattern}`"
     )]
     MissingPart {
         /// Name of the part, without its extension.

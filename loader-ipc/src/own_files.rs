@@ -19,7 +19,7 @@ use std::{
 use nix::{errno::Errno, fcntl::OFlag, sys::stat::Mode, unistd::geteuid};
 
 const ROOT: u32 = 0;
-/// The owner of files whose owner has no number in this user namespace, such as root's.
+/// The number that the kernel shows for an owner without a number in this user namespace. Root can be such an owner.
 const UNMAPPED: u32 = 65534;
 
 /// Why the loader does not use a file or a folder.

@@ -48,7 +48,7 @@ fn remove_abandoned_since(since: SystemTime) {
     let entries = folders.filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
     for entry in entries {
         let has_name = entry.file_name().as_encoded_bytes().starts_with(FOLDER_PREFIX.as_bytes());
-        // Not a link to a folder with a socket of another program.
+        // A link is left out: it could lead to another program's socket.
         let is_own = |found: fs::Metadata| found.is_dir() && found.uid() == geteuid().as_raw();
         if has_name && entry.metadata().is_ok_and(is_own) {
             let socket = entry.path().join(SOCKET);

@@ -123,7 +123,7 @@ fn perform_handshake(
 }
 
 /// Gives this process the state that user code expects in a new process, with one exception: the signals
-/// that main handles for all its processes, such as that of Ctrl-C, do not end a worker.
+/// [`SIGNALS_FOR_MAIN`] do not end a worker.
 fn prepare_process() -> anyhow::Result<()> {
     guard_against_forks();
     // The template has done this, and its libraries may have opened files and set signal actions since.

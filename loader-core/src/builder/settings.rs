@@ -397,8 +397,8 @@ impl Settings {
         let share_option = self.share_option();
         let Some(sampler) = self.sampler.take() else { return options.batch_sampler(samples) };
         if let Some(share_option) = share_option {
-            const REASON: &str = "the sampler determines which samples this process loads; let the sampler return \
-                                  the share of this process, or leave the sampler out";
+            const REASON: &str = "the sampler determines which samples this process loads; leave the sampler out, \
+                                  or leave the other option out and let the sampler return the share of this process";
             return conflict("sampler", share_option, REASON);
         }
         options.check_batch_size()?;
@@ -498,7 +498,8 @@ mod tests {
         let auto = || options().launcher(LauncherMode::Auto);
         assert_eq!(take(auto(), false), (true, Some((1, 3)), nothing(), nothing()));
         let conflict = "sampler and launcher exclude each other: the sampler determines which samples this process \
-                        loads; let the sampler return the share of this process, or leave the sampler out";
+                        loads; leave the sampler out, or leave the other option out and let the sampler return the share \
+                        of this process";
         assert_eq!(take(auto(), true).3, conflict);
         // The only process of a run loads what its sampler says.
         assert_eq!(take_in(&[], auto(), true).3, nothing());

@@ -30,7 +30,7 @@ const MAX_HALTED: Duration = Duration::from_secs(10);
 const CHECKS: u32 = 4;
 /// Minimum time between two checks.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(1);
-/// Maximum delay of a check. A longer delay shows that main itself was not running.
+/// Maximum delay of a check, and of main's return from a wait for a report. A longer delay shows that main itself was not running.
 pub(super) const MAX_CHECK_DELAY: Duration = Duration::from_millis(250);
 
 /// What main has observed of its workers while it waited for batches.

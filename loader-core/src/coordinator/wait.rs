@@ -32,8 +32,8 @@ pub(super) struct Wait {
     check_at: Option<Instant>,
     /// Since when the program does not wait, although the batch has not arrived.
     paused_at: Option<Instant>,
-    /// Until when main receives reports.
-    until: Option<Instant>,
+    /// The time of the last `poll` that has told main to wait for a report, and until when.
+    told: Option<(Instant, Instant)>,
 }
 
 impl Wait {
@@ -44,16 +44,17 @@ impl Wait {
         for time in [since, deadline, warn_at, move_at, check_at] {
             *time = time.and_then(|time| time.checked_add(pause));
         }
-        self.until = None;
+        self.told = None;
         Some(pause)
     }
 
-    /// Continues a wait in which main has not run, because it was stopped with its workers, its container was frozen or its
-    /// machine slept. Returns for how long: this time does not count.
-    fn skip_standstill(&mut self, now: Instant) -> Option<Duration> {
-        let until = self.until.take()?;
+    /// Continues a wait after a time in which main did not run: main was stopped with its workers, its container was frozen,
+    /// or its machine slept. Returns the length of this time, which does not count. `None` if main has run.
+    fn skip_time_not_run(&mut self, now: Instant) -> Option<Duration> {
+        let (told_at, until) = self.told.take()?;
         let has_run = now.saturating_duration_since(until) <= MAX_CHECK_DELAY;
-        self.paused_at = (!has_run).then_some(until);
+        // Main may have stopped at any time since then.
+        self.paused_at = (!has_run).then_some(told_at);
         self.go_on(now)
     }
 }
@@ -92,7 +93,7 @@ impl Coordinator {
             move_at: ends_before_check.then_some(now),
             check_at: None,
             paused_at: None,
-            until: None,
+            told: None,
         };
     }
 
@@ -104,13 +105,13 @@ impl Coordinator {
     /// Does what is due, and returns what to do next. Kills a worker that broke the protocol.
     pub(crate) fn poll(&mut self, now: Instant, crew: &mut impl Crew) -> Result<Next, Error> {
         self.now = now;
-        if let Some(pause) = self.wait.skip_standstill(now) {
+        if let Some(pause) = self.wait.skip_time_not_run(now) {
             self.observations.go_on(pause);
         }
         loop {
             match self.do_due(crew) {
                 Ok(Next::Receive { until, then_check_exits }) => {
-                    self.wait.until = Some(until);
+                    self.wait.told = Some((now, until));
                     return Ok(Next::Receive { until, then_check_exits });
                 }
                 Ok(next) => {
@@ -245,19 +246,19 @@ mod tests {
     fn time_in_which_main_did_not_run_does_not_count() {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        let wait = || Wait { deadline: Some(after(3)), until: Some(after(1)), ..Wait::default() };
+        let wait = || Wait { deadline: Some(after(3)), told: Some((start, after(1))), ..Wait::default() };
         // Main is a little late.
         let mut late = wait();
-        assert_eq!(late.skip_standstill(after(1) + MAX_CHECK_DELAY), None);
+        assert_eq!(late.skip_time_not_run(after(1) + MAX_CHECK_DELAY), None);
         assert_eq!(late.deadline, Some(after(3)));
-        // Main stood still for ten seconds, of which no part counts.
+        // Main did not run for ten seconds, or a little less. None of them counts.
         let mut stopped = wait();
-        assert_eq!(stopped.skip_standstill(after(11)), Some(Duration::from_secs(10)));
-        assert_eq!((stopped.deadline, stopped.paused_at), (Some(after(13)), None));
+        assert_eq!(stopped.skip_time_not_run(after(11)), Some(Duration::from_secs(11)));
+        assert_eq!((stopped.deadline, stopped.paused_at), (Some(after(14)), None));
         // A wait that the program has left has its own pause.
         let mut left = wait();
         left.paused_at = Some(after(1));
         assert_eq!(left.go_on(after(60)), Some(Duration::from_secs(59)));
-        assert_eq!(left.skip_standstill(after(61)), None);
+        assert_eq!(left.skip_time_not_run(after(61)), None);
     }
 }

@@ -58,7 +58,8 @@ pub enum IndexStatus {
     Stale,
     /// The file is not an index, its checksum is wrong, or it cannot be read.
     Damaged,
-    /// Neither this user nor the owner of the data file has made the index, or others may write to it.
+    /// The index belongs to neither this user, the owner of the data file nor root, others may write to it, or it is not a
+    /// regular file.
     Foreign,
     /// No index of this file is stored: the file is too small, or [`IndexPlace`] has no place for it.
     NotStored,
@@ -71,7 +72,7 @@ impl fmt::Display for IndexStatus {
             Self::Missing => "missing",
             Self::Stale => "stale",
             Self::Damaged => "damaged",
-            Self::Foreign => "of another user",
+            Self::Foreign => "foreign",
             Self::NotStored => "not stored",
         })
     }

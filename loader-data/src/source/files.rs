@@ -294,8 +294,7 @@ fn list_paths(path: &Path, extensions: &[&str], files: &mut Vec<DataFile>) -> Re
         let before = files.len();
         for Match { path, folders } in LocalPattern::new(&name).map_err(invalid)?.matches(Path::new(""))? {
             // An index that is stored beside its data file.
-            let is_copy =
-                path.file_name().is_some_and(|name| found::is_cache_of_datasets(&name.to_string_lossy()));
+            let is_copy = path.file_name().is_some_and(|name| found::is_beside_data(&name.to_string_lossy()));
             if path.extension().is_none_or(|extension| extension != "index") && !is_copy {
                 list_path(&path, folders, extensions, files)?;
             }
@@ -308,6 +307,7 @@ fn list_paths(path: &Path, extensions: &[&str], files: &mut Vec<DataFile>) -> Re
             return Err(invalid(DataProblem::NotFound));
         }
         found::refuse_table_formats(&files[before..])?;
+        found::refuse_found_partitions(&name, &files[before..])?;
         found::refuse_missing_parts(&name, files[before..].iter().map(|file| &file.location))?;
     }
     Ok(())
@@ -346,7 +346,9 @@ fn list_path(
         for entry in fs::read_dir(&folder).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            if name.starts_with('.') || found::is_cache_of_datasets(&name) {
+            // The extension "" lists all files of a folder, and these need not be one data set.
+            let is_left_out = extensions != [""] && found::is_beside_data(&name);
+            if name.starts_with('.') || is_left_out {
                 continue;
             }
             if !extensions.iter().any(|extension| name.ends_with(extension)) {
@@ -373,8 +375,8 @@ fn list_path(
     // A folder that a wildcard has found is checked with the others.
     if must_have_files {
         found::refuse_table_formats(&files[before..])?;
-        // A list of all files of a folder is not that of a data set.
         if extensions != [""] {
+            found::refuse_found_partitions(&location.shown(), &files[before..])?;
             found::refuse_missing_parts("", files[before..].iter().map(|file| &file.location))?;
         }
     }
@@ -518,6 +520,10 @@ mod tests {
         }
         // What `map` has written of the same rows is left out.
         ["hf/json-train.arrow", "hf/cache-0123456789abcdef.arrow"].into_iter().for_each(write);
+        ["described/a.json", "described/config.json", "described/dataset_infos.json"]
+            .into_iter()
+            .for_each(write);
+        assert_eq!(names("described", ".json").unwrap(), ["a.json"]);
         for pattern in ["hf", "hf/*.arrow"] {
             assert_eq!(names(pattern, ".arrow").unwrap(), ["json-train.arrow"], "{pattern}");
         }
@@ -548,9 +554,20 @@ mod tests {
         ["hive/year=1/x.parquet", "hive/year=2/x.parquet"].into_iter().for_each(write);
         for pattern in ["hive", "hive/**/*.parquet", "hive/year={1,2}/x.parquet", "hive/*"] {
             let problem = names(pattern, ".parquet").unwrap_err().problem;
-            assert!(matches!(problem, DataProblem::Partitions { .. }), "{pattern}");
+            assert!(matches!(problem, DataProblem::Partition { .. }), "{pattern}");
         }
         assert_eq!(names("hive/year=2", ".parquet").unwrap(), ["x.parquet"]);
+        write("one/year=1/x.parquet");
+        for pattern in ["one", "one/**/*.parquet", "one/*"] {
+            let problem = names(pattern, ".parquet").unwrap_err().problem;
+            assert!(
+                matches!(problem, DataProblem::Partition { folders } if folders == "year=1"),
+                "{pattern}"
+            );
+        }
+        std::os::unix::fs::symlink(folder.path().join("delta/a=1"), folder.path().join("linked")).unwrap();
+        let problem = names("linked", ".parquet").unwrap_err().problem;
+        assert!(matches!(problem, DataProblem::TableFormat { format: "Delta Lake" }));
         // Parts.
         write("parts/train-00000-of-00002.csv");
         for pattern in ["parts", "parts/train*.csv"] {

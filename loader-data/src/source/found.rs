@@ -15,6 +15,9 @@ use crate::error::{DataError, DataProblem, Result};
 const LOGS: [(&str, &str); 2] = [("_delta_log", "Delta Lake"), (".hoodie", "Hudi")];
 /// The folder in which Iceberg keeps its metadata, and the end of the names of the files there.
 const ICEBERG: (&str, &str) = ("metadata", ".metadata.json");
+/// Files with which `datasets` and `transformers` describe data and models.
+const DESCRIPTIONS: [&str; 4] =
+    ["config.json", "dataset_dict.json", "dataset_info.json", "dataset_infos.json"];
 /// The extensions of files whose rows may have columns in the names of their folders.
 const ROWS: [&str; 9] =
     [".parquet", ".arrow", ".feather", ".ipc", ".csv", ".tsv", ".jsonl", ".ndjson", ".json"];
@@ -46,14 +49,18 @@ fn take_number<'a>(text: &mut &'a [u8]) -> &'a [u8] {
     &digits[digits.iter().position(|&digit| digit != b'0').unwrap_or(digits.len())..]
 }
 
+/// True if a folder or a wildcard does not stand for a file of this name: a description of the data, or a copy of rows.
+pub(super) fn is_beside_data(name: &str) -> bool {
+    DESCRIPTIONS.contains(&name) || is_cache_of_datasets(name)
+}
+
 /// True if Hugging Face's `datasets` has given a file this name: `map`, `filter` and `shuffle` write such files beside the rows
 /// that they have read.
-pub(super) fn is_cache_of_datasets(name: &str) -> bool {
+fn is_cache_of_datasets(name: &str) -> bool {
     let Some(hash) = name.strip_prefix("cache-").and_then(|name| name.strip_suffix(".arrow")) else {
         return false;
     };
     let (hash, number) = hash.split_once('_').map_or((hash, None), |(hash, number)| (hash, Some(number)));
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     hash.len() == 16
         && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
         && number.is_none_or(|text| {
@@ -64,14 +71,18 @@ pub(super) fn is_cache_of_datasets(name: &str) -> bool {
 /// Fails if a folder of local `files`, or one around it, is that of a table whose files also have rows that were deleted or
 /// replaced.
 pub(super) fn refuse_table_formats(files: &[DataFile]) -> Result<()> {
-    let mut seen = HashSet::new();
+    let (mut written, mut seen) = (HashSet::new(), HashSet::new());
     for file in files {
         let Location::Path(path) = &file.location else { continue };
-        if !is_parquet(&file.location.file_name()) {
+        let folder = Path::new(path).parent().unwrap_or(Path::new(""));
+        if !is_parquet(&file.location.file_name()) || !written.insert(folder.to_owned()) {
             continue;
         }
-        for folder in Path::new(path).ancestors().skip(1) {
-            if !seen.insert(folder) {
+        // The working directory, or the target of a link, may be in a table.
+        let folder = Path::new(".").join(folder).canonicalize();
+        let folder = folder.map_err(|error| DataError::new(&file.location, error))?;
+        for folder in folder.ancestors() {
+            if !seen.insert(folder.to_owned()) {
                 break;
             }
             if let Some(format) = table_format(folder) {
@@ -89,8 +100,8 @@ pub(super) fn refuse_table_formats(files: &[DataFile]) -> Result<()> {
 fn table_format(folder: &Path) -> Option<&'static str> {
     let log = LOGS.iter().find(|(name, _)| folder.join(name).is_dir());
     let is_iceberg = || {
-        let entries = fs::read_dir(folder.join(ICEBERG.0)).into_iter().flatten().map_while(Result::ok);
-        entries.into_iter().any(|entry| entry.file_name().to_string_lossy().ends_with(ICEBERG.1))
+        let mut entries = fs::read_dir(folder.join(ICEBERG.0)).into_iter().flatten().map_while(Result::ok);
+        entries.any(|entry| is_metadata_of_iceberg(&entry.file_name().to_string_lossy()))
     };
     log.map(|(_, format)| *format).or_else(|| is_iceberg().then_some("Iceberg"))
 }
@@ -99,13 +110,18 @@ fn table_format(folder: &Path) -> Option<&'static str> {
 /// one.
 #[cfg(feature = "cloud")]
 pub(super) fn table_format_of_key(key: &str) -> Option<&'static str> {
-    let mut parts = key.split('/');
-    let log = parts.find_map(|part| LOGS.iter().find(|(name, _)| *name == part));
-    let is_iceberg = || {
-        let in_folder = key.rsplit('/').nth(1) == Some(ICEBERG.0);
-        in_folder && key.ends_with(ICEBERG.1)
-    };
-    log.map(|(_, format)| *format).or_else(|| is_iceberg().then_some("Iceberg"))
+    let log = LOGS.iter().find(|(name, _)| key.split('/').any(|part| part == *name));
+    let name = key.rsplit('/').next().unwrap_or_default();
+    let is_iceberg = key.rsplit('/').nth(1) == Some(ICEBERG.0) && is_metadata_of_iceberg(name);
+    log.map(|(_, format)| *format).or(is_iceberg.then_some("Iceberg"))
+}
+
+/// True if a file in the folder `metadata` has the name of Iceberg's: `v3.metadata.json`, or `00003-`, a UUID and the end.
+fn is_metadata_of_iceberg(name: &str) -> bool {
+    let version = name
+        .strip_suffix(ICEBERG.1)
+        .map(|version| version.split_once('-').map_or(version, |(first, _)| first));
+    version.is_some_and(|version| is_number(version.strip_prefix('v').unwrap_or(version)))
 }
 
 pub(super) fn is_parquet(name: &str) -> bool {
@@ -115,24 +131,36 @@ pub(super) fn is_parquet(name: &str) -> bool {
 /// Fails if `files` have rows of several partitions: the names of their folders, such as `year=2024`, are values of columns that
 /// no file has.
 pub(super) fn refuse_partitions(files: &[DataFile]) -> Result<()> {
-    let mut first: Option<Vec<String>> = None;
-    for file in files {
-        let name = file.location.file_name();
-        if !ROWS.iter().any(|extension| name.contains(extension)) {
-            continue;
-        }
-        let partition = partition(&file.location);
-        let first = first.get_or_insert_with(|| partition.clone());
-        if *first != partition {
-            let shown = |partition: &[String]| match partition {
-                [] => "no such folder".to_owned(),
-                folders => format!("`{}`", folders.join("/")),
-            };
-            let problem = DataProblem::Partitions { one: shown(first), other: shown(&partition) };
-            return Err(DataError::new(&file.location, problem));
+    let mut first = None;
+    for file in files.iter().map(|file| &file.location) {
+        if has_rows(file) && *first.get_or_insert_with(|| partition(file)) != partition(file) {
+            return Err(in_partition(
+                file,
+                first.filter(|first| !first.is_empty()).unwrap_or(partition(file)),
+            ));
         }
     }
     Ok(())
+}
+
+/// Fails if a folder of a partition was found among `files`, and not named in `pattern`.
+pub(super) fn refuse_found_partitions(pattern: &str, files: &[DataFile]) -> Result<()> {
+    for file in files.iter().map(|file| &file.location) {
+        let is_found = |folder: &String| !pattern.split('/').any(|named| named == folder);
+        if has_rows(file) && partition(file).iter().any(is_found) {
+            return Err(in_partition(file, partition(file)));
+        }
+    }
+    Ok(())
+}
+
+fn in_partition(file: &Location, folders: Vec<String>) -> DataError {
+    DataError::new(file, DataProblem::Partition { folders: folders.join("/") })
+}
+
+fn has_rows(file: &Location) -> bool {
+    let name = file.file_name();
+    ROWS.iter().any(|extension| name.contains(extension))
 }
 
 /// Returns the folders of the file's path that are named `column=value`.
@@ -150,7 +178,7 @@ pub(crate) fn refuse_missing_parts<'a>(
     pattern: &str,
     files: impl IntoIterator<Item = &'a Location>,
 ) -> Result<()> {
-    if pattern.contains("-of-") {
+    if pattern.rsplit('/').next().is_some_and(|name| name.contains("-of-")) {
         return Ok(());
     }
     let mut sets: BTreeMap<(Location, String, String), BTreeSet<u64>> = BTreeMap::new();
@@ -184,9 +212,12 @@ fn part(name: &str) -> Option<(&str, u64, &str)> {
     let (set, number) = before.rsplit_once('-')?;
     let end = after.find(|character: char| !character.is_ascii_digit()).unwrap_or(after.len());
     let count = &after[..end];
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     (is_number(number) && is_number(count)).then_some(())?;
     Some((set, number.parse().ok()?, count))
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -227,9 +258,9 @@ mod tests {
         assert_eq!(problem(&["t/a=1/b=2/x.parquet", "t/a=1/b=2/y.parquet"]), None);
         assert_eq!(problem(&["t/a=1/x.tar", "t/a=2/y.tar"]), None);
         assert_eq!(problem(&["t/=1/x.csv", "t/x.csv", "t/x=1.csv"]), None);
-        let text = problem(&["s3://b/t/a=1/x.csv.gz", "s3://b/t/a=2/x.csv.gz"]).unwrap();
-        assert!(text.contains("`a=1`") && text.contains("`a=2`"), "{text}");
-        assert!(problem(&["t/a=1/x.jsonl", "t/x.jsonl"]).unwrap().contains("no such folder"));
+        for paths in [["s3://b/t/a=1/x.csv.gz", "s3://b/t/a=2/x.csv.gz"], ["t/a=1/x.jsonl", "t/x.jsonl"]] {
+            assert!(problem(&paths).unwrap().contains("`a=1`"), "{paths:?}");
+        }
     }
 
     #[test]

@@ -47,7 +47,7 @@ fn the_state_before_the_first_batch() {
 /// resumes from it has no batches, and the digest of the whole epoch.
 // PyTorch: 235, 236, 237, 238, 239, 259, T15
 #[test]
-fn the_end_of_an_epoch_is_the_beginning_of_the_next() {
+fn a_state_stays_in_its_epoch_until_next_has_returned_none() {
     let _watchdog = Watchdog::start();
     fn check<B: Batch + PartialEq + Debug>(build: impl Fn(Way) -> DataLoader<B>) {
         let reference = build(WAYS[0]);

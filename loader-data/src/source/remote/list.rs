@@ -83,7 +83,7 @@ impl Remote {
         })?;
         let mut files: Vec<_> = chosen
             .into_iter()
-            .filter(|meta| !meta.location.filename().is_some_and(found::is_cache_of_datasets))
+            .filter(|meta| extensions == [""] || !meta.location.filename().is_some_and(found::is_beside_data))
             .map(|meta| DataFile::on_server(Location::Url(address.url_of(meta.location.as_ref())), meta))
             .collect();
         if files.is_empty() {
@@ -96,8 +96,9 @@ impl Remote {
             }));
         }
         files.sort_by(|one, other| one.location.natural_order(&other.location));
-        // A list of all files of a folder is not that of a data set.
+        // The extension "" lists all files of a folder, and these need not be one data set.
         if extensions != [""] {
+            found::refuse_found_partitions(url, &files)?;
             found::refuse_missing_parts(url, files.iter().map(|file| &file.location))?;
         }
         Ok(Some(files))
@@ -136,7 +137,9 @@ impl Remote {
             .collect();
         let found =
             wait(async move { stream::iter(asked).buffered(PARALLEL).try_collect::<Vec<_>>().await })?;
-        objects.extend(found.into_iter().flatten());
+        let found: Vec<ObjectMeta> = found.into_iter().flatten().collect();
+        found.iter().try_for_each(|meta| check(&meta.location))?;
+        objects.extend(found);
         Ok((objects, folders))
     }
 
