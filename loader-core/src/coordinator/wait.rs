@@ -251,7 +251,7 @@ mod tests {
         let mut late = wait();
         assert_eq!(late.skip_time_not_run(after(1) + MAX_CHECK_DELAY), None);
         assert_eq!(late.deadline, Some(after(3)));
-        // Main did not run for ten seconds, or a little less. None of them counts.
+        // Main did not run for ten to eleven seconds. None of the eleven counts.
         let mut stopped = wait();
         assert_eq!(stopped.skip_time_not_run(after(11)), Some(Duration::from_secs(11)));
         assert_eq!((stopped.deadline, stopped.paused_at), (Some(after(14)), None));

@@ -294,8 +294,9 @@ fn list_paths(path: &Path, extensions: &[&str], files: &mut Vec<DataFile>) -> Re
         let before = files.len();
         for Match { path, folders } in LocalPattern::new(&name).map_err(invalid)?.matches(Path::new(""))? {
             // An index that is stored beside its data file.
-            let is_copy = path.file_name().is_some_and(|name| found::is_beside_data(&name.to_string_lossy()));
-            if path.extension().is_none_or(|extension| extension != "index") && !is_copy {
+            let is_left_out =
+                path.file_name().is_some_and(|name| found::is_beside_data(&name.to_string_lossy()));
+            if path.extension().is_none_or(|extension| extension != "index") && !is_left_out {
                 list_path(&path, folders, extensions, files)?;
             }
         }
