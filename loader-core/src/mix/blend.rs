@@ -252,6 +252,15 @@ impl Blend {
     }
 
     /// Megatron's rule: the dataset whose share of the samples exceeds what it has given the most.
+    ///
+    /// For `k` datasets, let `H(j)` be `1 + 1/2 + … + 1/j`. After a dataset has given a sample and before the
+    /// shares grow, the `j` datasets that are furthest behind are behind by at most `H(k) - H(j) - 1/k` on
+    /// average. For `j = k` this is exact. Otherwise the growth of the shares adds at most 1 to the sum of any
+    /// `j` datasets. If the dataset that gives a sample stays among the `j`, the sum falls by 1 again. If not,
+    /// it was as far behind as any of the `j`, so the average of the `j` was at most that of these `j + 1`,
+    /// and `H(k) - H(j + 1) - 1/k + 1/(j + 1)` is the bound. With `j = 1` and the growth of one share, no
+    /// dataset is behind by more than `H(k - 1)`. None is ahead by 1, because the one that is furthest behind
+    /// is not ahead.
     fn furthest_behind(&self) -> Option<usize> {
         let Progress { position, start, taken, base, .. } = &self.progress;
         let samples = ((position - start) as f64).max(1.0);

@@ -339,7 +339,8 @@ mod tests {
             let bound = match (rule, weights.len()) {
                 (MixRule::Even, ..=2) => 0.5,
                 (MixRule::Even, 3) => 1.0,
-                _ => 2.0,
+                (MixRule::Even, _) => 2.0,
+                (_, datasets) => (1..datasets).map(|number| 1.0 / number as f64).sum(),
             };
             let mut counts = vec![0.0; weights.len()];
             for (number, index) in (1..=500).zip(sampler.indices(Epoch::new(0, 0))) {
