@@ -17,7 +17,7 @@ use anyhow::ensure;
 use loader_core::prelude::*;
 use loader_ipc::process::SIGNALS_FOR_MAIN;
 use loader_tests::{
-    alone::{alone, descendants},
+    alone::{alone, alone_under, descendants},
     datasets::{Noise, NoiseSample},
     digest, processes,
     timing::{assert_soon, timed},
@@ -253,7 +253,8 @@ fn a_dataset_may_handle_signals() {
 
 #[test]
 fn signals_for_main_do_not_end_a_worker() {
-    alone(|| check(SideEffect::GetsSignalsForMain));
+    // A shell starts programs in the background with SIGINT ignored, and the dataset's program would inherit that.
+    alone_under(&["env", "--default-signal"], || check(SideEffect::GetsSignalsForMain));
 }
 
 #[test]
