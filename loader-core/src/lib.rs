@@ -222,7 +222,9 @@ pub use rand;
 /// What `loader-worker`, `loader-data` and `loader-cli` use of this crate. It may change in any release.
 #[doc(hidden)]
 pub mod internal {
-    pub use loader_ipc::{build_id::BuildId, memory::SealedMemory, own_files, socket_folder::SocketFolder};
+    pub use loader_ipc::{
+        build_id::BuildId, memory::SealedMemory, own_files, sent_file::SentFile, socket_folder::SocketFolder,
+    };
 
     pub use crate::{
         affinity::Topology,

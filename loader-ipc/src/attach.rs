@@ -4,6 +4,8 @@
 //! in sealed memory already is not copied. Other content, which may come in thousands of pieces, is copied
 //! into one memory, which costs one descriptor.
 //!
+//! Open files are attached as they are.
+//!
 //! Functions are attached too, so that only a function that was encoded can be decoded.
 
 use std::{
@@ -20,21 +22,24 @@ use crate::{
     buffer::{ALIGNMENT, Buffer},
     codec::{self, CodecError},
     entry::AnyFunction,
+    held_fd::HeldFd,
     memory::{SealedMemory, SealedWriter},
 };
 
-/// The memory and the functions that an encoded value refers to by number.
+/// The memory, the files and the functions that an encoded value refers to by number.
 #[derive(Debug, Clone, Default)]
 pub struct Attached {
     /// Large content.
     pub memories: Vec<Arc<SealedMemory>>,
+    /// Open files.
+    pub files: Vec<Arc<HeldFd>>,
     /// Functions.
     pub functions: Vec<AnyFunction>,
 }
 
 impl From<Vec<Arc<SealedMemory>>> for Attached {
     fn from(memories: Vec<Arc<SealedMemory>>) -> Self {
-        Self { memories, functions: Vec::new() }
+        Self { memories, ..Self::default() }
     }
 }
 
@@ -44,6 +49,7 @@ struct Encoding {
     /// `None` for the memory of `pieces`, which is still being written.
     memories: Vec<Option<Arc<SealedMemory>>>,
     pieces: Option<Pieces>,
+    files: Vec<Arc<HeldFd>>,
     functions: Vec<AnyFunction>,
 }
 
@@ -95,12 +101,12 @@ pub enum AttachError {
 pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<(Vec<u8>, Attached), AttachError> {
     let _restore = Restore(&ENCODING, ENCODING.replace(Some(Encoding::default())));
     let bytes = codec::encode(value)?;
-    let Encoding { mut memories, pieces, functions } = ENCODING.take().unwrap_or_default();
+    let Encoding { mut memories, pieces, files, functions } = ENCODING.take().unwrap_or_default();
     if let Some(Pieces { writer, number, .. }) = pieces {
         let memory = writer.into_inner().map_err(io::IntoInnerError::into_error)?.seal()?;
         memories[number] = Some(Arc::new(memory));
     }
-    Ok((bytes, Attached { memories: memories.into_iter().flatten().collect(), functions }))
+    Ok((bytes, Attached { memories: memories.into_iter().flatten().collect(), files, functions }))
 }
 
 /// Decodes a value with its attachments.
@@ -122,6 +128,20 @@ pub fn attach_memory(memory: &Arc<SealedMemory>) -> Option<u32> {
             list.iter().position(|other| other.as_ref().is_some_and(|other| Arc::ptr_eq(other, memory)));
         let position = known.unwrap_or_else(|| {
             list.push(Some(Arc::clone(memory)));
+            list.len() - 1
+        });
+        Some(to_number(position))
+    })
+}
+
+/// Attaches `file` to the value that this thread is encoding. Returns the number to serialise instead of the
+/// file; `None` in the same case as [`attach_memory`].
+pub(crate) fn attach_file(file: &Arc<HeldFd>) -> Option<u32> {
+    ENCODING.with_borrow_mut(|encoding| {
+        let list = &mut encoding.as_mut()?.files;
+        let known = list.iter().position(|other| Arc::ptr_eq(other, file));
+        let position = known.unwrap_or_else(|| {
+            list.push(Arc::clone(file));
             list.len() - 1
         });
         Some(to_number(position))
@@ -203,6 +223,12 @@ pub fn memory(number: u32) -> Option<Arc<SealedMemory>> {
     DECODING.with_borrow(|decoding| {
         decoding.as_ref()?.memories.get(usize::try_from(number).ok()?).map(Arc::clone)
     })
+}
+
+/// Returns the file attached under `number` to the value that this thread is decoding.
+pub(crate) fn file(number: u32) -> Option<Arc<HeldFd>> {
+    DECODING
+        .with_borrow(|decoding| decoding.as_ref()?.files.get(usize::try_from(number).ok()?).map(Arc::clone))
 }
 
 /// Returns the function attached under `number` to the value that this thread is decoding.

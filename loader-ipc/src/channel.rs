@@ -33,7 +33,7 @@ use rustix::{
     net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair},
 };
 
-use crate::codec::CodecError;
+use crate::{codec::CodecError, held_fd::HeldFd};
 
 /// Maximum number of sockets that one `epoll_wait` returns.
 const MAX_EVENTS: usize = 16;
@@ -44,8 +44,9 @@ const MAX_EVENTS: usize = 16;
 /// # Errors
 /// If the system is out of descriptors.
 pub fn channel<T>() -> io::Result<(Sender<T>, Receiver<T>)> {
-    let ends = Arc::new(Ends { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, open: Mutex::default() });
-    let own = Waker { socket: ends.add()? };
+    let epoll = HeldFd::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+    let ends = Arc::new(Ends { epoll, open: Mutex::default() });
+    let own = Waker::from_socket(ends.add()?);
     let sender = Sender { ends: Arc::clone(&ends), own: Arc::new(own), marker: PhantomData };
     Ok((sender, Receiver { ends, marker: PhantomData }))
 }
@@ -67,13 +68,13 @@ pub struct Receiver<T> {
 /// The end of one worker, in the worker.
 #[derive(Debug)]
 pub struct Waker {
-    socket: OwnedFd,
+    socket: HeldFd,
 }
 
 /// The receiver's ends of all sockets of a channel.
 #[derive(Debug)]
 struct Ends {
-    epoll: OwnedFd,
+    epoll: HeldFd,
     open: Mutex<Open>,
 }
 
@@ -81,7 +82,7 @@ struct Ends {
 struct Open {
     /// Number of the next socket.
     next: u64,
-    sockets: BTreeMap<u64, OwnedFd>,
+    sockets: BTreeMap<u64, HeldFd>,
 }
 
 /// Why a message was not sent.
@@ -144,7 +145,7 @@ impl<T> Sender<T> {
 impl Waker {
     /// Wraps the socket that the receiver's process has made.
     pub(crate) fn from_socket(socket: OwnedFd) -> Self {
-        Self { socket }
+        Self { socket: HeldFd::new(socket) }
     }
 
     /// Wakes the receiver. Never blocks.
@@ -153,7 +154,7 @@ impl Waker {
     /// `Closed` if the receiver is gone.
     pub fn wake(&self) -> Result<(), SendError> {
         loop {
-            match send(&self.socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            match send(self.socket.get()?, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 // The socket is full: the wake-ups in it wake the receiver.
                 Ok(_) | Err(Errno::AGAIN | Errno::NOBUFS) => return Ok(()),
                 Err(Errno::INTR) => {}
@@ -177,13 +178,17 @@ impl<T> Receiver<T> {
             let wait = left.min(Duration::from_secs(24 * 3600));
             let wait = Timespec { tv_sec: wait.as_secs().cast_signed(), tv_nsec: wait.subsec_nanos().into() };
             let mut events = Vec::with_capacity(MAX_EVENTS);
-            match epoll::wait(&self.ends.epoll, rustix::buffer::spare_capacity(&mut events), Some(&wait)) {
+            match epoll::wait(
+                self.ends.epoll.get()?,
+                rustix::buffer::spare_capacity(&mut events),
+                Some(&wait),
+            ) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(io::Error::from(errno).into()),
             }
             let mut is_woken = false;
             for event in events {
-                is_woken |= self.ends.take_message(event.data.u64());
+                is_woken |= self.ends.take_message(event.data.u64())?;
             }
             if is_woken {
                 return Ok(());
@@ -202,28 +207,31 @@ impl Ends {
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let mut open = self.lock();
         let number = open.next;
-        epoll::add(&self.epoll, &ours, epoll::EventData::new_u64(number), epoll::EventFlags::IN)?;
+        epoll::add(self.epoll.get()?, &ours, epoll::EventData::new_u64(number), epoll::EventFlags::IN)?;
         open.next += 1;
-        open.sockets.insert(number, ours);
+        open.sockets.insert(number, HeldFd::new(ours));
         Ok(theirs)
     }
 
     /// Takes one message from a socket, or closes a socket that has ended. False if there was no message.
-    fn take_message(&self, number: u64) -> bool {
+    ///
+    /// # Errors
+    /// If the program has closed the socket.
+    fn take_message(&self, number: u64) -> io::Result<bool> {
         let mut open = self.lock();
-        let Some(socket) = open.sockets.get(&number) else { return false };
+        let Some(socket) = open.sockets.get(&number) else { return Ok(false) };
         // One message only: the others wake again, and a worker that sends many cannot keep us here. `recv`
         // drops what exceeds the buffer, and also descriptors, for which there is no room here.
-        match recv(socket, &mut [0; 8], RecvFlags::DONTWAIT) {
-            Ok((_, 1..)) => true,
-            Err(Errno::INTR | Errno::AGAIN) => false,
+        match recv(socket.get()?, &mut [0; 8], RecvFlags::DONTWAIT) {
+            Ok((_, 1..)) => Ok(true),
+            Err(Errno::INTR | Errno::AGAIN) => Ok(false),
             // The worker's process has ended, or has closed the socket. That is a wake-up too: see the
             // module's documentation.
             Ok(_) | Err(_) => {
                 // Removed explicitly: epoll keeps the socket while a forked child holds it open.
                 let _ = epoll::delete(&self.epoll, socket.as_fd());
                 open.sockets.remove(&number);
-                true
+                Ok(true)
             }
         }
     }

@@ -5,7 +5,7 @@
 use std::{
     io,
     num::NonZeroUsize,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::AsFd,
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
@@ -16,6 +16,7 @@ use nix::{
 };
 
 use crate::{
+    held_fd::HeldFd,
     memory,
     profile::{AREA_WORDS, ProfileArea, nanos},
     sys::SharedWords,
@@ -96,7 +97,7 @@ impl ControlPage {
     ///
     /// # Errors
     /// If the system is out of memory or descriptors.
-    pub fn create(workers: usize) -> io::Result<(Self, OwnedFd)> {
+    pub fn create(workers: usize) -> io::Result<(Self, HeldFd)> {
         let len = bytes_of(words(workers))?;
         let fd = memory::create(len)?;
         memory::reserve_pages(&fd, 0, bytes_of(line_words(workers))?)?;
@@ -110,7 +111,7 @@ impl ControlPage {
     ///
     /// # Errors
     /// If the system is out of memory.
-    pub fn reserve_area(fd: &OwnedFd, workers: usize, worker: usize) -> io::Result<()> {
+    pub fn reserve_area(fd: &HeldFd, workers: usize, worker: usize) -> io::Result<()> {
         let start = size_of::<u64>() * area_start(max_workers(workers), worker);
         memory::reserve_pages(fd, start, bytes_of(NonZeroUsize::new(AREA_WORDS).expect("an area has words"))?)
     }

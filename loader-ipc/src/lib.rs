@@ -34,6 +34,7 @@ pub mod frame;
 pub mod function;
 pub mod handshake;
 pub mod heap;
+pub mod held_fd;
 pub mod lent;
 pub mod lifeline;
 pub mod memory;
@@ -44,6 +45,7 @@ pub mod profile;
 pub mod queue;
 mod ring;
 pub mod schema;
+pub mod sent_file;
 mod signals;
 pub mod slots;
 pub mod socket_file;
@@ -55,6 +57,7 @@ pub mod violation;
 pub use advice::advice;
 pub use signals::ignore_sigpipe;
 pub use sys::{
-    Chunk, ChunkError, LoadedObject, Loan, SealedMap, SharedWords, SlotMemory, SlotRegion, default_sigchld,
-    end_if_forked, exit_now, guard_against_forks, ignore_by_default, keep_freed_memory, open_descriptors,
+    Chunk, ChunkError, LoadedObject, Loan, SealedMap, SharedWords, SlotMemory, SlotRegion, WakeSocket,
+    WokenSocket, default_sigchld, end_if_forked, exit_now, guard_against_forks, ignore_by_default,
+    keep_freed_memory, open_descriptors, wake_on_sigchld, wake_sockets,
 };

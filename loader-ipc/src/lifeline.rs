@@ -8,6 +8,7 @@ use std::{
     io::{self, IoSlice, IoSliceMut},
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -22,10 +23,10 @@ use rustix::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::codec;
+use crate::{codec, held_fd::HeldFd};
 
 /// Number of this protocol. Main and worker must have the same.
-pub const PROTOCOL: u32 = 10;
+pub const PROTOCOL: u32 = 11;
 /// Maximum number of descriptors in one message.
 pub const MAX_FDS: usize = 64;
 
@@ -36,7 +37,8 @@ const MAX_MESSAGE: usize = 64 * 1024;
 /// One end of a lifeline.
 #[derive(Debug)]
 pub struct Lifeline {
-    socket: OwnedFd,
+    /// Shared with the wake-up channel, which has no number that it could check.
+    socket: Arc<HeldFd>,
 }
 
 /// Why a message was not sent or received.
@@ -76,12 +78,17 @@ impl Lifeline {
     pub fn pair() -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        Ok((Self { socket: ours }, theirs))
+        Ok((Self::from_socket(ours), theirs))
     }
 
     /// Wraps an end that this process has inherited.
     pub fn from_socket(socket: OwnedFd) -> Self {
-        Self { socket }
+        Self { socket: Arc::new(HeldFd::new(socket)) }
+    }
+
+    /// The socket, by which a descriptor that was made at the same time is judged.
+    pub(crate) fn socket(&self) -> &Arc<HeldFd> {
+        &self.socket
     }
 
     /// Sends one message; waits for room until `deadline`.
@@ -107,7 +114,8 @@ impl Lifeline {
             if !fds.is_empty() {
                 control.push(SendAncillaryMessage::ScmRights(fds));
             }
-            match sendmsg(&self.socket, &parts, &mut control, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            match sendmsg(self.socket.get()?, &parts, &mut control, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+            {
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.wait(PollFlags::OUT, deadline)?,
@@ -157,7 +165,7 @@ impl Lifeline {
         let message = loop {
             let mut parts = [IoSliceMut::new(&mut bytes)];
             match recvmsg(
-                &self.socket,
+                self.socket.get()?,
                 &mut parts,
                 &mut control,
                 RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC,
@@ -185,7 +193,7 @@ impl Lifeline {
     }
 
     fn wait(&self, event: PollFlags, deadline: Instant) -> Result<(), LifelineError> {
-        if poll_until(&mut [PollFd::new(&self.socket, event)], deadline)? {
+        if poll_until(&mut [PollFd::new(&*self.socket, event)], deadline)? {
             Ok(())
         } else {
             Err(LifelineError::TimedOut)
@@ -267,12 +275,14 @@ mod tests {
     #[test]
     fn other_programs_and_other_protocols_are_errors() {
         let (ours, theirs) = pair();
-        rustix::io::write(&ours.socket, b"hello, is this the shell?").unwrap();
+        rustix::io::write(&*ours.socket, b"hello, is this the shell?").unwrap();
         assert!(matches!(theirs.receive::<String>(soon()), Err(LifelineError::UnknownMagic(_))));
-        rustix::io::write(&ours.socket, &[MAGIC.as_slice(), &(PROTOCOL + 1).to_le_bytes()].concat()).unwrap();
+        rustix::io::write(&*ours.socket, &[MAGIC.as_slice(), &(PROTOCOL + 1).to_le_bytes()].concat())
+            .unwrap();
         let result = theirs.receive::<String>(soon());
         assert!(matches!(result, Err(LifelineError::OtherProtocol { theirs }) if theirs == PROTOCOL + 1));
-        rustix::io::write(&ours.socket, &[MAGIC.as_slice(), &PROTOCOL.to_le_bytes(), &[1]].concat()).unwrap();
+        rustix::io::write(&*ours.socket, &[MAGIC.as_slice(), &PROTOCOL.to_le_bytes(), &[1]].concat())
+            .unwrap();
         assert!(matches!(theirs.receive::<String>(soon()), Err(LifelineError::Malformed(_))));
     }
 }

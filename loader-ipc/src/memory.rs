@@ -13,6 +13,7 @@ use nix::{
 };
 
 use crate::{
+    held_fd::HeldFd,
     signals::{uninterrupted, without},
     sys::{SealedMap, SharedWords},
 };
@@ -21,7 +22,7 @@ use crate::{
 /// shared vector.
 #[derive(Debug)]
 pub struct SealedMemory {
-    fd: OwnedFd,
+    fd: HeldFd,
     map: SealedMap,
 }
 
@@ -44,7 +45,7 @@ impl SealedMemory {
         let len = nix::sys::stat::fstat(&fd)?.st_size;
         let len = usize::try_from(len).map_err(|_| io::ErrorKind::InvalidData)?;
         let map = SealedMap::map(&fd, len)?;
-        Ok(Self { fd, map })
+        Ok(Self { fd: HeldFd::new(fd), map })
     }
 
     /// Returns the bytes.
@@ -53,7 +54,7 @@ impl SealedMemory {
     }
 
     /// Returns the descriptor, to be sent to another process.
-    pub fn fd(&self) -> &OwnedFd {
+    pub fn fd(&self) -> &HeldFd {
         &self.fd
     }
 }
@@ -100,7 +101,7 @@ impl Write for SealedWriter {
 /// # Errors
 /// `OutOfMemory` or `StorageFull` if the system cannot reserve the pages; otherwise the error of the system
 /// call.
-pub fn reserve(len: NonZeroUsize) -> io::Result<OwnedFd> {
+pub fn reserve(len: NonZeroUsize) -> io::Result<HeldFd> {
     let fd = create(len)?;
     reserve_pages(&fd, 0, len)?;
     Ok(fd)
@@ -110,24 +111,25 @@ pub fn reserve(len: NonZeroUsize) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// The error of the system call.
-pub fn create(len: NonZeroUsize) -> io::Result<OwnedFd> {
+pub fn create(len: NonZeroUsize) -> io::Result<HeldFd> {
     let fd = memfd(c"loader-slot")?;
     let size = to_offset(len.get())?;
     // A limit on the size of files (`ulimit -f`) applies to memfds too.
     without(Signal::SIGXFSZ, || ftruncate(&fd, size))?;
     seal(&fd, SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW)?;
-    Ok(fd)
+    Ok(HeldFd::new(fd))
 }
 
 /// Reserves the pages of `len` bytes from `start` on.
 ///
 /// # Errors
 /// As [`reserve`]. No page is then reserved.
-pub fn reserve_pages(fd: &OwnedFd, start: usize, len: NonZeroUsize) -> io::Result<()> {
+pub fn reserve_pages(fd: &HeldFd, start: usize, len: NonZeroUsize) -> io::Result<()> {
     let (start, len) = (to_offset(start)?, to_offset(len.get())?);
+    let file = fd.get()?;
     // If a signal interrupts the call, the kernel drops the pages reserved so far. A profiler's timer could
     // keep it from ending.
-    without(Signal::SIGXFSZ, || uninterrupted(|| fallocate(fd, FallocateFlags::empty(), start, len)))?;
+    without(Signal::SIGXFSZ, || uninterrupted(|| fallocate(file, FallocateFlags::empty(), start, len)))?;
     Ok(())
 }
 
@@ -136,10 +138,11 @@ pub fn reserve_pages(fd: &OwnedFd, start: usize, len: NonZeroUsize) -> io::Resul
 ///
 /// # Errors
 /// The error of the system call.
-pub fn release_pages(fd: &OwnedFd, start: usize, len: NonZeroUsize) -> io::Result<()> {
+pub fn release_pages(fd: &HeldFd, start: usize, len: NonZeroUsize) -> io::Result<()> {
     let (start, len) = (to_offset(start)?, to_offset(len.get())?);
     let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-    uninterrupted(|| fallocate(fd, flags, start, len))?;
+    let file = fd.get()?;
+    uninterrupted(|| fallocate(file, flags, start, len))?;
     Ok(())
 }
 
@@ -152,7 +155,7 @@ fn to_offset(bytes: usize) -> io::Result<i64> {
 ///
 /// # Errors
 /// As [`reserve`], or if the words cannot be mapped.
-pub fn reserve_words(len: NonZeroUsize) -> io::Result<(SharedWords, OwnedFd)> {
+pub fn reserve_words(len: NonZeroUsize) -> io::Result<(SharedWords, HeldFd)> {
     let bytes = len.checked_mul(const { NonZeroUsize::new(size_of::<u64>()).unwrap() });
     let fd = reserve(bytes.ok_or(io::ErrorKind::InvalidInput)?)?;
     Ok((SharedWords::map(&fd, len)?, fd))
@@ -169,15 +172,21 @@ fn seal(fd: &OwnedFd, seals: SealFlag) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use super::*;
+
+    fn copy(memory: &SealedMemory) -> OwnedFd {
+        memory.fd().as_fd().try_clone_to_owned().unwrap()
+    }
 
     #[test]
     fn sealed_memory_keeps_its_bytes_and_refuses_writes() {
         let memory = SealedMemory::new(b"rows").unwrap();
         assert_eq!(memory.bytes(), b"rows");
-        let again = SealedMemory::open(memory.fd().try_clone().unwrap()).unwrap();
+        let again = SealedMemory::open(copy(&memory)).unwrap();
         assert_eq!(again.bytes(), b"rows");
-        let mut file = File::from(memory.fd().try_clone().unwrap());
+        let mut file = File::from(copy(&memory));
         assert!(file.write_all(b"more").is_err());
         assert_eq!(SealedMemory::new(b"").unwrap().bytes(), b"");
     }
@@ -185,7 +194,7 @@ mod tests {
     #[test]
     fn memory_that_can_still_change_is_refused() {
         let fd = reserve(NonZeroUsize::new(64).unwrap()).unwrap();
-        assert!(SealedMemory::open(fd).is_err());
+        assert!(SealedMemory::open(fd.as_fd().try_clone_to_owned().unwrap()).is_err());
     }
 
     #[test]

@@ -36,6 +36,7 @@ use rustix::{
 use crate::{
     cpu_set::CpuSet,
     frame::ExitStatus,
+    held_fd::HeldFd,
     lifeline::{Lifeline, LifelineError, poll_until},
     template::TemplateReport,
 };
@@ -62,7 +63,7 @@ const REAP_DEADLINE: Duration = Duration::from_secs(1);
 pub struct WorkerProcess {
     pid: Pid,
     /// `None` on kernels before 5.3 and in sandboxes that refuse pidfds: then the pid is polled.
-    pidfd: Option<OwnedFd>,
+    pidfd: Option<HeldFd>,
     /// The socket on which a template reports how the process ended; `None` if this process is the parent.
     report: Option<Lifeline>,
     end: Mutex<End>,
@@ -123,7 +124,7 @@ impl WorkerProcess {
         // The process is not reaped yet, because nothing else waits for this pid, so the pid still names this
         // process.
         let pid = Pid::from_raw(child.id().cast_signed());
-        Ok(Self { pid, pidfd: open_pidfd(pid).ok(), report: None, end: Mutex::default() })
+        Ok(Self { pid, pidfd: open_pidfd(pid).ok().map(HeldFd::new), report: None, end: Mutex::default() })
     }
 
     /// The child `pid` of this process, which has forked it and not reaped it.
@@ -134,7 +135,7 @@ impl WorkerProcess {
         let pid = Pid::from_raw(pid.cast_signed());
         let process = Self { pid, pidfd: None, report: None, end: Mutex::default() };
         match open_pidfd(pid) {
-            Ok(pidfd) => Ok(Self { pidfd: Some(pidfd), ..process }),
+            Ok(pidfd) => Ok(Self { pidfd: Some(HeldFd::new(pidfd)), ..process }),
             Err(error) => {
                 process.signal(Signal::SIGKILL);
                 process.reap_until(Instant::now() + REAP_DEADLINE);
@@ -146,7 +147,7 @@ impl WorkerProcess {
     /// The child `pid` of a template, which reports its end through `report`.
     pub(crate) fn of_template(pid: u32, pidfd: OwnedFd, report: Lifeline) -> Self {
         let pid = Pid::from_raw(pid.cast_signed());
-        Self { pid, pidfd: Some(pidfd), report: Some(report), end: Mutex::default() }
+        Self { pid, pidfd: Some(HeldFd::new(pidfd)), report: Some(report), end: Mutex::default() }
     }
 
     /// The process id.
@@ -154,9 +155,10 @@ impl WorkerProcess {
         self.pid.as_raw().cast_unsigned()
     }
 
-    /// The pidfd, which is readable once the process has ended; `None` if the system provides none.
+    /// The pidfd, which is readable once the process has ended; `None` if the system provides none, or the program
+    /// has closed it.
     pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
-        self.pidfd.as_ref().map(AsFd::as_fd)
+        self.pidfd.as_ref()?.get().ok()
     }
 
     /// What to poll for the end of the process: the pidfd. Once that has shown the end of a template's child,
@@ -173,7 +175,7 @@ impl WorkerProcess {
     pub fn try_reap(&self) -> Option<ExitStatus> {
         let mut end = self.lock();
         // Without a pidfd, `is_running` returns true for a process that has ended and was not reaped.
-        let runs = || self.pidfd.is_some() && self.is_running();
+        let runs = || self.pidfd().is_some() && self.is_running();
         if end.status.is_none() && !runs() {
             match &self.report {
                 None => {
@@ -259,9 +261,11 @@ impl WorkerProcess {
         if self.is_reaped() {
             return;
         }
-        match (&self.pidfd, rustix::process::Signal::from_named_raw(signal as i32)) {
+        match (self.pidfd(), rustix::process::Signal::from_named_raw(signal as i32)) {
             // An error can only mean that the process is gone already.
             (Some(pidfd), Some(signal)) => drop(pidfd_send_signal(pidfd, signal)),
+            // A template may have reaped it, and the pid may be another process's by now.
+            (None, _) if self.report.is_some() => {}
             _ => drop(nix::sys::signal::kill(self.pid, signal)),
         }
     }
@@ -272,10 +276,10 @@ impl WorkerProcess {
     }
 
     fn is_running(&self) -> bool {
-        match &self.pidfd {
+        match self.pidfd() {
             // Readable means that it has ended. The pid may be another process's by now.
             Some(pidfd) => {
-                let fds = &mut [PollFd::new(pidfd, PollFlags::IN)];
+                let fds = &mut [PollFd::new(&pidfd, PollFlags::IN)];
                 !poll_until(fds, Instant::now()).unwrap_or(false)
             }
             None => nix::sys::signal::kill(self.pid, None).is_ok(),

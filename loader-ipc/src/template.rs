@@ -140,6 +140,11 @@ impl TemplateProcess {
         Ok(Self { process: Arc::new(process), requests })
     }
 
+    /// False if the program has closed the descriptors by which main asks for workers and watches the template.
+    pub fn has_descriptors(&self) -> bool {
+        self.requests.socket().is_same_file() && self.process.pidfd().is_some()
+    }
+
     /// The template's own process.
     pub fn process(&self) -> &Arc<WorkerProcess> {
         &self.process

@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    os::fd::RawFd,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -80,6 +81,8 @@ impl<B: Batch + AnyBatch> AnyLoader for DataLoader<B> {
 struct Parts {
     /// Pickle of the dataset, for workers.
     pickle: Option<PyBackedBytes>,
+    /// The descriptors of the files that workers get with the pickle.
+    files: Vec<RawFd>,
     /// The opened dataset, an object of the class `loader._fetch.Fetcher`, without workers.
     opened: Option<Py<PyAny>>,
     fingerprint: String,
@@ -133,7 +136,8 @@ impl Engine {
         let begin = parts.begin.take();
         let (is_map, objects) = (begin.is_some(), OrderObjects::new(begin));
         let settings = Settings::of(&parts, dataset_number, raised.clone(), warnings.clone())?;
-        let sent = SentDataset::new(dataset_number, parts.pickle.as_deref(), parts.fingerprint)?;
+        let sent =
+            SentDataset::new(dataset_number, parts.pickle.as_deref(), &parts.files, parts.fingerprint)?;
         if let Some(fetcher) = parts.opened {
             opened::add(dataset_number, fetcher.bind(py))?;
         }

@@ -1,10 +1,17 @@
 //! Datasets whose samples are Python objects.
 
-use std::{fmt, panic::resume_unwind, sync::Arc};
+use std::{
+    fmt, io,
+    os::fd::{IntoRawFd, RawFd},
+    panic::resume_unwind,
+    sync::Arc,
+};
 
 use loader_core::{
     Dataset, IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator, Tensor,
-    collate::ContentHash, internal, rand::RngExt,
+    collate::ContentHash,
+    internal::{self, SentFile},
+    rand::RngExt,
 };
 use pyo3::{
     buffer::PyBuffer,
@@ -35,31 +42,40 @@ pub(crate) struct PySample {
     dataset_number: u64,
 }
 
-/// What main sends to the workers: the pickle of the dataset and of the user's functions. Without workers it is
-/// empty, and main itself has opened the dataset.
+/// What main sends to the workers: the pickle of the dataset and of the user's functions, and the files that the
+/// pickle refers to by their positions. Without workers it is empty, and main itself has opened the dataset.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct SentDataset {
     /// Number of the dataset in main.
     number: u64,
     pickle: Option<Tensor<u8>>,
+    files: Vec<SentFile>,
     fingerprint: String,
 }
 
 impl SentDataset {
-    pub(crate) fn new(number: u64, pickle: Option<&[u8]>, fingerprint: String) -> PyResult<Self> {
+    pub(crate) fn new(
+        number: u64,
+        pickle: Option<&[u8]>,
+        files: &[RawFd],
+        fingerprint: String,
+    ) -> PyResult<Self> {
         let pickle = pickle.map(|pickle| Tensor::from_slice(pickle, [pickle.len()])).transpose();
         let pickle = pickle.map_err(|error| PyValueError::new_err(error.to_string()))?;
-        Ok(Self { number, pickle, fingerprint })
+        let files = files.iter().map(|&file| SentFile::of(file)).collect::<io::Result<_>>()?;
+        Ok(Self { number, pickle, files, fingerprint })
     }
 
     /// Opens the dataset in a worker.
     fn open(&mut self, cx: &SampleContext) -> anyhow::Result<()> {
         let Some(pickle) = self.pickle.take() else { return Ok(()) };
         let worker = cx.worker().map_or(0, |worker| worker.id());
+        let files = self.files.drain(..).map(|file| file.to_fd()).collect::<io::Result<Vec<_>>>()?;
+        let files: Vec<RawFd> = files.into_iter().map(IntoRawFd::into_raw_fd).collect();
         Python::attach(|py| {
-            let opened = py
-                .import("loader._worker")
-                .and_then(|module| module.call_method1("open_dataset", (Memory::read_only(pickle), worker)));
+            let opened = py.import("loader._worker").and_then(|module| {
+                module.call_method1("open_dataset", (Memory::read_only(pickle), files, worker))
+            });
             let noted = opened.and_then(|fetcher| opened::add(self.number, &fetcher));
             noted.map_err(|error| errors::into_chain(py, error, self.number))
         })

@@ -442,17 +442,32 @@ def test_a_persistent_worker_that_replaces_another_reads_a_shuffled_stream_in_th
 
 def test_a_part_of_an_entry_does_not_hide_the_entries_after_it():
     log = _epoch_log.EpochLog()
-    _epoch_log.append(log.path, _epoch_log.GENERATORS, 0, 5, b"zero")
-    size = os.stat(log.path).st_size
-    _epoch_log.append(log.path, _epoch_log.GENERATORS, 1, 5, b"one")
+    file = log.fileno()
+    _epoch_log.append(file, _epoch_log.GENERATORS, 0, 5, b"zero")
+    size = os.stat(file).st_size
+    _epoch_log.append(file, _epoch_log.GENERATORS, 1, 5, b"one")
     assert log.generators(5) == {0: b"zero", 1: b"one"}
-    _epoch_log.append(log.path, _epoch_log.GENERATORS, 2, 5, bytes(1000))
-    os.truncate(log.path, 2 * size + 100)
+    _epoch_log.append(file, _epoch_log.GENERATORS, 2, 5, bytes(1000))
+    os.truncate(file, 2 * size + 100)
     assert 2 not in log.generators(5)
-    _epoch_log.append(log.path, _epoch_log.GENERATORS, 3, 5, b"three")
+    _epoch_log.append(file, _epoch_log.GENERATORS, 3, 5, b"three")
     assert log.generators(5) == {0: b"zero", 1: b"one", 3: b"three"}
-    assert _epoch_log.find_generators(log.path, 3, 5) == b"three"
-    assert _epoch_log.find_generators(log.path, 2, 5) is None
+    assert _epoch_log.find_generators(file, 3, 5) == b"three"
+    assert _epoch_log.find_generators(file, 2, 5) is None
+
+
+def test_the_log_keeps_the_last_states_when_it_frees_the_epochs_before():
+    log = _epoch_log.EpochLog()
+    file = log.fileno()
+    for epoch in range(20):
+        _epoch_log.append(file, _epoch_log.GENERATORS, 0, epoch, bytes(5000))
+        for worker in (0, 1):
+            _epoch_log.append(file, _epoch_log.LAST_STATE, worker, epoch, b"%d of %d" % (worker, epoch))
+        log.begin_epoch(epoch + 1)
+        for worker in (0, 1):
+            assert _epoch_log.find_last_state(file, worker, epoch + 1) == b"%d of %d" % (worker, epoch)
+    assert _epoch_log.find_generators(file, 0, 10) is None
+    assert os.fstat(file).st_size > 100_000 and os.fstat(file).st_blocks * 512 <= 16_384
 
 
 class Eager(Sampler):

@@ -178,11 +178,11 @@ fn find_open(registry: &Registry, code: &DatasetCode) -> Result<(OpenFn, Vec<Any
 type Opened = Result<Box<dyn Fetch>, Failure>;
 
 fn open_dataset(open: OpenFn, functions: Vec<AnyFunction>, connected: Connected) -> (Opened, Session) {
-    let Connected { bootstrap, control, dataset, attached, commands, results } = connected;
+    let Connected { bootstrap, control, dataset, memories, files, commands, results } = connected;
     let worker = bootstrap.worker as usize;
     let (seed, memory_limit) = (bootstrap.seed, bootstrap.memory_limit.map(MemoryLimit::set));
     let info = WorkerInfo::new(worker, bootstrap.workers as usize, bootstrap.base_seed);
-    let attached = Attached { memories: attached, functions };
+    let attached = Attached { memories, files, functions };
     let schema = match bootstrap.code {
         DatasetCode::Registered { schema, .. } => Some(schema),
         DatasetCode::Entries(_) => None,

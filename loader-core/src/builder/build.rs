@@ -272,7 +272,7 @@ where
     W: WorkerInit,
 {
     let RoundTrip { bytes, attached, decoded } = encoded;
-    let Attached { memories, functions } = attached;
+    let Attached { memories, files, functions } = attached;
     let unsendable = |problem| Error::FunctionNotSendable { problem };
     let code = match settings.registered.take() {
         Some(name) if !program.is_self() => {
@@ -304,7 +304,8 @@ where
         seed: settings.seed(),
         code,
         dataset,
-        attached: memories,
+        memories,
+        files,
         handle_sigchld: settings.handle_sigchld,
         start_retries: epochs.max_worker_deaths,
         memory_limit: epochs.memory_limit,

@@ -2,7 +2,6 @@
 
 use std::{
     io, mem,
-    os::fd::AsFd,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -166,7 +165,9 @@ impl Pool {
             return Ok(());
         }
         let notice = Notice::Slots { first: region.first, count: region.count, slot_len: region.slot_len };
-        let sent = worker.lifeline.send(&notice, &[region.as_fd()], Instant::now() + LIFELINE_DEADLINE);
+        let deadline = Instant::now() + LIFELINE_DEADLINE;
+        let memory = region.fd.get().map_err(LifelineError::Io);
+        let sent = memory.and_then(|memory| worker.lifeline.send(&notice, &[memory], deadline));
         sent.or_else(|error| lifeline_failed(number, error))
     }
 

@@ -1,16 +1,17 @@
 //! Passes on what workers print, line by line, each with a prefix that names the worker.
 
 use std::{
-    io::{self, Read},
+    io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     time::{Duration, Instant},
 };
 
+use loader_ipc::held_fd::HeldFd;
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, OFlag, fcntl},
     poll::{PollFd, PollFlags, PollTimeout, poll},
-    unistd::write,
+    unistd::{read, write},
 };
 
 /// Maximum length of a line in bytes; longer lines are split. A line and its prefix fit in [`ATOMIC_WRITE`].
@@ -28,7 +29,7 @@ const FINISH_DEADLINE: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub(super) struct Output {
     prefix: String,
-    pipe: io::PipeReader,
+    pipe: HeldFd,
     /// Used only for its descriptor, without its lock, since a thread of the host may hold that.
     stderr: io::Stderr,
     line: Vec<u8>,
@@ -44,7 +45,8 @@ impl Output {
         fcntl(&reader, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         let prefix = format!("[worker {worker}] ");
         let (line, pending) = (Vec::new(), Vec::new());
-        let output = Self { prefix, pipe: reader, stderr: io::stderr(), line, pending, ended: false };
+        let pipe = HeldFd::new(reader.into());
+        let output = Self { prefix, pipe, stderr: io::stderr(), line, pending, ended: false };
         Ok((output, writer.into()))
     }
 
@@ -54,11 +56,12 @@ impl Output {
         self.write_pending();
         let mut bytes = [0; 8 * 1024];
         while self.pending.len() < MAX_PENDING && !self.ended {
-            match self.pipe.read(&mut bytes) {
+            // If the program has closed the pipe, no more can be read.
+            match self.pipe.get().map_or(Ok(0), |pipe| read(pipe, &mut bytes)) {
                 Ok(0) => self.ended = true,
                 Ok(count) => bytes[..count].iter().for_each(|&byte| self.take(byte)),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => break,
                 Err(_) => self.ended = true,
             }
         }

@@ -4,7 +4,7 @@
 
 use std::{
     io,
-    os::{fd::AsFd, unix::net::UnixStream},
+    os::fd::AsFd,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -14,7 +14,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use loader_ipc::{frame::Report, process::WorkerProcess, queue::NoteSender};
+use loader_ipc::{
+    WakeSocket, WokenSocket, frame::Report, process::WorkerProcess, queue::NoteSender, wake_on_sigchld,
+    wake_sockets,
+};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use signal_hook::{SigId, consts::SIGCHLD, low_level};
 
@@ -35,7 +38,7 @@ pub(super) struct Reaper {
     stop: Arc<AtomicBool>,
     /// Sends the thread processes that were started later, each with the number of its worker.
     replacements: mpsc::Sender<(usize, Watched)>,
-    wake: UnixStream,
+    wake: Arc<WakeSocket>,
     sigchld: Option<SigId>,
 }
 
@@ -55,12 +58,10 @@ impl Reaper {
         results: NoteSender,
         handle_sigchld: bool,
     ) -> io::Result<Self> {
-        let (wake, woken) = UnixStream::pair()?;
-        wake.set_nonblocking(true)?;
-        woken.set_nonblocking(true)?;
+        let (wake, woken) = wake_sockets()?;
+        let wake = Arc::new(wake);
         let sigchld = match handle_sigchld && !is_sigchld_ignored() {
-            // The handler only writes a byte to the socket.
-            true => Some(low_level::pipe::register(SIGCHLD, wake.try_clone()?)?),
+            true => Some(wake_on_sigchld(Arc::clone(&wake))?),
             false => None,
         };
         let stop = Arc::new(AtomicBool::new(false));
@@ -100,8 +101,7 @@ impl Reaper {
     }
 
     fn wake(&self) {
-        // If the socket is full, the thread wakes up anyway.
-        drop(io::Write::write(&mut &self.wake, &[0]));
+        self.wake.wake();
     }
 }
 
@@ -109,7 +109,7 @@ struct Watch {
     workers: Vec<Watched>,
     replaced: mpsc::Receiver<(usize, Watched)>,
     results: NoteSender,
-    woken: UnixStream,
+    woken: WokenSocket,
     stop: Arc<AtomicBool>,
 }
 
@@ -163,8 +163,7 @@ impl Watch {
         let timeout = PollTimeout::try_from(longest).unwrap_or(PollTimeout::ZERO);
         // After any result, including EINTR, the thread checks every worker again.
         let _ = poll(&mut fds, timeout);
-        let mut bytes = [0; 64];
-        while io::Read::read(&mut &self.woken, &mut bytes).is_ok_and(|count| count == bytes.len()) {}
+        self.woken.clear();
     }
 }
 

@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     ffi::OsStr,
-    os::fd::{AsFd, OwnedFd},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -13,6 +12,7 @@ use loader_ipc::{
     control::ControlPage,
     frame::ExitStatus,
     handshake::{DatasetCode, HandshakeError, Invitation, WorkerConfig, random_nonce},
+    held_fd::HeldFd,
     lifeline::Lifeline,
     memory::SealedMemory,
     oom::OomWatch,
@@ -51,7 +51,8 @@ pub(crate) struct Launch {
     pub(crate) seed: u64,
     pub(crate) code: DatasetCode,
     pub(crate) dataset: SealedMemory,
-    pub(crate) attached: Vec<Arc<SealedMemory>>,
+    pub(crate) memories: Vec<Arc<SealedMemory>>,
+    pub(crate) files: Vec<Arc<HeldFd>>,
     pub(crate) handle_sigchld: bool,
     /// Maximum number of times that workers killed before they have answered are started again while a pool
     /// starts, for all of its workers together.
@@ -117,7 +118,7 @@ impl Launch {
 pub(super) struct Starter {
     launch: Arc<Launch>,
     base_seed: u64,
-    control: OwnedFd,
+    control: HeldFd,
 }
 
 /// A worker's process that main has started and not yet sent an invitation.
@@ -239,16 +240,17 @@ impl Starter {
     }
 
     fn invite(&self, spawned: Spawned) -> Result<Invited, Failed> {
-        let Launch { max_workers, seed, code, dataset, attached, memory_limit, .. } = &*self.launch;
+        let Launch { max_workers, seed, code, dataset, memories, files, memory_limit, .. } = &*self.launch;
         let config = WorkerConfig {
             workers: u32::try_from(*max_workers).expect("checked by the builder"),
             seed: *seed,
             base_seed: self.base_seed,
             memory_limit: *memory_limit,
             code,
-            control: self.control.as_fd(),
+            control: &self.control,
             dataset,
-            attached,
+            memories,
+            files,
         };
         let worker = u32::try_from(spawned.number).expect("checked by the builder");
         match Invitation::send(worker, &config, &spawned.socket_folder, &spawned.lifeline, spawned.deadline) {
@@ -340,7 +342,7 @@ fn kill_and_reap(process: &WorkerProcess) {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
+    use std::{io, os::fd::OwnedFd};
 
     use loader_ipc::{cpu_set::CpuSet, schema::Schema};
 
@@ -386,7 +388,8 @@ mod tests {
                 schema: Schema::default(),
             },
             dataset: SealedMemory::new(&[]).unwrap(),
-            attached: Vec::new(),
+            memories: Vec::new(),
+            files: Vec::new(),
             handle_sigchld: false,
             start_retries: 0,
             memory_limit: None,

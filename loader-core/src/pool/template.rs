@@ -86,8 +86,8 @@ impl Template {
         Self::new(path, args).running().map(drop)
     }
 
-    /// Returns the running template; starts one if there is none, if it has ended, or if the environment or the
-    /// user of this process has changed.
+    /// Returns the running template; starts one if there is none, if it has ended, if the program has closed its
+    /// descriptors, or if the environment or the user of this process has changed.
     fn running(&self) -> io::Result<Arc<Running>> {
         // pytest changes its variable for each test; a template that is started again takes seconds.
         let environment = env::vars_os().filter(|(name, _)| name != "PYTEST_CURRENT_TEST").collect();
@@ -97,6 +97,7 @@ impl Template {
             && running.owner == process::id()
             && running.environment == environment
             && running.user == user
+            && running.template.has_descriptors()
             && running.template.process().try_reap().is_none()
         {
             return Ok(Arc::clone(running));

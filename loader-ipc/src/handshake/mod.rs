@@ -20,7 +20,7 @@ mod server;
 
 use std::{
     env, io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, OwnedFd},
     path::PathBuf,
     sync::Arc,
     time::Instant,
@@ -36,6 +36,7 @@ use crate::{
     control::ControlPage,
     entry::Entries,
     frame::Lease,
+    held_fd::HeldFd,
     lifeline::{Lifeline, LifelineError, MAX_FDS, PROTOCOL},
     memory::SealedMemory,
     queue::{
@@ -74,7 +75,9 @@ pub struct Bootstrap {
     /// Random number that main repeats in its [`Welcome`], so that the worker recognises main.
     nonce: u64,
     /// Number of attached memories. Their descriptors are in this message and in the [`More`] messages.
-    attached: u32,
+    memories: u32,
+    /// Number of attached files. Their descriptors follow those of the memories.
+    files: u32,
     /// The folder that the worker makes for its one-shot server.
     socket_folder: PathBuf,
 }
@@ -96,7 +99,7 @@ pub enum DatasetCode {
     },
 }
 
-/// Carries the descriptors of attached memories that did not fit the previous message.
+/// Carries attached descriptors that did not fit the previous message.
 #[derive(Debug, Serialize, Deserialize)]
 struct More;
 
@@ -199,11 +202,13 @@ pub struct WorkerConfig<'a> {
     /// Which code opens the dataset.
     pub code: &'a DatasetCode,
     /// Descriptor of the control page.
-    pub control: BorrowedFd<'a>,
+    pub control: &'a HeldFd,
     /// The dataset's encoding.
     pub dataset: &'a SealedMemory,
     /// The attached memories that the encoding refers to.
-    pub attached: &'a [Arc<SealedMemory>],
+    pub memories: &'a [Arc<SealedMemory>],
+    /// The attached files that the encoding refers to.
+    pub files: &'a [Arc<HeldFd>],
 }
 
 /// Main's side: a worker that was started and has not answered yet.
@@ -225,6 +230,7 @@ impl Invitation {
         lifeline: &Lifeline,
         deadline: Instant,
     ) -> Result<Self, HandshakeError> {
+        let count = |len| u32::try_from(len).expect("fewer than 2^32 attachments");
         let nonce = random_nonce().map_err(HandshakeError::Queue)?;
         let (rings, rings_fd) = Rings::create().map_err(HandshakeError::Queue)?;
         let bootstrap = Bootstrap {
@@ -237,16 +243,18 @@ impl Invitation {
             code: config.code.clone(),
             version: VERSION.to_owned(),
             nonce,
-            attached: u32::try_from(config.attached.len()).expect("fewer than 2^32 attachments"),
+            memories: count(config.memories.len()),
+            files: count(config.files.len()),
             socket_folder: socket_folder.path().to_owned(),
         };
-        let fixed = [config.control, rings_fd.as_fd(), config.dataset.fd().as_fd()];
-        let (first, rest) = config.attached.split_at(config.attached.len().min(MAX_FDS - fixed.len()));
-        let fds: Vec<_> = fixed.into_iter().chain(first.iter().map(|memory| memory.fd().as_fd())).collect();
-        lifeline.send(&bootstrap, &fds, deadline)?;
+        let fixed = [config.control, &rings_fd, config.dataset.fd()];
+        let memories = config.memories.iter().map(|memory| memory.fd());
+        let held = fixed.into_iter().chain(memories).chain(config.files.iter().map(|file| &**file));
+        let fds = held.map(HeldFd::get).collect::<io::Result<Vec<_>>>().map_err(LifelineError::Io)?;
+        let (first, rest) = fds.split_at(fds.len().min(MAX_FDS));
+        lifeline.send(&bootstrap, first, deadline)?;
         for part in rest.chunks(MAX_FDS) {
-            let fds: Vec<_> = part.iter().map(|memory| memory.fd().as_fd()).collect();
-            lifeline.send(&More, &fds, deadline)?;
+            lifeline.send(&More, part, deadline)?;
         }
         Ok(Self { nonce, rings })
     }
@@ -267,7 +275,7 @@ impl Invitation {
             Answer::Refused { reason } => return Err(HandshakeError::Refused(reason)),
             Answer::Listening { server } => Address::check(server, socket)?,
         };
-        let (wakeups, receiving) = wakeup_channel().map_err(HandshakeError::Queue)?;
+        let (wakeups, receiving) = wakeup_channel(lifeline.socket()).map_err(HandshakeError::Queue)?;
         let waker = wake.new_remote_end().map_err(HandshakeError::Queue)?;
         lifeline.send(&WakeEnd, &[waker.as_fd()], deadline)?;
         server.send_welcome(Welcome { nonce: self.nonce, wakeups: receiving }, deadline)?;
@@ -285,7 +293,9 @@ pub struct Connected {
     /// The dataset's encoding.
     pub dataset: SealedMemory,
     /// The attached memories that the encoding refers to.
-    pub attached: Vec<Arc<SealedMemory>>,
+    pub memories: Vec<Arc<SealedMemory>>,
+    /// The attached files that the encoding refers to.
+    pub files: Vec<Arc<HeldFd>>,
     /// The index queue: commands from main.
     pub commands: CommandReceiver,
     /// The result queue: events to main.
@@ -357,7 +367,7 @@ impl Listening {
         lifeline: &Lifeline,
         deadline: Instant,
     ) -> Result<Connected, HandshakeError> {
-        let wanted = bootstrap.attached as usize + 3;
+        let wanted = bootstrap.memories as usize + bootstrap.files as usize + 3;
         while fds.len() < wanted {
             fds.extend(lifeline.receive::<More>(deadline)?.1);
         }
@@ -368,8 +378,11 @@ impl Listening {
         let control = Arc::new(ControlPage::map(next()?, bootstrap.workers as usize).map_err(io)?);
         let rings = Rings::map(&next()?).map_err(io)?;
         let dataset = SealedMemory::open(next()?).map_err(io)?;
-        let attached = (0..bootstrap.attached)
+        let memories = (0..bootstrap.memories)
             .map(|_| SealedMemory::open(next()?).map(Arc::new).map_err(io))
+            .collect::<Result<_, HandshakeError>>()?;
+        let files = (0..bootstrap.files)
+            .map(|_| Ok(Arc::new(HeldFd::new(next()?))))
             .collect::<Result<_, HandshakeError>>()?;
 
         // `_folder` comes first, so that it is dropped last.
@@ -390,7 +403,7 @@ impl Listening {
         }
         let (commands, results) =
             rings.worker_ends(WakeupReceiver::new(welcome.wakeups), waker, Arc::clone(&control));
-        Ok(Connected { bootstrap, control, dataset, attached, commands, results })
+        Ok(Connected { bootstrap, control, dataset, memories, files, commands, results })
     }
 }
 
@@ -424,6 +437,7 @@ mod tests {
     use std::{
         fs::File,
         num::NonZeroUsize,
+        os::fd::BorrowedFd,
         thread::{self, JoinHandle},
         time::Duration,
     };
@@ -452,9 +466,10 @@ mod tests {
             base_seed: 2,
             memory_limit: None,
             code: &code,
-            control: control.as_fd(),
+            control: &control,
             dataset: &dataset,
-            attached: &[],
+            memories: &[],
+            files: &[],
         };
         let worker = thread::spawn(move || worker(Lifeline::from_socket(theirs)));
         let socket_folder = SocketFolder::choose(random_nonce().unwrap()).unwrap();

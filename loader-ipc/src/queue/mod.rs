@@ -18,7 +18,7 @@ mod wait;
 pub(crate) mod wakeup_channel;
 mod wakeup_gate;
 
-use std::{io, num::NonZeroUsize, os::fd::OwnedFd, sync::Arc};
+use std::{io, num::NonZeroUsize, os::fd::AsFd, sync::Arc};
 
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -26,6 +26,7 @@ use crate::{
     channel::{SendError, Waker},
     codec::{self, CodecError},
     control::ControlPage,
+    held_fd::HeldFd,
     memory,
     ring::{InvalidFrame, RING_WORDS, RingReader, RingWriter},
     sys::SharedWords,
@@ -64,7 +65,7 @@ impl Rings {
     ///
     /// # Errors
     /// If the system is out of memory or descriptors.
-    pub fn create() -> io::Result<(Self, OwnedFd)> {
+    pub fn create() -> io::Result<(Self, HeldFd)> {
         let (words, fd) = memory::reserve_words(WORDS)?;
         Ok((Self { memory: Arc::new(words) }, fd))
     }
@@ -73,7 +74,7 @@ impl Rings {
     ///
     /// # Errors
     /// If the memory can still shrink, is too small, or cannot be mapped.
-    pub fn map(fd: &OwnedFd) -> io::Result<Self> {
+    pub fn map(fd: impl AsFd) -> io::Result<Self> {
         Ok(Self { memory: Arc::new(SharedWords::map(fd, WORDS)?) })
     }
 
@@ -168,8 +169,9 @@ mod tests {
         let (control, control_fd) = ControlPage::create(workers).unwrap();
         let (wake, woken) = channel().unwrap();
         let (mut ends, mut readers) = (Vec::new(), Vec::new());
+        let witness = Arc::new(HeldFd::new(std::fs::File::open("/").unwrap().into()));
         for _ in 0..workers {
-            let (wakeups, receiving) = wakeup_channel::wakeup_channel().unwrap();
+            let (wakeups, receiving) = wakeup_channel::wakeup_channel(&witness).unwrap();
             let (rings, fd) = Rings::create().unwrap();
             let (commands, reader) = rings.main_ends(wakeups);
             let waker = Waker::from_socket(wake.new_remote_end().unwrap());

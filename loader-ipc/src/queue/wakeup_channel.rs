@@ -10,7 +10,8 @@
 
 use std::{
     fs::File,
-    io,
+    io, mem,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -21,21 +22,28 @@ use ipc_channel::{
 
 use crate::{
     channel::{ReceiveError, SendError},
+    held_fd::HeldFd,
     signals::without_sigpipe,
 };
 
 /// Main's end of a wake-up channel.
 #[derive(Debug)]
-pub struct WakeupSender(IpcSender<u64>);
+pub struct WakeupSender {
+    /// `None` only while it is dropped.
+    sender: Option<IpcSender<u64>>,
+    /// A descriptor that was made at the same time. ipc-channel does not tell the number of its socket, so this
+    /// one tells whether the program has closed the loader's descriptors.
+    witness: Arc<HeldFd>,
+}
 
 /// The worker's end of a wake-up channel.
 #[derive(Debug)]
 pub struct WakeupReceiver(IpcReceiver<u64>);
 
-/// Makes a wake-up channel. The worker's end is returned in the form that can be sent to the worker.
-pub(crate) fn wakeup_channel() -> io::Result<(WakeupSender, IpcReceiver<u64>)> {
+/// Makes a wake-up channel. `witness` was made at the same time. The worker's end is returned in the form that can be sent to the worker.
+pub(crate) fn wakeup_channel(witness: &Arc<HeldFd>) -> io::Result<(WakeupSender, IpcReceiver<u64>)> {
     let (sender, receiver) = ipc::channel()?;
-    Ok((WakeupSender(sender), receiver))
+    Ok((WakeupSender { sender: Some(sender), witness: Arc::clone(witness) }, receiver))
 }
 
 /// Makes a wake-up channel and drops it, so that ipc-channel measures the size of its socket buffers now. It
@@ -52,7 +60,8 @@ pub fn warm_up() -> io::Result<()> {
 
 /// Makes a wake-up channel, sends and receives one wake-up, and drops the channel.
 fn try_one() -> io::Result<()> {
-    let (sender, receiver) = wakeup_channel()?;
+    let witness = Arc::new(HeldFd::new(File::open("/")?.into()));
+    let (sender, receiver) = wakeup_channel(&witness)?;
     sender.send(0).map_err(io::Error::other)?;
     WakeupReceiver::new(receiver).receive(Instant::now()).map(drop).map_err(io::Error::other)
 }
@@ -60,12 +69,23 @@ fn try_one() -> io::Result<()> {
 impl WakeupSender {
     /// Sends `number` to the worker. Blocks while the channel is full.
     pub(super) fn send(&self, number: u64) -> Result<(), SendError> {
-        without_sigpipe(|| self.0.send(number)).map_err(|error| match error {
+        self.witness.get().map_err(SendError::Io)?;
+        let sender = self.sender.as_ref().expect("only `drop` takes it");
+        without_sigpipe(|| sender.send(number)).map_err(|error| match error {
             IpcError::Disconnected => SendError::Closed,
             IpcError::Io(error) if is_closed(&error) => SendError::Closed,
             IpcError::Io(error) => SendError::Io(error),
             IpcError::SerializationError(error) => SendError::Io(io::Error::other(error)),
         })
+    }
+}
+
+impl Drop for WakeupSender {
+    fn drop(&mut self) {
+        let sender = self.sender.take();
+        if !self.witness.is_own() {
+            mem::forget(sender);
+        }
     }
 }
 
@@ -115,13 +135,18 @@ fn is_closed(error: &io::Error) -> bool {
 mod tests {
     use super::*;
 
+    fn channel() -> (WakeupSender, IpcReceiver<u64>) {
+        let witness = Arc::new(HeldFd::new(File::open("/").unwrap().into()));
+        wakeup_channel(&witness).unwrap()
+    }
+
     fn soon() -> Instant {
         Instant::now() + Duration::from_secs(5)
     }
 
     #[test]
     fn wake_ups_arrive_in_order_then_the_channel_is_closed() {
-        let (sender, receiver) = wakeup_channel().unwrap();
+        let (sender, receiver) = channel();
         let receiver = WakeupReceiver::new(receiver);
         assert!(matches!(receiver.receive(Instant::now()), Err(ReceiveError::TimedOut)));
         sender.send(1).unwrap();
@@ -134,7 +159,7 @@ mod tests {
 
     #[test]
     fn sending_to_a_worker_that_is_gone_is_an_error() {
-        let (sender, receiver) = wakeup_channel().unwrap();
+        let (sender, receiver) = channel();
         drop(receiver);
         assert!(matches!(sender.send(1), Err(SendError::Closed)));
     }

@@ -1,16 +1,11 @@
 //! The memory of slots: each region is one memfd with room for one or more slots of one size.
 
-use std::{
-    collections::BTreeSet,
-    io,
-    num::NonZeroUsize,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, io, num::NonZeroUsize, sync::Arc};
 
 use loader_pinning::Pinner;
 
 use crate::{
+    held_fd::HeldFd,
     memory,
     sys::{SlotMemory, SlotRegion},
 };
@@ -43,7 +38,7 @@ pub(super) struct Region {
 #[derive(Debug)]
 enum Backing {
     /// In a memfd, which workers map too.
-    Memfd(Arc<OwnedFd>),
+    Memfd(Arc<HeldFd>),
     /// In this process only. The system reserves a page when it is first written.
     ThisProcess,
 }
@@ -88,13 +83,8 @@ pub struct SharedRegion {
     pub count: u32,
     /// Size of each slot, in bytes.
     pub slot_len: u64,
-    fd: Arc<OwnedFd>,
-}
-
-impl AsFd for SharedRegion {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
+    /// Its memory.
+    pub fd: Arc<HeldFd>,
 }
 
 impl Region {

@@ -242,7 +242,7 @@ fn a_large_slot_has_a_region_of_its_own() {
 fn only_existing_slots_have_reserved_pages() {
     let pool = SlotPool::new(1 << 30);
     let held: Vec<Loan> = (0..500).map(|_| lend_one(&pool, 8)).collect();
-    let pages = |region: &SharedRegion| nix::sys::stat::fstat(region).unwrap().st_blocks as u64 * 512;
+    let pages = |region: &SharedRegion| nix::sys::stat::fstat(&*region.fd).unwrap().st_blocks as u64 * 512;
     let regions: Vec<SharedRegion> = lock(&pool.table).regions.values().filter_map(Region::share).collect();
     let all = || regions.iter().map(pages).sum::<u64>();
     assert_eq!(all(), pool.bytes(), "the pages of slots are reserved, and no others");

@@ -15,6 +15,18 @@ pub fn open_descriptors() -> io::Result<Vec<RawFd>> {
     Ok(listing.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 
+/// Returns a new descriptor of the file that this process has open under `number`.
+///
+/// # Errors
+/// If `number` is not open, or the process is out of descriptors.
+pub(crate) fn duplicate(number: RawFd) -> io::Result<OwnedFd> {
+    if number < 0 {
+        return Err(nix::errno::Errno::EBADF.into());
+    }
+    // SAFETY: the number is not -1. It is used for one call, which fails if the descriptor is not open.
+    unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned()
+}
+
 /// Duplicates each open socket of this process, one at a time, to find a socket that a library keeps private.
 /// Other descriptors are not duplicated, because closing a duplicate of a file releases the process's locks
 /// on the file.
@@ -28,11 +40,10 @@ pub(crate) fn duplicate_sockets() -> io::Result<impl Iterator<Item = io::Result<
     };
     let numbers = open_descriptors()?.into_iter().filter(is_socket);
     Ok(numbers.filter_map(|number| {
-        // SAFETY: the number is not -1, because it was that of an open descriptor. It is used for one call,
-        // which duplicates it. If another thread has closed the descriptor meanwhile, the call fails or
-        // duplicates another descriptor with this number.
-        let duplicate = unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned();
-        let is_closed = matches!(&duplicate, Err(error) if error.raw_os_error() == Some(nix::libc::EBADF));
-        (!is_closed).then_some(duplicate)
+        // If another thread has closed the descriptor meanwhile, the call fails or duplicates another
+        // descriptor with this number.
+        let socket = duplicate(number);
+        let is_closed = matches!(&socket, Err(error) if error.raw_os_error() == Some(nix::libc::EBADF));
+        (!is_closed).then_some(socket)
     }))
 }

@@ -13,7 +13,7 @@
 //! | `objects.rs` | [`LoadedObject`] | the list of loaded objects is read only while the dynamic loader holds its lock |
 //! | `line.rs` | `Line` | every bit pattern is valid, and there is no padding |
 //! | `pages.rs` | `Pages` | the memory has one owner |
-//! | `signals.rs` | [`default_sigchld`], `ignore_sigpipe`, `take_pending` | no signal handler is installed |
+//! | `signals.rs` | [`default_sigchld`], [`ignore_by_default`], `ignore_sigpipe`, `take_pending`, [`wake_on_sigchld`] | a handler does nothing, or makes only calls that are safe in a handler |
 //! | `descriptors.rs` | [`open_descriptors`], `duplicate_sockets` | a number is borrowed as a descriptor only during the call that duplicates it |
 //! | `environment.rs` | `with_variable` | the environment changes only while no other thread exists |
 //! | `exit.rs` | [`exit_now`], [`keep_freed_memory`] | the calls take only numbers |
@@ -33,14 +33,16 @@ mod signals;
 mod slot_memory;
 mod words;
 
-pub(crate) use descriptors::duplicate_sockets;
 pub use descriptors::open_descriptors;
+pub(crate) use descriptors::{duplicate, duplicate_sockets};
 pub(crate) use environment::with_variable;
 pub use exit::{exit_now, keep_freed_memory};
 pub use forked::{end_if_forked, guard_against_forks};
 pub use objects::LoadedObject;
 pub use sealed::SealedMap;
-pub use signals::{default_sigchld, ignore_by_default};
+pub use signals::{
+    WakeSocket, WokenSocket, default_sigchld, ignore_by_default, wake_on_sigchld, wake_sockets,
+};
 pub(crate) use signals::{ignore_sigpipe, take_pending};
 pub use slot_memory::{Chunk, ChunkError, Loan, SlotMemory, SlotRegion};
 pub use words::SharedWords;

@@ -1,12 +1,22 @@
-//! Sets signal actions that a worker needs or must not inherit, and removes pending signals.
+//! Sets signal actions that main and workers need, or that a worker must not inherit, and removes pending signals.
 
-use std::{io, mem::MaybeUninit, ptr};
+use std::{
+    io,
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd},
+    ptr,
+    sync::Arc,
+};
 
 use nix::{
     errno::Errno,
     libc,
     sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction, signal},
 };
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
+use signal_hook::SigId;
+
+use crate::held_fd::HeldFd;
 
 /// Restores the default action of SIGCHLD. A process inherits an ignored signal through exec, and a worker
 /// whose host ignores SIGCHLD could not wait for the programs that its dataset starts.
@@ -41,6 +51,70 @@ pub fn ignore_by_default(which: Signal) -> io::Result<()> {
         unsafe { sigaction(which, &action) }?;
     }
     Ok(())
+}
+
+/// The end of a pair of sockets that wakes a thread of this process.
+#[derive(Debug)]
+pub struct WakeSocket(HeldFd);
+
+/// The end that the thread polls.
+#[derive(Debug)]
+pub struct WokenSocket(HeldFd);
+
+/// Makes a pair of sockets for wake-ups within this process.
+///
+/// # Errors
+/// If the process is out of descriptors.
+pub fn wake_sockets() -> io::Result<(WakeSocket, WokenSocket)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (wake, woken) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    Ok((WakeSocket(HeldFd::new(wake)), WokenSocket(HeldFd::new(woken))))
+}
+
+impl WakeSocket {
+    /// Wakes the thread. Never blocks. Does nothing in a forked child, or if the program has closed the socket.
+    pub fn wake(&self) {
+        if self.0.is_own() {
+            // If the socket is full, the thread wakes up anyway.
+            let _ = send(&self.0, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        }
+    }
+}
+
+impl WokenSocket {
+    /// Removes the wake-ups that have arrived.
+    pub fn clear(&self) {
+        let mut bytes = [0; 64];
+        while self
+            .0
+            .get()
+            .is_ok_and(|socket| matches!(recv(socket, &mut bytes, RecvFlags::DONTWAIT), Ok((_, 64))))
+        {
+        }
+    }
+}
+
+impl AsFd for WokenSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Wakes a thread at each SIGCHLD, after the handlers that were installed before. To end that, pass the returned
+/// id to `signal_hook::low_level::unregister`.
+///
+/// # Errors
+/// If the system refuses.
+pub fn wake_on_sigchld(socket: Arc<WakeSocket>) -> io::Result<SigId> {
+    let action = move || {
+        let before = Errno::last_raw();
+        socket.wake();
+        Errno::set_raw(before);
+    };
+    // SAFETY: the action only compares numbers and calls `getpid`, `fstat` and `send`, which are safe in a signal
+    // handler, and it restores `errno`. It allocates nothing and takes no lock. signal-hook drops it, with its
+    // socket, in `unregister`.
+    unsafe { signal_hook::low_level::register(libc::SIGCHLD, action) }
 }
 
 /// Ignores SIGPIPE, as Rust does before `main`. A worker may begin before that, and user code that writes to

@@ -8,9 +8,10 @@ import pickle
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import _by_value, _sharing_pickler
+from ._epoch_log import EpochLog
 from ._shared_arrays import ArrayFile, open_arrays
 
 #: Keys of the preparation data by which a worker would import the user's script.
@@ -20,15 +21,26 @@ _MAIN = ("init_main_from_name", "init_main_from_path")
 _MAX_DEPTH = 10
 
 
-def dumps(value: Any, settings: dict[str, Any], arrays: ArrayFile, keys: Any) -> bytes:
+class Opened(NamedTuple):
+    """The descriptors of main's files that a worker uses as long as it runs."""
+
+    #: The files of keys.
+    keys: list[int]
+    #: ``None`` for a map-style dataset.
+    epoch_log: int | None
+
+
+def dumps(
+    value: Any, settings: dict[str, Any], arrays: ArrayFile, keys: Any, epoch_log: EpochLog | None
+) -> tuple[bytes, list[int]]:
     """Returns what :func:`loads` reads in a worker: ``settings``, which need nothing to be prepared, and ``value``,
-    whose large arrays go into ``arrays``. Main must keep that file as long as workers may start. ``keys`` are told
+    whose large arrays go into ``arrays``; and the descriptors that each worker gets with them. ``keys`` are told
     whether workers import the user's script, and what they have by value.
 
     Raises:
         pickle.PicklingError: If the value cannot be pickled, or needs a ``__main__`` that no worker can import.
     """
-    inner, keys.needs_main = _dumps(value, arrays, keys.sent)
+    (inner, descriptors), keys.needs_main = _dumps(value, arrays, keys.sent)
     arrays.seal()
     # With this data `multiprocessing` gives the worker main's `sys.path`, `sys.argv` and working directory.
     preparation = multiprocessing.spawn.get_preparation_data("loader-worker")
@@ -36,25 +48,31 @@ def dumps(value: Any, settings: dict[str, Any], arrays: ArrayFile, keys: Any) ->
     if not keys.needs_main:
         for key in _MAIN:
             preparation.pop(key, None)
-    prepared = preparation, os.getpid(), dict(os.environ), settings, arrays.path, arrays.ranges
+    files = [arrays, *keys.files] if epoch_log is None else [arrays, *keys.files, epoch_log]
+    prepared = preparation, os.getpid(), dict(os.environ), settings, len(files), arrays.ranges
     outer = pickle.dumps(prepared, protocol=5)
-    return len(outer).to_bytes(8, "little") + outer + inner
+    content = len(outer).to_bytes(8, "little") + outer + inner
+    return content, [file.fileno() for file in files] + descriptors
 
 
-def loads(memory: Any) -> tuple[dict[str, Any], Any]:
-    """Prepares this process as :func:`dumps` says, and returns the settings and the value."""
+def loads(memory: Any, files: list[int]) -> tuple[dict[str, Any], Any, Opened]:
+    """Prepares this process as :func:`dumps` says, and returns the settings, the value, and those of the descriptors
+    ``files`` that stay open."""
     with memoryview(memory) as view:
         size = 8 + int.from_bytes(view[:8], "little")
-        preparation, main_pid, environment, settings, path, ranges = pickle.loads(view[8:size])
+        preparation, main_pid, environment, settings, count, ranges = pickle.loads(view[8:size])
         # The engine removes the variables of launchers from the environment of its workers. A dataset of PyTorch may
         # read its rank in them.
         for name in environment.keys() - os.environ.keys():
             os.environ[name] = environment[name]
         _set_parent_process(main_pid)
         multiprocessing.spawn.prepare(preparation)
-        value = pickle.loads(view[size:], buffers=open_arrays(path, ranges))
+        arrays, *own = files[:count]
+        with _sharing_pickler.received(files[count:]):
+            value = pickle.loads(view[size:], buffers=open_arrays(arrays, ranges))
+        os.close(arrays)
         _by_value.end_dataset()
-        return settings, value
+        return settings, value, Opened(own[:2], own[2] if len(own) > 2 else None)
 
 
 def _set_parent_process(main_pid: int) -> None:
@@ -65,8 +83,8 @@ def _set_parent_process(main_pid: int) -> None:
         multiprocessing.process._parent_process = parent
 
 
-def _dumps(value: Any, arrays: ArrayFile, sent: _by_value.Sent) -> tuple[bytes, bool]:
-    """Returns the pickle, and whether a worker must import the user's script to read it.
+def _dumps(value: Any, arrays: ArrayFile, sent: _by_value.Sent) -> tuple[tuple[bytes, list[int]], bool]:
+    """Returns what :func:`_pickle` returns, and whether a worker must import the user's script to read it.
 
     What the script itself defines is pickled by value with cloudpickle if that is installed. Then no worker runs the
     script again, so the script needs no ``if __name__ == "__main__":``. By value, a method takes along the script's
@@ -78,8 +96,8 @@ def _dumps(value: Any, arrays: ArrayFile, sent: _by_value.Sent) -> tuple[bytes, 
     try:
         pickled = _pickle(value, arrays)
     except Exception as error:
-        pickled, problem = b"", error
-    if problem is None and b"__main__" not in pickled:
+        pickled, problem = (b"", []), error
+    if problem is None and b"__main__" not in pickled[0]:
         return pickled, is_spawned
     try:
         import cloudpickle
@@ -111,10 +129,11 @@ def _dumps(value: Any, arrays: ArrayFile, sent: _by_value.Sent) -> tuple[bytes, 
     return _pickle(value, arrays), True
 
 
-def _pickle(value: Any, arrays: ArrayFile, base: type = pickle.Pickler) -> bytes:
+def _pickle(value: Any, arrays: ArrayFile, base: type = pickle.Pickler) -> tuple[bytes, list[int]]:
+    """Returns the pickle, and the descriptors that it refers to by their positions."""
     arrays.clear()
-    pickled, arrays.mappings = _sharing_pickler.dumps(value, arrays.add, base)
-    return pickled
+    pickled, arrays.mappings, descriptors = _sharing_pickler.dumps(value, arrays.add, base)
+    return pickled, descriptors
 
 
 def _warn_of_import(problem: Exception) -> None:

@@ -140,11 +140,13 @@ def _python_setup(iterator: _BaseDataLoaderIter, loader: Any, states: dict[int, 
     epoch_log = None if is_local or is_map else _epoch_log.EpochLog()
     order = KeyOrder(iterator._index_sampler, iterator._auto_collation, keys) if is_map else None
     arrays = None if is_local else _shared_arrays.ArrayFile()
+    pickled, files = None, []
+    if arrays is not None:
+        pickled, files = _pickle_for_workers(iterator, loader, states, keys, epoch_log, arrays)
     engine = _native.Engine(
         _EngineParts(
-            pickle=None
-            if arrays is None
-            else _pickle_for_workers(iterator, loader, states, keys, epoch_log, arrays),
+            pickle=pickled,
+            files=files,
             opened=fetcher,
             fingerprint=_fingerprint(loader.dataset),
             begin=order.begin if order else None,
@@ -177,7 +179,7 @@ def _pickle_for_workers(
     keys: _keys.KeyFile,
     epoch_log: _epoch_log.EpochLog | None,
     arrays: _shared_arrays.ArrayFile,
-) -> bytes:
+) -> tuple[bytes, list[int]]:
     worker_init_fn = loader.worker_init_fn
     if isinstance(iterator._dataset, _base.data_pipes):
         worker_init_fn = functools.partial(
@@ -187,15 +189,14 @@ def _pickle_for_workers(
         "base_seed": iterator._base_seed,
         "num_workers": iterator._num_workers,
         "auto_collation": iterator._auto_collation,
-        "keys": keys.paths,
         "is_map": iterator._dataset_kind == _DatasetKind.Map,
         "states": states,
-        "epoch_log": epoch_log.path if epoch_log is not None else None,
         "is_persistent": bool(loader.persistent_workers),
         "torch": _base.has_torch,
         "default_dtype": _base.default_dtype(),
     }
-    return _dataset_pickle.dumps((iterator._dataset, iterator._collate_fn, worker_init_fn), settings, arrays, keys)
+    sent = iterator._dataset, iterator._collate_fn, worker_init_fn
+    return _dataset_pickle.dumps(sent, settings, arrays, keys, epoch_log)
 
 
 class _EngineParts:

@@ -15,6 +15,9 @@ Alternative considered: the generators in the position that a worker sends with 
 us per batch.
 """
 
+import contextlib
+import fcntl
+import mmap
 import os
 import struct
 import zlib
@@ -38,7 +41,10 @@ class EpochLog(MemoryFile):
 
     def __init__(self) -> None:
         super().__init__("loader-epoch-log")
-        self._read = 0
+        # Workers have the same open file, so they append too.
+        fcntl.fcntl(self.fileno(), fcntl.F_SETFL, os.O_APPEND)
+        #: Main has read the bytes before this one, and has freed those before the other one.
+        self._read = self._freed = 0
         self._last_states: dict[int, dict[int, bytes]] = {}
         self._generators: dict[int, dict[int, bytes]] = {}
 
@@ -57,17 +63,23 @@ class EpochLog(MemoryFile):
         return found
 
     def begin_epoch(self, epoch: int) -> None:
-        """Forgets what only concerns the epochs before number ``epoch``. The file then has the last states alone."""
+        """Forgets what only concerns the epochs before number ``epoch``. The last states are written again, and the
+        memory of the entries before them is freed. A worker that reads the file meanwhile finds them too."""
         kept = self.last_states(epoch)
         self._last_states = {worker: {epoch - 1: state} for worker, state in kept.items()}
         self._generators = {}
-        self._replace()
-        self._read = 0
+        file, end = self.fileno(), self._read - self._read % mmap.ALLOCATIONGRANULARITY
         for worker, state in kept.items():
-            append(self.path, LAST_STATE, worker, epoch - 1, state)
+            append(file, LAST_STATE, worker, epoch - 1, state)
+        if end > self._freed:
+            # A system that cannot free the memory keeps it until the loader ends.
+            with contextlib.suppress(OSError), mmap.mmap(file, end - self._freed, offset=self._freed) as memory:
+                memory.madvise(mmap.MADV_REMOVE)
+            self._freed = end
 
     def _receive(self) -> None:
-        content = os.pread(self._file, os.fstat(self._file).st_size - self._read, self._read)
+        file = self.fileno()
+        content = os.pread(file, os.fstat(file).st_size - self._read, self._read)
         end = 0
         for kind, worker, epoch, entry, end in _entries(content):
             if kind == GENERATORS:
@@ -77,35 +89,36 @@ class EpochLog(MemoryFile):
         self._read += end
 
 
-def append(path: str, kind: int, worker: int, epoch: int, entry: bytes) -> None:
-    """Appends an entry, in a worker or in main."""
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-    try:
-        # One call, so that no other worker writes in the middle of the entry.
-        os.write(file, _HEADER.pack(_MARK, kind, worker, epoch, len(entry), zlib.crc32(entry)) + entry)
-    finally:
-        os.close(file)
+def append(file: int, kind: int, worker: int, epoch: int, entry: bytes) -> None:
+    """Appends an entry to the log whose descriptor is ``file``, in a worker or in main."""
+    # One call, so that no other worker writes in the middle of the entry.
+    os.write(file, _HEADER.pack(_MARK, kind, worker, epoch, len(entry), zlib.crc32(entry)) + entry)
 
 
-def find_generators(path: str, worker: int, epoch: int) -> bytes | None:
+def find_generators(file: int, worker: int, epoch: int) -> bytes | None:
     """Called in a worker: returns what a worker with the same number has written of its generators in this epoch."""
-    found = (entry for *key, entry, _ in _entries(_content(path)) if key == [GENERATORS, worker, epoch])
+    found = (entry for *key, entry, _ in _entries(_content(file)) if key == [GENERATORS, worker, epoch])
     return next(found, None)
 
 
-def find_last_state(path: str, worker: int, epoch: int) -> bytes | None:
+def find_last_state(file: int, worker: int, epoch: int) -> bytes | None:
     """Called in a worker: returns the last state that a worker with the same number has written before this epoch."""
     found = [
         (of, entry)
-        for kind, by, of, entry, _ in _entries(_content(path))
+        for kind, by, of, entry, _ in _entries(_content(file))
         if (kind, by) == (LAST_STATE, worker) and of < epoch
     ]
     return max(found)[1] if found else None
 
 
-def _content(path: str) -> bytes:
-    with open(path, "rb", buffering=0) as file:
-        return file.readall()
+def _content(file: int) -> bytes:
+    """Returns the content behind what main has freed."""
+    try:
+        start = os.lseek(file, 0, os.SEEK_DATA)
+    except OSError:
+        # The file is empty.
+        return b""
+    return os.pread(file, os.fstat(file).st_size - start, start)
 
 
 def _entries(content: bytes) -> Iterator[tuple[int, int, int, bytes, int]]:

@@ -37,7 +37,7 @@ class Fetcher:
         self.encode = encode
         self.is_local = encode is None
         self._worker = 0
-        self._epoch_log: str | None = None
+        self._epoch_log: int | None = None
         self._is_persistent = False
         self._sends_state = False
         #: Without workers: the generators with which the dataset was begun in the run that is resumed.
@@ -78,9 +78,9 @@ class Fetcher:
         # PyTorch calls `collate_fn` with any other object as it is. The engine needs one sample for each key.
         return [_WholeBatch(samples), *keys[1:]]
 
-    def set_worker(self, worker: int, is_map: bool, epoch_log: str | None, is_persistent: bool) -> None:
+    def set_worker(self, worker: int, is_map: bool, epoch_log: int | None, is_persistent: bool) -> None:
         """Says which worker this process is. The worker sends the state of a map-style dataset with each batch. It
-        writes entries about an iterable dataset into the epoch log at the path ``epoch_log``."""
+        writes entries about an iterable dataset into the epoch log whose descriptor is ``epoch_log``."""
         self._worker, self._epoch_log, self._is_persistent = worker, epoch_log, is_persistent
         self._sends_state = is_map and is_stateful(self.dataset)
 

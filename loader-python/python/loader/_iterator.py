@@ -96,7 +96,7 @@ class LoaderIterator(_BaseDataLoaderIter):
                 self._fetcher.saved_generators = generators
             elif self._epoch_log is not None:
                 epoch = within["engine"]["epoch"]
-                _epoch_log.append(self._epoch_log.path, _epoch_log.GENERATORS, int(worker), epoch, generators)
+                _epoch_log.append(self._epoch_log.fileno(), _epoch_log.GENERATORS, int(worker), epoch, generators)
 
     def _dataset_generators(self) -> dict[int, bytes]:
         if self._epoch_log is not None:

@@ -41,14 +41,13 @@ class KeyFile:
         self.needs_main = False
         #: The classes and functions that workers have by value.
         self.sent = _by_value.Sent()
-        self._files = (_EpochFile(), _EpochFile())
-        self._current = self._files[0]
-        #: The paths by which workers open the files.
-        self.paths = tuple(file.path for file in self._files)
+        #: Workers get them in this order.
+        self.files = (_EpochFile(), _EpochFile())
+        self._current = self.files[0]
 
     def begin(self, epoch: int) -> None:
         """Begins an epoch without keys."""
-        self._current = self._files[epoch % len(self._files)]
+        self._current = self.files[epoch % len(self.files)]
         self._current.clear()
 
     def add(self, number: int, batch: list[Any]) -> list[int]:
@@ -92,45 +91,40 @@ class _EpochFile(MemoryFile):
         end -= end % _FREED_BYTES
         if end > self._freed:
             # A system that cannot free the memory keeps it until the epoch ends.
-            with contextlib.suppress(OSError), mmap.mmap(self._file, end - self._freed, offset=self._freed) as memory:
+            with contextlib.suppress(OSError), mmap.mmap(self.fileno(), end - self._freed, offset=self._freed) as memory:
                 memory.madvise(mmap.MADV_REMOVE)
             self._freed = end
 
     def clear(self) -> None:
         if self._size == 0:
             return
-        self._replace()
+        os.truncate(self.fileno(), 0)
         self._begin()
 
 
 class KeyReader:
-    """Reads keys in a worker. It opens the file of an epoch when the worker needs the first key of that epoch."""
+    """Reads keys in a worker."""
 
-    def __init__(self, paths: tuple[str, ...]) -> None:
-        self._paths = paths
-        self._file = -1
+    def __init__(self, files: list[int]) -> None:
+        #: The descriptors of the files, in the order of :attr:`KeyFile.files`.
+        self._files = files
         self._epoch = -1
         self._block: tuple[int, list[Any]] = (-1, [])
 
     def get(self, number: int, epoch: int) -> Any:
         if epoch != self._epoch:
-            self._open(epoch)
+            self._epoch, self._block = epoch, (-1, [])
         offset = number - FIRST_NUMBER >> _OFFSET_SHIFT
         if self._block[0] != offset:
             size = int.from_bytes(self._bytes(8, offset), "little")
             self._block = (offset, pickle.loads(self._bytes(size, offset + 8)))
         return self._block[1][number & (_BLOCK_KEYS - 1)]
 
-    def _open(self, epoch: int) -> None:
-        file, self._file = self._file, os.open(self._paths[epoch % len(self._paths)], os.O_RDONLY | os.O_CLOEXEC)
-        self._epoch, self._block = epoch, (-1, [])
-        if file >= 0:
-            os.close(file)
-
     def _bytes(self, size: int, offset: int) -> bytes:
-        found = os.pread(self._file, size, offset)
+        file = self._files[self._epoch % len(self._files)]
+        found = os.pread(file, size, offset)
         while len(found) < size:
-            more = os.pread(self._file, size - len(found), offset + len(found))
+            more = os.pread(file, size - len(found), offset + len(found))
             if not more:
                 raise RuntimeError("the file of keys is too short: main has begun another epoch")
             found += more

@@ -1,4 +1,4 @@
-"""Memory files (memfd) of main, which its workers open by path."""
+"""Memory files (memfd) of main, which its workers get with the dataset."""
 
 import os
 from collections.abc import Callable
@@ -8,27 +8,45 @@ class MemoryFile:
     """A memory file. It exists as long as this object exists in main, or a worker has it open or mapped."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
-        self._file = self._create()
-        #: The path by which workers open it.
-        self.path = f"/proc/{os.getpid()}/fd/{self._file}"
+        self._number = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._identity = _identity(self._number)
 
-    def _create(self) -> int:
-        return os.memfd_create(self._name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    def fileno(self) -> int:
+        """Returns the file's descriptor.
 
-    def _replace(self) -> None:
-        """Puts an empty file at the same path. Workers that have opened the previous file keep it."""
-        fresh = self._create()
-        os.dup2(fresh, self._file, inheritable=False)
-        os.close(fresh)
+        Raises:
+            RuntimeError: If the program has closed it. Its number may then be that of another file.
+        """
+        try:
+            is_open = _identity(self._number) == self._identity
+        except OSError:
+            is_open = False
+        if not is_open:
+            raise RuntimeError(
+                f"the program has closed descriptor {self._number}, which belongs to the loader: make a new DataLoader, or"
+                " close only descriptors that the program has opened (os.closerange closes all)"
+            )
+        return self._number
 
     def _write(self, content: bytes | memoryview, offset: int) -> None:
-        written = 0
+        file, written = self.fileno(), 0
         with memoryview(content) as view:
             while written < len(view):
-                written += os.pwrite(self._file, view[written:], offset + written)
+                written += os.pwrite(file, view[written:], offset + written)
 
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        # When the interpreter ends, the module `os` may be gone.
-        if (file := getattr(self, "_file", None)) is not None:
-            close(file)
+    # When the interpreter ends, the module `os` may be gone.
+    def __del__(self, close: Callable[[int], None] = os.close, fstat: Callable[[int], os.stat_result] = os.fstat) -> None:
+        if (identity := getattr(self, "_identity", None)) is None:
+            return
+        try:
+            status = fstat(self._number)
+        except OSError:
+            return
+        if (status.st_dev, status.st_ino) == identity:
+            close(self._number)
+
+
+def _identity(file: int) -> tuple[int, int]:
+    """Returns the identity of a file, which no other file has as long as it exists."""
+    status = os.fstat(file)
+    return status.st_dev, status.st_ino

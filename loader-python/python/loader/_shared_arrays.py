@@ -18,6 +18,8 @@ from ._memory_file import MemoryFile
 
 #: Smaller arrays stay in the pickle.
 _MIN_BYTES = 4096
+#: The content of the file does not change any more.
+_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 #: Each array begins at a multiple of this number of bytes, the alignment that SIMD instructions need.
 _ALIGNMENT = 64
 
@@ -55,22 +57,20 @@ class ArrayFile(MemoryFile):
 
     def clear(self) -> None:
         """Removes all arrays."""
-        os.truncate(self._file, 0)
+        os.truncate(self.fileno(), 0)
         self._size, self.ranges, self.mappings = 0, [], []
 
     def seal(self) -> None:
         """Makes every later change of the file an error."""
-        fcntl.fcntl(self._file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        fcntl.fcntl(self.fileno(), fcntl.F_ADD_SEALS, _SEALS)
 
 
-def open_arrays(path: str, ranges: list[ArrayRange]) -> list[memoryview]:
-    """Returns the arrays of a file of main, in a worker."""
+def open_arrays(file: int, ranges: list[ArrayRange]) -> list[memoryview]:
+    """Returns the arrays in the file of main whose descriptor is ``file``, in a worker."""
     if not ranges:
         return []
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        content = memoryview(mmap.mmap(file, 0, access=mmap.ACCESS_COPY))
-    finally:
-        os.close(file)
+    if fcntl.fcntl(file, fcntl.F_GET_SEALS) & _SEALS != _SEALS or os.fstat(file).st_size < sum(ranges[-1][:2]):
+        raise RuntimeError("the file of main's arrays is not sealed or too short; this is a defect of the loader")
+    content = memoryview(mmap.mmap(file, 0, access=mmap.ACCESS_COPY))
     arrays = [content[offset : offset + size] for offset, size, _ in ranges]
     return [array.toreadonly() if range.is_read_only else array for array, range in zip(arrays, ranges)]

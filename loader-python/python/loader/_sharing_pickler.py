@@ -5,7 +5,6 @@ files of mapped arrays."""
 import bisect
 import contextlib
 import copyreg
-import fcntl
 import io
 import mmap
 import os
@@ -24,16 +23,16 @@ _COMPARED_BYTES = 4096
 
 def dumps(
     value: Any, keeps: Callable[[pickle.PickleBuffer], bool], base: type = pickle.Pickler
-) -> tuple[bytes, list[mmap.mmap]]:
-    """Returns the pickle of a value, made by a pickler of the class ``base``, and the mappings of main whose files
-    workers map. Main must keep these as long as workers may start. Workers can use shared objects in the pickle as long
-    as these exist in main. ``keeps`` gets the bytes of each array, and returns True if they become a part of the
+) -> tuple[bytes, list[mmap.mmap], list[int]]:
+    """Returns the pickle of a value, made by a pickler of the class ``base``; the mappings of main whose files workers
+    map; and the descriptors of shared objects, which the pickle refers to by their positions. Main must keep the
+    mappings as long as workers may start. ``keeps`` gets the bytes of each array, and returns True if they become a part of the
     pickle."""
     file = io.BytesIO()
     pickler = _pickler(base)(file, protocol=5, buffer_callback=keeps)
-    with _starting():
+    with _starting() as start:
         pickler.dump(value)
-    return file.getvalue(), pickler.mappings.mappings
+    return file.getvalue(), pickler.mappings.mappings, start.descriptors
 
 
 def _pickler(base: type) -> type:
@@ -251,13 +250,13 @@ def _map(
 
 
 @contextlib.contextmanager
-def _starting() -> Iterator[None]:
+def _starting() -> Iterator["_Start"]:
     """Tells `multiprocessing` that main is starting a process, because it pickles locks, queues and shared values only
     then."""
-    before = context.get_spawning_popen()
-    context.set_spawning_popen(_Start())
+    before, start = context.get_spawning_popen(), _Start()
+    context.set_spawning_popen(start)
     try:
-        yield
+        yield start
     finally:
         context.set_spawning_popen(before)
 
@@ -265,19 +264,38 @@ def _starting() -> Iterator[None]:
 class _Start:
     """The start of a process, as `multiprocessing.reduction.DupFd` sees it."""
 
+    def __init__(self) -> None:
+        self.descriptors: list[int] = []
+
     def duplicate_for_child(self, descriptor: int) -> int:
         return descriptor
 
     def DupFd(self, descriptor: int) -> "_Descriptor":
-        return _Descriptor(descriptor)
+        self.descriptors.append(descriptor)
+        return _Descriptor(len(self.descriptors) - 1)
 
 
 class _Descriptor:
-    """A file descriptor of main, which a worker opens again. Its owner in main keeps it open."""
+    """A file descriptor of main, in a pickle."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._path = f"/proc/{os.getpid()}/fd/{descriptor}"
-        self._mode = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
+    def __init__(self, position: int) -> None:
+        self._position = position
 
     def detach(self) -> int:
-        return os.open(self._path, self._mode | os.O_CLOEXEC)
+        return os.dup(_received[self._position])
+
+
+#: The descriptors that came with the pickle that this worker reads.
+_received: list[int] = []
+
+
+@contextlib.contextmanager
+def received(descriptors: list[int]) -> Iterator[None]:
+    """Gives the descriptors that came with a pickle to the shared objects in it, and closes them at the end."""
+    _received[:] = descriptors
+    try:
+        yield
+    finally:
+        for descriptor in _received:
+            os.close(descriptor)
+        _received.clear()

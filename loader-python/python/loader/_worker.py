@@ -25,9 +25,9 @@ def main() -> NoReturn:
     os._exit(code)
 
 
-def open_dataset(memory: Any, worker: int) -> Any:
-    """Opens the dataset that main has sent."""
-    settings, (dataset, collate_fn, worker_init_fn) = _dataset_pickle.loads(memory)
+def open_dataset(memory: Any, files: list[int], worker: int) -> Any:
+    """Opens the dataset that main has sent, with the descriptors of the files that it refers to."""
+    settings, (dataset, collate_fn, worker_init_fn), opened = _dataset_pickle.loads(memory, files)
     base_seed, num_workers = settings["base_seed"], settings["num_workers"]
     if settings["torch"]:
         import torch
@@ -46,10 +46,10 @@ def open_dataset(memory: Any, worker: int) -> Any:
     from . import _collate, _fetch
 
     collation.prepare_worker()
-    keys = _keys.KeyReader(settings["keys"])
+    keys = _keys.KeyReader(opened.keys)
     collate_fn = collation.in_worker(collate_fn)
     fetcher = _fetch.Fetcher(dataset, collate_fn, settings["auto_collation"], keys, _collate.encode)
-    fetcher.set_worker(worker, settings["is_map"], settings["epoch_log"], settings["is_persistent"])
+    fetcher.set_worker(worker, settings["is_map"], opened.epoch_log, settings["is_persistent"])
     fetcher.restore(settings["states"].get(worker))
     return fetcher
 

@@ -103,7 +103,7 @@ impl World {
         let region = self.pool.region_of(lease.slot).unwrap();
         let map = || {
             let len = NonZeroUsize::new(region.slot_len as usize).unwrap();
-            SlotRegion::map(&region, len, NonZeroUsize::new(region.count as usize).unwrap()).unwrap()
+            SlotRegion::map(&*region.fd, len, NonZeroUsize::new(region.count as usize).unwrap()).unwrap()
         };
         let mapped = self.mapped.entry(region.first).or_insert_with(map);
         let slot = mapped

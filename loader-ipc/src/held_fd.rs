@@ -1,0 +1,131 @@
+//! A descriptor of the loader that the program may have closed.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd},
+    process,
+};
+
+use nix::sys::stat::fstat;
+
+/// A descriptor of the loader. A program may close descriptors that it has not opened: a daemon closes all of
+/// them after its `fork`, and `os.closerange` and `closefrom` close a range. The number then names a file that
+/// the program opens later, to which the loader must not write, and which it must not close.
+///
+/// So a `HeldFd` knows its file by device and inode. [`get`](Self::get) gives out the descriptor only as long
+/// as it is of that file, and a drop closes it only then. A forked child closes none, because it may have
+/// closed them, and opened others, itself.
+///
+/// Linux gives all pidfds (before 6.9), all epolls and all eventfds the same inode, so these are told from
+/// other files but not from each other.
+///
+/// Alternatives considered: a `pthread_atfork` handler that closes the descriptors in a child. Rejected because
+/// a child by a direct system call does not run it, and because a program also closes descriptors without a
+/// fork. One file of the loader whose descriptor is checked in place of all others. Rejected because a range
+/// may end before it.
+#[derive(Debug)]
+pub struct HeldFd {
+    /// `None` only while it is dropped.
+    fd: Option<OwnedFd>,
+    number: RawFd,
+    identity: Option<Identity>,
+    owner: u32,
+}
+
+/// Device and inode.
+type Identity = (u64, u64);
+
+/// The program has closed a descriptor of the loader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the program has closed descriptor {number}, which belongs to the loader: make a new loader, or close only \
+     descriptors that the program has opened"
+)]
+pub struct ClosedByProgram {
+    /// Number of the descriptor.
+    pub number: RawFd,
+}
+
+impl HeldFd {
+    /// Takes over a descriptor that was just made.
+    pub fn new(fd: OwnedFd) -> Self {
+        Self { number: fd.as_raw_fd(), identity: identity(&fd), fd: Some(fd), owner: process::id() }
+    }
+
+    /// Returns the descriptor.
+    ///
+    /// # Errors
+    /// [`ClosedByProgram`], as the inner error, if it is no longer of the same file.
+    pub fn get(&self) -> io::Result<BorrowedFd<'_>> {
+        match self.is_same_file() {
+            true => Ok(self.as_fd()),
+            false => Err(io::Error::other(ClosedByProgram { number: self.number })),
+        }
+    }
+
+    /// True if the descriptor is still of the same file. Safe in a signal handler, but changes `errno`.
+    pub(crate) fn is_same_file(&self) -> bool {
+        identity(self) == self.identity
+    }
+
+    /// True if this process has made the descriptor, and it is still of the same file.
+    pub(crate) fn is_own(&self) -> bool {
+        self.owner == process::id() && self.is_same_file()
+    }
+}
+
+/// Gives out the descriptor without a check, for what has no effect on another file: polls and maps.
+impl AsFd for HeldFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_ref().expect("only `drop` takes it").as_fd()
+    }
+}
+
+impl Drop for HeldFd {
+    fn drop(&mut self) {
+        let is_own = self.is_own();
+        let fd = self.fd.take().expect("only `drop` takes it");
+        if !is_own {
+            // Another file may have the number.
+            let _ = fd.into_raw_fd();
+        }
+    }
+}
+
+fn identity(fd: impl AsFd) -> Option<Identity> {
+    fstat(fd).ok().map(|status| (status.st_dev, status.st_ino))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    fn names(number: RawFd, path: &str) -> bool {
+        std::fs::read_link(format!("/proc/self/fd/{number}")).is_ok_and(|name| name.as_os_str() == path)
+    }
+
+    #[test]
+    fn a_number_that_names_another_file_is_neither_used_nor_closed() {
+        let (reader, _writer) = io::pipe().unwrap();
+        let mut held = HeldFd::new(reader.into());
+        let number = held.get().unwrap().as_raw_fd();
+        // As a program does that closes the number and opens a file.
+        rustix::io::dup2(File::open("/dev/null").unwrap(), held.fd.as_mut().unwrap()).unwrap();
+        let error = held.get().unwrap_err();
+        let closed = *error.get_ref().unwrap().downcast_ref::<ClosedByProgram>().unwrap();
+        assert_eq!(closed, ClosedByProgram { number });
+        drop(held);
+        assert!(names(number, "/dev/null"));
+    }
+
+    #[test]
+    fn a_drop_closes_the_descriptor() {
+        let held = HeldFd::new(File::open("/dev/zero").unwrap().into());
+        let number = held.get().unwrap().as_raw_fd();
+        assert!(names(number, "/dev/zero"));
+        drop(held);
+        assert!(!names(number, "/dev/zero"));
+    }
+}
