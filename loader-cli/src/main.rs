@@ -36,12 +36,26 @@ mod tune;
 mod worker_view;
 mod workers;
 
-use std::process::ExitCode;
+use std::{
+    io,
+    process::ExitCode,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use arguments::{Arguments, Command};
 use interrupt::Interrupt;
 use reporter::Reporter;
+use rustix::io::fcntl_getfd;
 use stop::Stop;
+
+/// True if standard output was closed when the program started. Rust opens `/dev/null` in its place before `main`.
+static IS_OUTPUT_CLOSED: AtomicBool = AtomicBool::new(false);
+
+#[ctor::ctor(unsafe)]
+fn note_closed_output() {
+    // Relaxed: the process has one thread.
+    IS_OUTPUT_CLOSED.store(fcntl_getfd(io::stdout()).is_err(), Ordering::Relaxed);
+}
 
 fn main() -> ExitCode {
     loader_worker::init();
@@ -55,6 +69,12 @@ fn main() -> ExitCode {
         }
     };
     let mut reporter = Reporter::new(arguments.json());
+    if IS_OUTPUT_CLOSED.load(Ordering::Relaxed) {
+        let problem = "it is closed; to discard what the command prints, redirect it to /dev/null";
+        let stop = Stop::Output(io::Error::other(problem));
+        reporter.stopped(&stop);
+        return stop.status();
+    }
     let outcome = Interrupt::watch(reporter.screen()).map_err(Stop::NoSignals).and_then(|interrupt| {
         match &arguments.command {
             Command::Run(arguments) => run::run(arguments, &mut reporter, interrupt),

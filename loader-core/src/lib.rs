@@ -223,7 +223,8 @@ pub use rand;
 #[doc(hidden)]
 pub mod internal {
     pub use loader_ipc::{
-        build_id::BuildId, memory::SealedMemory, own_files, sent_file::SentFile, socket_folder::SocketFolder,
+        build_id::BuildId, memory::SealedMemory, open_closed_streams, own_files, sent_file::SentFile,
+        socket_folder::SocketFolder,
     };
 
     pub use crate::{

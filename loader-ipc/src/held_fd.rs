@@ -3,7 +3,6 @@
 use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd},
-    process,
 };
 
 use nix::sys::stat::fstat;
@@ -13,11 +12,10 @@ use nix::sys::stat::fstat;
 /// the program opens later, to which the loader must not write, and which it must not close.
 ///
 /// So a `HeldFd` knows its file by device and inode. [`get`](Self::get) gives out the descriptor only as long
-/// as it is of that file, and a drop closes it only then. A forked child closes none, because it may have
-/// closed them, and opened others, itself.
+/// as it is of that file, and a drop closes it only then.
 ///
-/// Linux gives all pidfds (before 6.9), all epolls and all eventfds the same inode, so these are told from
-/// other files but not from each other.
+/// Linux gives all epolls one inode, and before 6.9 all pidfds, so these are told from other files but not from
+/// each other.
 ///
 /// Alternatives considered: a `pthread_atfork` handler that closes the descriptors in a child. Rejected because
 /// a child by a direct system call does not run it, and because a program also closes descriptors without a
@@ -29,7 +27,6 @@ pub struct HeldFd {
     fd: Option<OwnedFd>,
     number: RawFd,
     identity: Option<Identity>,
-    owner: u32,
 }
 
 /// Device and inode.
@@ -49,7 +46,7 @@ pub struct ClosedByProgram {
 impl HeldFd {
     /// Takes over a descriptor that was just made.
     pub fn new(fd: OwnedFd) -> Self {
-        Self { number: fd.as_raw_fd(), identity: identity(&fd), fd: Some(fd), owner: process::id() }
+        Self { number: fd.as_raw_fd(), identity: identity(&fd), fd: Some(fd) }
     }
 
     /// Returns the descriptor.
@@ -67,11 +64,6 @@ impl HeldFd {
     pub(crate) fn is_same_file(&self) -> bool {
         identity(self) == self.identity
     }
-
-    /// True if this process has made the descriptor, and it is still of the same file.
-    pub(crate) fn is_own(&self) -> bool {
-        self.owner == process::id() && self.is_same_file()
-    }
 }
 
 /// Gives out the descriptor without a check, for what has no effect on another file: polls and maps.
@@ -83,9 +75,9 @@ impl AsFd for HeldFd {
 
 impl Drop for HeldFd {
     fn drop(&mut self) {
-        let is_own = self.is_own();
+        let is_same_file = self.is_same_file();
         let fd = self.fd.take().expect("only `drop` takes it");
-        if !is_own {
+        if !is_same_file {
             // Another file may have the number.
             let _ = fd.into_raw_fd();
         }

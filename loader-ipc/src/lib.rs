@@ -50,12 +50,14 @@ mod signals;
 pub mod slots;
 pub mod socket_file;
 pub mod socket_folder;
+mod standard_streams;
 mod sys;
 pub mod template;
 pub mod violation;
 
 pub use advice::advice;
 pub use signals::ignore_sigpipe;
+pub use standard_streams::open_closed_streams;
 pub use sys::{
     Chunk, ChunkError, LoadedObject, Loan, SealedMap, SharedWords, SlotMemory, SlotRegion, WakeSocket,
     WokenSocket, default_sigchld, end_if_forked, exit_now, guard_against_forks, ignore_by_default,

@@ -20,6 +20,13 @@ pub(crate) fn start_template(program: PathBuf, arguments: Vec<String>) -> PyResu
     Ok(WorkerProgram::new(program).args(arguments).template().start_template()?)
 }
 
+/// Called in main, before it makes files for workers: opens `/dev/null` in the place of each standard stream that is
+/// closed.
+#[pyfunction]
+pub(crate) fn open_closed_streams() -> PyResult<()> {
+    Ok(loader_core::internal::open_closed_streams()?)
+}
+
 /// A process that forks workers. Make it before the interpreter loads large libraries.
 ///
 /// For each request, call `next_request`, then `os.fork`, then `become_worker` in the child, and `started` or

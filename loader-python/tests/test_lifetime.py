@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch_datasets import Items, Rows, Stream
 
-from loader import DataLoader
+from loader import DataLoader, _iterator
 
 FOLDER = os.path.dirname(__file__)
 
@@ -375,3 +375,12 @@ def test_the_private_list_does_not_keep_the_workers():
         worker.join(10)
         worker.terminate()
     assert not any(worker.is_alive() for worker in workers)
+
+
+def test_there_are_no_workers_once_the_interpreter_has_removed_what_modules_define(monkeypatch):
+    """`__del__` of Ultralytics' loader reads the workers then."""
+    iterator = iter(DataLoader(Rows(10), num_workers=1))
+    assert len(iterator._workers) == 1
+    # The interpreter does it for each name of a module, at its end.
+    monkeypatch.setattr(_iterator, "WorkerProcess", None)
+    assert iterator._workers == []

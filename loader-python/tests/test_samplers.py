@@ -179,3 +179,28 @@ def zipped(kind):
 
 def test_loaders_in_step_draw_in_pytorch_s_order():
     assert zipped(DataLoader) == zipped(torch.utils.data.DataLoader)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", [torch.utils.data.DataLoader, DataLoader], ids=["PyTorch", "this"])
+def test_a_library_may_advance_the_sampler_in_the_constructor_of_the_iterator(kind, workers, monkeypatch):
+    """SpeechBrain does it, to go on in the middle of an epoch."""
+    base = torch.utils.data.dataloader._BaseDataLoaderIter
+    constructor, left = base.__init__, [2]
+
+    def construct(self, loader):
+        constructor(self, loader)
+        while left[0]:
+            next(self._sampler_iter)
+            left[0] -= 1
+
+    def reset(self, loader, first_iter=False):
+        if not first_iter:
+            self._sampler_iter = iter(self._index_sampler)
+            self._num_yielded = 0
+
+    monkeypatch.setattr(base, "__init__", construct)
+    monkeypatch.setattr(base, "_reset", reset)
+    loader = kind(range(10), 2, num_workers=workers)
+    assert [batch.tolist() for batch in loader] == [[4, 5], [6, 7], [8, 9]]
+    assert len(list(loader)) == 5

@@ -4,6 +4,7 @@ import os
 import pickle
 import signal
 import tempfile
+from multiprocessing import shared_memory
 
 import numpy as np
 import processes
@@ -188,7 +189,7 @@ def test_the_list_of_mappings_is_read_once_for_many_files(monkeypatch):
 
 def test_a_worker_refuses_a_file_that_was_truncated(tmp_path):
     tokens = mapped_tokens(tmp_path, mode="r+")
-    pickled, _ = _sharing_pickler.dumps(tokens, lambda _array: True)
+    pickled, *_ = _sharing_pickler.dumps(tokens, lambda _array: True)
     os.truncate(tmp_path / "tokens.bin", 100)
     with pytest.raises(RuntimeError, match="tokens.bin was truncated after main had sent the dataset"):
         pickle.loads(pickled)
@@ -213,3 +214,32 @@ def test_a_worker_writes_into_a_file_that_main_has_mapped_for_writing(tmp_path):
     tokens = mapped_tokens(tmp_path, mode="r+")
     list(DataLoader(Counts(tokens), num_workers=2))
     assert tokens[:9].tolist() == [i + 108 for i in range(8)] + [16]
+
+
+class Attached(Dataset):
+    def __init__(self, name):
+        self.name = name
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        segment = shared_memory.SharedMemory(self.name)
+        value = segment.buf[index]
+        segment.close()
+        return value
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_worker_that_attaches_shared_memory_leaves_it_to_main(method):
+    segment = shared_memory.SharedMemory(create=True, size=8)
+    try:
+        segment.buf[:] = bytes(range(8))
+        for _ in range(2):
+            loader = DataLoader(
+                Attached(segment.name), batch_size=None, num_workers=1, multiprocessing_context=method
+            )
+            assert list(loader) == list(range(8))
+    finally:
+        segment.close()
+        segment.unlink()

@@ -167,3 +167,43 @@ def test_a_program_may_close_all_descriptors(tmp_path, program, is_begun, method
     names = ["daemon", "main"] if program is DAEMON else ["closed", "after"] if is_begun else ["closed"]
     assert found.stdout == "".join(f"{name} as written\n" for name in names), found.stderr
     assert found.returncode == 0, found.stderr
+
+
+STREAMS = """
+import os
+import sys
+
+from loader import DataLoader
+
+
+class Rows:
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return index
+
+
+if __name__ == "__main__":
+    for epoch in range(2):
+        batches = DataLoader(Rows(), batch_size=8, num_workers=2, multiprocessing_context=sys.argv[2])
+        assert sum(len(batch) for batch in batches) == 64
+        # As a C library prints.
+        os.write(2, b"a message\\n")
+    open(sys.argv[1], "w").write("read")
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+def test_standard_streams_may_be_closed(tmp_path, closed, method):
+    script, result = tmp_path / "script.py", tmp_path / "result"
+    script.write_text(STREAMS)
+    closing = " ".join(f"{stream}>&-" for stream in closed)
+    found = subprocess.run(
+        ["sh", "-c", f'exec "$0" "$@" {closing}', sys.executable, script, result, method],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert found.returncode == 0 and result.read_text() == "read", found.stderr

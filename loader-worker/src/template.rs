@@ -2,14 +2,16 @@
 //! reaps the workers. The program itself forks, so that the fork handlers of its interpreter run.
 
 use std::{
-    io,
+    io::{self, Write},
     os::fd::{AsFd, OwnedFd},
     sync::OnceLock,
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
 use loader_ipc::{
     cpu_set::CpuSet,
+    exit_now,
     lifeline::{Lifeline, LifelineError, poll_until},
     process::{Limits, WorkerProcess, is_worker, take_lifeline_from_stdin},
     template::{Request, TemplateReport},
@@ -42,7 +44,8 @@ pub(crate) fn main_pidfd() -> Option<&'static OwnedFd> {
 /// ([`WorkerProgram::template`](loader_core::WorkerProgram::template)): it loads an interpreter and its
 /// libraries once, and forks a worker for each of main's requests.
 ///
-/// The template must not use what a fork does not copy, such as threads and a GPU. This type starts no thread.
+/// The template must not use what a fork does not copy, such as threads and a GPU. This type has one thread,
+/// which ends the process if main ends; [`next_request`](Self::next_request) stops it.
 /// SIGINT (Ctrl-C), SIGHUP, SIGUSR1 and SIGUSR2 do not end the template.
 ///
 /// # Examples
@@ -76,6 +79,17 @@ pub struct Template {
     requests: Option<Lifeline>,
     main: OwnedFd,
     children: Vec<Child>,
+    /// `None` once the program has asked for a request.
+    guard: Option<Guard>,
+}
+
+/// A thread that ends this process if main ends before the program has loaded its libraries. Later,
+/// [`Template::next_request`] notices the end of main, and no thread may run while the program forks.
+#[derive(Debug)]
+struct Guard {
+    /// A byte in it stops the thread.
+    stop: io::PipeWriter,
+    thread: JoinHandle<()>,
 }
 
 /// A worker that has not ended.
@@ -111,8 +125,6 @@ impl Template {
         }
         leave_host()?;
         let requests = Some(take_lifeline_from_stdin()?);
-        // The name in process lists. A failure does no harm.
-        let _ = set_name(c"loader-template");
         let parent = getppid();
         let pid = rustix::process::Pid::from_raw(parent.as_raw());
         let main = pidfd_open(pid.ok_or(io::ErrorKind::NotFound)?, PidfdFlags::empty())?;
@@ -120,7 +132,10 @@ impl Template {
         if getppid() != parent {
             return Err(io::Error::new(io::ErrorKind::BrokenPipe, "the main process has ended"));
         }
-        Ok(Self { requests, main, children: Vec::new() })
+        let guard = Some(Guard::start(requests.as_ref(), &main)?);
+        // The name in process lists. A failure does no harm.
+        let _ = set_name(c"loader-template");
+        Ok(Self { requests, main, children: Vec::new(), guard })
     }
 
     /// Waits for main's next request, without limit. Returns `None` if main has ended, or if main needs no
@@ -130,6 +145,9 @@ impl Template {
     /// # Errors
     /// If main has sent something else than a request. The program should exit; main starts another one.
     pub fn next_request(&mut self) -> io::Result<Option<StartRequest>> {
+        if let Some(guard) = self.guard.take() {
+            guard.stop();
+        }
         loop {
             self.children.retain(|child| !child.report_end());
             if is_readable(&self.main)? {
@@ -188,7 +206,7 @@ impl Template {
     /// the error to standard error and exit.
     pub fn become_worker(self, request: StartRequest) -> io::Result<()> {
         let StartRequest { cpus, limits, lifeline, output, folder, report } = request;
-        let Self { main, requests, children } = self;
+        let Self { main, requests, children, .. } = self;
         drop((requests, children, report));
         dup2_stdout(&output)?;
         dup2_stderr(&output)?;
@@ -199,6 +217,35 @@ impl Template {
             cpus.bind_this_thread()?;
         }
         MAIN.set(main).map_err(|_| io::Error::other("this process is a worker already"))
+    }
+}
+
+impl Guard {
+    fn start(requests: Option<&Lifeline>, main: &OwnedFd) -> io::Result<Self> {
+        let (stopped, stop) = io::pipe()?;
+        let requests = requests.map(|requests| requests.as_fd().try_clone_to_owned()).transpose()?;
+        let main = main.try_clone()?;
+        let wait = move || {
+            let mut fds = vec![PollFd::new(&stopped, PollFlags::IN), PollFd::new(&main, PollFlags::IN)];
+            fds.extend(requests.iter().map(|requests| PollFd::new(requests, PollFlags::RDHUP)));
+            while !poll_until(&mut fds, Instant::now() + SLOW_POLL).unwrap_or(true) {}
+            let is_stopped = poll_until(&mut fds[..1], Instant::now()).unwrap_or(true);
+            if !is_stopped {
+                exit_now(0);
+            }
+        };
+        let thread = thread::Builder::new().name("loader-guard".into()).stack_size(256 * 1024).spawn(wait)?;
+        Ok(Self { stop, thread })
+    }
+
+    /// Stops the thread, and waits for its end.
+    fn stop(self) {
+        let Self { mut stop, thread } = self;
+        // Not by closing it: a process that a library has forked may hold a copy.
+        if stop.write_all(&[0]).is_ok() {
+            // It has nothing left to do.
+            drop(thread.join());
+        }
     }
 }
 

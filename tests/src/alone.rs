@@ -3,6 +3,7 @@
 
 use std::{
     any::type_name,
+    collections::BTreeSet,
     ffi::OsStr,
     fs::{self, File},
     path::Path,
@@ -110,6 +111,8 @@ pub fn descendants() -> Vec<u32> {
 pub struct Family {
     folder: tempfile::TempDir,
     variable: String,
+    /// Names in `/dev/shm` that others have made before.
+    foreign: BTreeSet<String>,
 }
 
 impl Family {
@@ -122,7 +125,7 @@ impl Family {
         let temporary = folder.path().join("tmp");
         fs::create_dir(&temporary).unwrap();
         let variable = format!("{TAG}={}", folder.path().display());
-        Self { folder, variable }
+        Self { folder, variable, foreign: shared_memory_names() }
     }
 
     /// Makes the process that `command` will start the first of the family.
@@ -188,8 +191,7 @@ impl Family {
         assert!(files.is_empty(), "files are left: {files:?}");
         // Other tests may have such files for a short time.
         let deadline = Instant::now() + GONE;
-        let mut named = traces::files(Path::new("/dev/shm"));
-        named.retain(|name| name.contains("loader"));
+        let mut named: Vec<_> = shared_memory_names().difference(&self.foreign).cloned().collect();
         while !named.is_empty() && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(2));
             named.retain(|name| Path::new("/dev/shm").join(name).exists());
@@ -205,6 +207,13 @@ impl Family {
             let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
         }
     }
+}
+
+/// Returns the names in `/dev/shm` that the loader may have made.
+fn shared_memory_names() -> BTreeSet<String> {
+    let mut names = traces::files(Path::new("/dev/shm"));
+    names.retain(|name| name.contains("loader"));
+    names
 }
 
 /// A test that fails leaves no process.

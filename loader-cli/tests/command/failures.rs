@@ -1,6 +1,10 @@
 //! Invalid arguments and configs, and runs that fail.
 
-use std::{fs, net::TcpListener};
+use std::{
+    fs,
+    net::TcpListener,
+    process::{Command, Stdio},
+};
 
 use nix::sys::signal::{Signal, kill};
 use serde_json::json;
@@ -27,6 +31,20 @@ fn refusal(arguments: &[&str]) -> String {
         assert_eq!(events[0]["message"], message);
     }
     message
+}
+
+#[test]
+fn a_command_whose_output_is_closed_says_so_before_it_works() {
+    for arguments in [&["plan", "--length", "4"][..], &["run", PHOTOS, "--samples", "4"]] {
+        let loader = command(arguments);
+        // Only a shell can start a program with a closed stream.
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "exec \"$0\" \"$@\" >&-"]).arg(loader.get_program()).args(loader.get_args());
+        shell.stdin(Stdio::null()).stderr(Stdio::piped());
+        let finished = Running::start(shell).finish();
+        finished.assert_status(1);
+        assert!(finished.stderr.contains("standard output: it is closed"), "{}", finished.stderr);
+    }
 }
 
 #[test]

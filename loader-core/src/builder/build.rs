@@ -8,7 +8,7 @@ use loader_ipc::{
     handshake::DatasetCode,
     heap::HeapPool,
     memory::SealedMemory,
-    process, queue,
+    open_closed_streams, process, queue,
     schema::Schema,
     slots::SlotPool,
 };
@@ -255,6 +255,7 @@ impl Content {
 }
 
 fn find_program(settings: &Settings, workers: usize) -> Result<Program, Error> {
+    open_closed_streams().map_err(|source| Error::System { what: "opening the standard streams", source })?;
     queue::warm_up().map_err(|source| Error::System { what: "making a channel", source })?;
     Program::find(settings.worker_program.as_ref(), launch::init(), workers)
 }

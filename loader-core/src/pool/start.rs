@@ -16,6 +16,7 @@ use loader_ipc::{
     lifeline::Lifeline,
     memory::SealedMemory,
     oom::OomWatch,
+    open_closed_streams,
     process::WorkerProcess,
     queue::{ReportReader, ReportReceiver, Wake},
     slots::SlotPool,
@@ -76,6 +77,7 @@ impl Launch {
         base_seed: u64,
     ) -> Result<Pool, Error> {
         let system = |what| move |source| Error::System { what, source };
+        open_closed_streams().map_err(system("opening the standard streams"))?;
         let (wake, woken) = channel().map_err(system("making the result queue"))?;
         let (control, control_fd) =
             ControlPage::create(self.max_workers).map_err(system("making the control page"))?;

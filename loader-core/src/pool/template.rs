@@ -20,6 +20,7 @@ use std::{
 
 use loader_ipc::{
     cpu_set::CpuSet,
+    open_closed_streams,
     process::WorkerProcess,
     template::{TemplateError, TemplateProcess},
 };
@@ -103,6 +104,7 @@ impl Template {
             return Ok(Arc::clone(running));
         }
         let (path, args) = &self.key;
+        open_closed_streams()?;
         let template = TemplateProcess::spawn(path, args, launchers_variables())?;
         let (started, has_answered) = (Instant::now(), AtomicBool::new(false));
         let running = Running { template, started, has_answered, environment, user, owner: process::id() };

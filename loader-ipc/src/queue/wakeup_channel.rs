@@ -83,7 +83,7 @@ impl WakeupSender {
 impl Drop for WakeupSender {
     fn drop(&mut self) {
         let sender = self.sender.take();
-        if !self.witness.is_own() {
+        if !self.witness.is_same_file() {
             mem::forget(sender);
         }
     }

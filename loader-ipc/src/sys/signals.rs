@@ -72,9 +72,9 @@ pub fn wake_sockets() -> io::Result<(WakeSocket, WokenSocket)> {
 }
 
 impl WakeSocket {
-    /// Wakes the thread. Never blocks. Does nothing in a forked child, or if the program has closed the socket.
+    /// Wakes the thread. Never blocks. Does nothing if the program has closed the socket.
     pub fn wake(&self) {
-        if self.0.is_own() {
+        if self.0.is_same_file() {
             // If the socket is full, the thread wakes up anyway.
             let _ = send(&self.0, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         }
@@ -111,7 +111,7 @@ pub fn wake_on_sigchld(socket: Arc<WakeSocket>) -> io::Result<SigId> {
         socket.wake();
         Errno::set_raw(before);
     };
-    // SAFETY: the action only compares numbers and calls `getpid`, `fstat` and `send`, which are safe in a signal
+    // SAFETY: the action only compares numbers and calls `fstat` and `send`, which are safe in a signal
     // handler, and it restores `errno`. It allocates nothing and takes no lock. signal-hook drops it, with its
     // socket, in `unregister`.
     unsafe { signal_hook::low_level::register(libc::SIGCHLD, action) }

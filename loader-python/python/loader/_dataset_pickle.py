@@ -2,9 +2,11 @@
 
 import contextlib
 import multiprocessing.process
+import multiprocessing.resource_tracker
 import multiprocessing.spawn
 import os
 import pickle
+import stat
 import sys
 import warnings
 from collections.abc import Iterator
@@ -48,11 +50,15 @@ def dumps(
     if not keys.needs_main:
         for key in _MAIN:
             preparation.pop(key, None)
-    files = [arrays, *keys.files] if epoch_log is None else [arrays, *keys.files, epoch_log]
-    prepared = preparation, os.getpid(), dict(os.environ), settings, len(files), arrays.ranges
+    own = {"arrays": arrays.fileno(), "keys": keys.files[0].fileno(), "other keys": keys.files[1].fileno()}
+    if epoch_log is not None:
+        own["epoch log"] = epoch_log.fileno()
+    if (tracker := _resource_tracker()) is not None:
+        own["resource tracker"] = tracker
+    prepared = preparation, os.getpid(), dict(os.environ), settings, list(own), arrays.ranges
     outer = pickle.dumps(prepared, protocol=5)
     content = len(outer).to_bytes(8, "little") + outer + inner
-    return content, [file.fileno() for file in files] + descriptors
+    return content, [*own.values(), *descriptors]
 
 
 def loads(memory: Any, files: list[int]) -> tuple[dict[str, Any], Any, Opened]:
@@ -60,19 +66,31 @@ def loads(memory: Any, files: list[int]) -> tuple[dict[str, Any], Any, Opened]:
     ``files`` that stay open."""
     with memoryview(memory) as view:
         size = 8 + int.from_bytes(view[:8], "little")
-        preparation, main_pid, environment, settings, count, ranges = pickle.loads(view[8:size])
+        preparation, main_pid, environment, settings, names, ranges = pickle.loads(view[8:size])
         # The engine removes the variables of launchers from the environment of its workers. A dataset of PyTorch may
         # read its rank in them.
         for name in environment.keys() - os.environ.keys():
             os.environ[name] = environment[name]
         _set_parent_process(main_pid)
         multiprocessing.spawn.prepare(preparation)
-        arrays, *own = files[:count]
-        with _sharing_pickler.received(files[count:]):
-            value = pickle.loads(view[size:], buffers=open_arrays(arrays, ranges))
-        os.close(arrays)
+        own = dict(zip(names, files))
+        if (tracker := own.get("resource tracker")) is not None:
+            multiprocessing.resource_tracker._resource_tracker._fd = tracker
+        with _sharing_pickler.received(files[len(own) :]):
+            value = pickle.loads(view[size:], buffers=open_arrays(own["arrays"], ranges))
+        os.close(own["arrays"])
         _by_value.end_dataset()
-        return settings, value, Opened(own[:2], own[2] if len(own) > 2 else None)
+        return settings, value, Opened([own["keys"], own["other keys"]], own.get("epoch log"))
+
+
+def _resource_tracker() -> int | None:
+    """Returns the descriptor of main's resource tracker if main has one. Workers use it too, as those of PyTorch do: a
+    tracker of their own would remove main's shared memory when they end."""
+    file = multiprocessing.resource_tracker._resource_tracker._fd
+    with contextlib.suppress(OSError):
+        if file is not None and stat.S_ISFIFO(os.fstat(file).st_mode):
+            return file
+    return None
 
 
 def _set_parent_process(main_pid: int) -> None:

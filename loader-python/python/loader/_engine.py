@@ -134,6 +134,8 @@ def _check_rust_arguments(loader: Any) -> None:
 def _python_setup(iterator: _BaseDataLoaderIter, loader: Any, states: dict[int, bytes]) -> EngineSetup:
     is_map = iterator._dataset_kind == _DatasetKind.Map
     is_local = iterator._num_workers == 0
+    if not is_local:
+        _native.open_closed_streams()
     keys = _keys.KeyList() if is_local else _keys.KeyFile()
     is_template = _worker_program.uses_template(loader.multiprocessing_context)
     fetcher = _open_fetcher(iterator, keys) if is_local else None

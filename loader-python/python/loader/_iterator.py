@@ -73,9 +73,10 @@ class LoaderIterator(_BaseDataLoaderIter):
                 if not is_before_seed:
                     self._captured_generators = self._generators.capture()
                     if self._num_workers > 0 or within is not None:
-                        # PyTorch too calls `iter` of the sampler a second time if there are workers.
+                        # PyTorch too calls `iter` of the sampler a second time if there are workers, in this method.
+                        # SpeechBrain replaces the method, to keep the position to which it has advanced the first.
                         self._load_sampler(state)
-                        self._sampler_iter = iter(self._index_sampler)
+                        super()._reset(loader, first_iter=True)
                 self._batches = self._start(loader, state)
         # In the run of the state, these draws were before the state of the dataset.
         if within is not None:
@@ -293,6 +294,9 @@ class LoaderIterator(_BaseDataLoaderIter):
     def _workers(self) -> list[WorkerProcess]:
         """The workers, for programs that use PyTorch's private list. After the end of an epoch, the workers of that
         epoch."""
+        if WorkerProcess is None:
+            # The interpreter ends, and has removed what modules define. The workers have ended.
+            return []
         self._last_pids = self._batches.worker_pids() or self._last_pids
         return [WorkerProcess(pid, self._close) for pid in self._last_pids]
 

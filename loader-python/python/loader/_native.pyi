@@ -191,5 +191,8 @@ class Template:
 def serve() -> int:
     """Serves as a worker until main does not need it any more. Returns the exit code for the process."""
 
+def open_closed_streams() -> None:
+    """Opens ``/dev/null`` in the place of each standard stream that is closed."""
+
 def start_template(program: str, arguments: list[str]) -> None:
     """Starts the template process unless it runs, and does not wait until it has loaded its libraries."""

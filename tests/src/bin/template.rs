@@ -1,4 +1,4 @@
-//! A template: `test-template serve [FAULT]`. With `test-template host`, a main process whose workers the
+//! A template: `test-template serve [FAULT]`. With `test-template host [FAULT]`, a main process whose workers the
 //! template forks; it prints the process ids of its workers as one JSON line, and works until it is killed.
 #![allow(unsafe_code)] // for `fork`
 
@@ -6,6 +6,7 @@ use std::{
     env,
     io::{self, Write},
     process::{self, ExitCode},
+    thread,
     time::Duration,
 };
 
@@ -20,15 +21,19 @@ use nix::{
 };
 
 fn main() -> anyhow::Result<ExitCode> {
+    let fault = env::args().nth(2).unwrap_or_default();
     match env::args().nth(1).as_deref() {
-        Some("serve") => Ok(serve(&env::args().nth(2).unwrap_or_default())?),
-        Some("host") => host(),
+        Some("serve") => Ok(serve(&fault)?),
+        Some("host") => host(&fault),
         _ => bail!("`serve` or `host` is missing"),
     }
 }
 
 fn serve(fault: &str) -> io::Result<ExitCode> {
     let mut template = Template::from_stdin()?;
+    if fault == "slow-to-load" {
+        thread::sleep(Duration::from_secs(60));
+    }
     let mut count = 0;
     while let Some(request) = template.next_request()? {
         count += 1;
@@ -60,8 +65,8 @@ fn registry() -> Registry {
     registry.register::<Faulty>("faulty").register_stream::<AsStream<Noise>>("stream")
 }
 
-fn host() -> anyhow::Result<ExitCode> {
-    let program = WorkerProgram::new(env::current_exe()?).args(["serve"]).template();
+fn host(fault: &str) -> anyhow::Result<ExitCode> {
+    let program = WorkerProgram::new(env::current_exe()?).args(["serve", fault]).template();
     let dataset = Slow { count: 100_000, delay: Duration::from_millis(5) };
     let loader = DataLoader::builder(dataset).num_workers(2).worker_program(program).build()?;
     let batches = loader.iter()?;

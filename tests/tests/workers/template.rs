@@ -326,6 +326,24 @@ fn a_loader_dropped_during_a_start_leaves_nothing() {
     });
 }
 
+#[test]
+fn a_template_that_loads_its_libraries_ends_with_main() {
+    let _watchdog = Watchdog::start();
+    let family = Family::empty();
+    let mut command = Command::new(PROGRAM);
+    family.adopt(command.args(["host", "slow-to-load"]).stdout(Stdio::null()).stderr(Stdio::null()));
+    let mut main = command.spawn().unwrap();
+    // Main waits for the template, which has taken its name after it began to watch main.
+    let until = Instant::now() + GONE;
+    while children(main.id()).iter().all(|&pid| name(pid) != "loader-template") {
+        assert!(Instant::now() < until, "the template has not started");
+        thread::sleep(Duration::from_millis(5));
+    }
+    main.kill().unwrap();
+    main.wait().unwrap();
+    assert_soon(family.assert_gone());
+}
+
 /// Main is killed, or exits without dropping anything.
 #[test]
 fn a_template_and_its_workers_end_with_main() {
