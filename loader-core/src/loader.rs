@@ -223,7 +223,8 @@ impl<B: Batch> DataLoader<B> {
     ///
     /// # Errors
     /// - [`Error::StateVersion`]: another version of this library wrote the state, in another format.
-    /// - [`Error::StateMismatch`]: the loader was built differently from the one of the state.
+    /// - [`Error::StateMismatch`]: the loader was built differently from the one of the state, or the state has a
+    ///   position that the epoch does not have.
     /// - [`Error::StateShards`]: the ranks do not have as many shards as a merged state.
     /// - The errors of [`iter`](Self::iter).
     pub fn resume(&self, state: &State) -> Result<Iter<B>, Error> {
@@ -317,9 +318,7 @@ impl<B: Batch> DataLoader<B> {
                 Ok(Supply::batches(self.plan(number, taken)?))
             }
             (Content::Batches { .. }, Position::Batches(position)) => {
-                let mut plan = self.plan(number, &position.taken)?;
-                plan.check(position)?;
-                Ok(Supply::batches_from(plan, position))
+                Supply::batches_from(self.plan(number, &position.taken)?, position)
             }
             (Content::Batches { .. }, Position::Shards(_)) => Err(wrong_kind("iterable", "map-style")),
             (Content::Shards(layout), Position::Start) => Ok(Supply::shards(Shards::new(number, *layout))),

@@ -13,7 +13,7 @@ use crate::{
     error::Error,
     panic::to_failure,
     sampler::{BatchSampler, Epoch, Taken},
-    state::{BatchesPosition, Position, must_agree},
+    state::{BATCHES, BatchesPosition, Position, must_agree},
 };
 
 type Batches = Box<dyn Iterator<Item = Vec<usize>> + Send>;
@@ -113,10 +113,11 @@ impl Plan {
         self.failed_at.is_some()
     }
 
-    /// Checks that a state was taken from an equal plan.
-    pub(crate) fn check(&mut self, position: &BatchesPosition) -> Result<(), Error> {
+    /// Checks that a state was taken from an equal plan, and skips the batches before its position.
+    pub(crate) fn continue_from(&mut self, position: &BatchesPosition) -> Result<(), Error> {
+        position.check()?;
         self.draw_first();
-        must_agree("number of batches", position.batches, self.announced as u64)?;
+        must_agree(BATCHES, position.batches, self.announced as u64)?;
         // A user's own sampler may give another order although its fingerprint is the same. In that case, the
         // first batch of the epoch nearly always differs.
         let hex = |hash: u64| format!("{hash:016x}");
@@ -124,7 +125,12 @@ impl Plan {
             "first batch of the epoch (hash of its indices)",
             hex(position.fingerprint),
             hex(self.fingerprint.unwrap_or(0)),
-        )
+        )?;
+        if !self.skip_to(position.next) {
+            let (returned, ours) = (format!("at least {}", position.next), "smaller".to_owned());
+            return must_agree(BATCHES, returned, ours);
+        }
+        Ok(())
     }
 
     /// Number of the next batch.
@@ -132,17 +138,23 @@ impl Plan {
         self.next
     }
 
-    /// Skips the batches before number `next`.
-    pub(crate) fn skip_to(&mut self, next: u64) {
-        if let Some(ahead) = next.checked_sub(self.next).filter(|&ahead| ahead > 0) {
-            self.draw_first();
-            self.upcoming = match self.upcoming {
-                Upcoming::NotDrawn => self.draw(usize::try_from(ahead).unwrap_or(usize::MAX), next),
-                Upcoming::Drawn(_) => self.draw(usize::try_from(ahead - 1).unwrap_or(usize::MAX), next),
-                Upcoming::End => Upcoming::End,
-            };
-            self.next = next;
-        }
+    /// Skips the batches before number `next`. Returns false if the sampler ends before.
+    pub(crate) fn skip_to(&mut self, next: u64) -> bool {
+        let Some(ahead) = next.checked_sub(self.next).filter(|&ahead| ahead > 0) else { return true };
+        self.draw_first();
+        let ahead = usize::try_from(ahead).unwrap_or(usize::MAX);
+        let last = match mem::replace(&mut self.upcoming, Upcoming::End) {
+            Upcoming::NotDrawn => self.draw(ahead - 1, next),
+            Upcoming::Drawn(_) if ahead > 1 => self.draw(ahead - 2, next),
+            first => first,
+        };
+        let is_there = !matches!(last, Upcoming::End);
+        self.upcoming = match last {
+            Upcoming::Drawn(Ok(_)) => self.draw(0, next),
+            end_or_panic => end_or_panic,
+        };
+        self.next = next;
+        is_there
     }
 
     /// True if it is known that the epoch has no more batches.
@@ -237,5 +249,52 @@ impl Iterator for Plan {
 impl fmt::Debug for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Plan").field("epoch", &self.epoch).field("next", &self.next).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampler::{FixedBatches, RandomSampler};
+
+    fn plan(samples: usize) -> Plan {
+        Plan::new(&FixedBatches::new(RandomSampler::new(samples), 64, false), Epoch::new(3, 0), samples)
+    }
+
+    fn position_after(mut plan: Plan, batches: u64) -> BatchesPosition {
+        plan.by_ref().take(batches as usize).for_each(drop);
+        let Position::Batches(position) = plan.position(batches, Vec::new()) else { panic!("no position") };
+        position
+    }
+
+    /// A list of the indices would take 8 GB.
+    #[test]
+    fn a_plan_continues_far_ahead_in_a_thousand_million_samples() {
+        const SAMPLES: usize = 1_000_000_000;
+        let position = BatchesPosition { next: 3_000_000, ..position_after(plan(SAMPLES), 1) };
+        let mut rest = plan(SAMPLES);
+        rest.continue_from(&position).unwrap();
+        assert_eq!(rest.next().map(|batch| (batch.number, batch.indices.len())), Some((3_000_000, 64)));
+    }
+
+    #[test]
+    fn a_position_after_each_batch_is_continued_and_one_behind_the_end_is_refused() {
+        let whole: Vec<_> = plan(640).map(|batch| batch.indices).collect();
+        for batches in 1..=10 {
+            let mut rest = plan(640);
+            rest.continue_from(&position_after(plan(640), batches)).unwrap();
+            assert!(rest.map(|batch| batch.indices).eq(whole[batches as usize..].iter().cloned()));
+        }
+        let refused = |change: &dyn Fn(&mut BatchesPosition)| {
+            let mut position = position_after(plan(640), 4);
+            change(&mut position);
+            plan(640).continue_from(&position).unwrap_err().to_string()
+        };
+        let behind = refused(&|position| position.next = 11);
+        assert!(behind.contains("its number of batches is at least 11, the loader's is smaller"), "{behind}");
+        for ahead in [vec![4], vec![7, 6], vec![6, 6], vec![10]] {
+            let message = refused(&|position| position.ahead = ahead.clone());
+            assert!(message.contains("its batch that was returned before its turn is"), "{message}");
+        }
     }
 }

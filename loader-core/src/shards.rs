@@ -32,11 +32,15 @@ impl Shards {
     /// Begins every shard where a state says.
     ///
     /// # Errors
-    /// If the state has another number of shards. `State::check` has compared the layout of the shards, but
-    /// a user may have edited the state.
+    /// If the state has another number of shards, or the turn is that of none of them. `State::check` has compared the
+    /// layout of the shards, but the position may contradict it.
     pub(crate) fn resume(epoch: u64, layout: ShardLayout, position: &ShardsPosition) -> Result<Self, Error> {
         must_agree(SHARDS, position.shards.len(), layout.shards)?;
-        let turn = position.turn % layout.shards;
+        let turn = position.turn;
+        if turn >= layout.shards {
+            let expected = format!("below {}", layout.shards);
+            must_agree("shard whose turn is next", turn.to_string(), expected)?;
+        }
         let (positions, returned) = (position.shards.clone(), position.batches);
         Ok(Self { epoch, layout, positions, returned, turn, has_unread_shard: false })
     }
@@ -105,5 +109,23 @@ impl Shards {
     /// Returns the position for a state.
     pub(crate) fn write(&self) -> ShardsPosition {
         ShardsPosition { batches: self.returned, turn: self.turn, shards: self.positions.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_of_no_shard_is_refused() {
+        let layout =
+            ShardLayout { shards: 2, first_shard: 0, all_shards: 2, batch_size: 4, drop_last: false };
+        let resume = |turn| {
+            let position = ShardsPosition { turn, ..Shards::new(0, layout).write() };
+            Shards::resume(0, layout, &position)
+        };
+        assert_eq!(resume(1).unwrap().turn(), 1);
+        let message = resume(2).unwrap_err().to_string();
+        assert!(message.contains("its shard whose turn is next is 2, the loader's is below 2"), "{message}");
     }
 }

@@ -73,9 +73,12 @@ impl Supply {
     }
 
     /// Supplies the batches of `plan` that were not returned according to a state.
-    pub(crate) fn batches_from(mut plan: Plan, position: &BatchesPosition) -> Self {
-        plan.skip_to(position.next);
-        Self::Batches { plan, held_back: None, ahead: position.ahead.iter().copied().collect() }
+    ///
+    /// # Errors
+    /// If the state was not taken from an equal plan.
+    pub(crate) fn batches_from(mut plan: Plan, position: &BatchesPosition) -> Result<Self, Error> {
+        plan.continue_from(position)?;
+        Ok(Self::Batches { plan, held_back: None, ahead: position.ahead.iter().copied().collect() })
     }
 
     pub(crate) fn shards(shards: Shards) -> Self {

@@ -203,8 +203,8 @@ impl<S> Cursor<S> {
     /// Reads the next item, with its snapshot if it has one. `None` at the end of the shard.
     ///
     /// # Errors
-    /// Returns an error if the shard ends before all items were skipped, because others of them were errors than
-    /// before.
+    /// Returns an error if the shard ends before all items were skipped, because its data has changed, or because others
+    /// of them were errors than before.
     pub(super) fn next_item(
         &mut self,
         shard: usize,
@@ -220,6 +220,12 @@ impl<S> Cursor<S> {
         self.items = None;
         if self.skip > 0 {
             self.check_errors(shard)?;
+            let (found, StreamPosition { items, .. }) = (self.position.items, self.target);
+            self.end_at(self.target);
+            bail!(
+                "shard {shard} cannot continue at item {items}: it has only {found} items now, so its data is not that of the \
+                 run before; restore the data and resume from the state again, or begin the epoch again"
+            );
         }
         Ok(None)
     }

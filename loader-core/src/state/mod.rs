@@ -5,7 +5,7 @@ mod merge;
 
 use std::{fmt, sync::Arc};
 
-use loader_ipc::frame::StreamPosition;
+use loader_ipc::{codec, frame::StreamPosition};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -23,7 +23,7 @@ pub use merge::MergeError;
 /// Version of the format. Version 1 had no fingerprints and a different random order, version 2 no share,
 /// version 3 could not say what earlier runs with other numbers of ranks took from the epoch, version 4 did not
 /// name the merged state from which the run was resumed, version 5 did not say which items of a stream were
-/// errors, and version 6 did not say that a map-style epoch was at its end.
+/// errors, and version 6 did not say that a map-style epoch was at its end, and had no hash.
 const VERSION: u32 = 7;
 
 /// Maximum length of a fingerprint, in bytes. In a longer fingerprint, a hash replaces the end.
@@ -31,6 +31,7 @@ const MAX_FINGERPRINT: usize = 200;
 
 /// Names of parts of a state in errors.
 pub(crate) const SHARDS: &str = "number of shards (see `shards`)";
+pub(crate) const BATCHES: &str = "number of batches";
 
 /// The user's position in a loader: the epoch, and which of its batches were returned.
 ///
@@ -46,10 +47,14 @@ pub(crate) const SHARDS: &str = "number of shards (see `shards`)";
 /// also has a number for each batch that was returned before its turn. For an iterable dataset, it also has some
 /// numbers and the snapshot of each shard.
 ///
+/// A written state has a hash of its content. Reading a state that was damaged or edited since is an error of the
+/// format. The hash detects mistakes, not forgery.
+///
 /// `resume` works with another number of workers. For an iterable dataset, this requires the option
 /// [`shards`](crate::Builder::shards). To resume with another number of ranks, [merge](State::merge) the
 /// states of all ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(remote = "Self")] // The trait's implementations below add the hash, and check it.
 pub struct State {
     version: u32,
     seed: u64,
@@ -85,6 +90,9 @@ pub struct State {
     resumed_from: Option<ResumedFrom>,
     #[serde(rename = "place")]
     position: Position,
+    /// Hash of the other fields, while the state is written or read; otherwise `None`.
+    #[serde(default)]
+    hash: Option<String>,
 }
 
 /// Names a merged state. Ranks that were resumed from different merged states count their positions of its epoch
@@ -130,6 +138,29 @@ pub(crate) struct BatchesPosition {
     /// share of the rest. Empty in an epoch that was not resumed from a merged state.
     #[serde(default)]
     pub(crate) taken: Vec<Taken>,
+}
+
+impl BatchesPosition {
+    /// Checks that the batches that were returned before their turn are in order, and come after the first one that was
+    /// not returned.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        // A sampler may give more batches than its `len` says, of which the loader warns.
+        let end = if self.next < self.batches { self.batches } else { u64::MAX };
+        let mut before = self.next;
+        for &batch in &self.ahead {
+            if batch <= before || batch >= end {
+                let expected = format!("a number above {before} and below {end}");
+                return Err(must_agree(
+                    "batch that was returned before its turn",
+                    batch.to_string(),
+                    expected,
+                )
+                .expect_err("a number is no sentence"));
+            }
+            before = batch;
+        }
+        Ok(())
+    }
 }
 
 /// Which batches of an iterable dataset were returned.
@@ -337,7 +368,14 @@ impl State {
             end_before: EpochEnd::default(),
             resumed_from: None,
             position,
+            hash: None,
         }
+    }
+
+    /// Returns the hash of all fields but `hash`, which must be `None`.
+    fn content_hash(&self) -> String {
+        let bytes = codec::encode(&Content(self)).expect("a state consists of numbers and texts");
+        format!("{:016x}", xxh3_64(&bytes))
     }
 
     /// Returns the number of ranks of the run that saved the state, or from whose states it was
@@ -409,6 +447,36 @@ impl State {
         must_agree("number of samples", known(self.samples), known(our_samples))?;
         must_agree("drop_last", self.share.drops_last(), origin.share.drops_last())?;
         must_agree("dataset", &theirs.dataset, &ours.dataset)
+    }
+}
+
+/// A state that is encoded as it is.
+struct Content<'a>(&'a State);
+
+impl Serialize for Content<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        State::serialize(self.0, serializer)
+    }
+}
+
+impl Serialize for State {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(&Self { hash: Some(self.content_hash()), ..self.clone() }, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for State {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut state = Self::deserialize(deserializer)?;
+        let hash = state.hash.take();
+        // `check` names the version of a state of another one.
+        if state.version == VERSION && hash != Some(state.content_hash()) {
+            return Err(D::Error::custom(
+                "the state was damaged or edited after it was written, because its hash is not that of its content; \
+                 use an undamaged copy of it or an earlier state, or begin the epoch again",
+            ));
+        }
+        Ok(state)
     }
 }
 
@@ -524,20 +592,38 @@ mod tests {
         let json = serde_json::to_string(&state()).unwrap();
         assert!(json.contains(r#""snapshot":[3,"00ff10"]"#), "{json}");
         assert_eq!(serde_json::from_str::<State>(&json).unwrap(), state());
-        let bytes = loader_ipc::codec::encode(&state()).unwrap();
-        assert_eq!(loader_ipc::codec::decode::<State>(&bytes).unwrap(), state());
+        let bytes = codec::encode(&state()).unwrap();
+        assert_eq!(codec::decode::<State>(&bytes).unwrap(), state());
+        let Position::Shards(position) = state().position else { panic!("a stream has shards") };
+        let ended = state().with_end_before(EpochEnd::after_steps(4, position));
+        assert_eq!(serde_json::from_str::<State>(&serde_json::to_string(&ended).unwrap()).unwrap(), ended);
     }
 
-    /// States of this version that had no `end_before` are read as those of ranks that read their shards to the end.
+    /// Damages each byte of a state in each format.
     #[test]
-    fn a_state_without_the_end_of_the_epoch_before_is_read() {
-        let Position::Shards(position) = state().position else { panic!("a stream has shards") };
-        let end = EpochEnd::after_steps(4, position);
-        let written = serde_json::to_string(&state().with_end_before(end.clone())).unwrap();
-        assert_eq!(serde_json::from_str::<State>(&written).unwrap().end_before, end);
-        let mut old = serde_json::to_value(state()).unwrap();
-        old.as_object_mut().unwrap().remove("end_before").unwrap();
-        assert_eq!(serde_json::from_value::<State>(old).unwrap(), state());
+    fn a_damaged_state_is_never_used() {
+        // The damage may have met the version, or a name or a value that means nothing.
+        let is_harmless = |read: State| read == state() || read.check(&origin()).is_err();
+        let json = serde_json::to_string(&state()).unwrap();
+        for at in json.char_indices().filter(|(_, char)| char.is_ascii_hexdigit()).map(|(at, _)| at) {
+            for digit in ["1", "7"].into_iter().filter(|digit| json[at..=at] != **digit) {
+                let damaged = [&json[..at], digit, &json[at + 1..]].concat();
+                assert!(serde_json::from_str(&damaged).map_or(true, is_harmless), "{damaged}");
+            }
+        }
+        let bytes = codec::encode(&state()).unwrap();
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            assert!(codec::decode(&damaged).map_or(true, is_harmless), "byte {at}");
+        }
+        let edited =
+            serde_json::from_str::<State>(&json.replace("\"batches\":2", "\"batches\":3")).unwrap_err();
+        assert_eq!(
+            edited.to_string(),
+            "the state was damaged or edited after it was written, because its hash is not that of its content; use an \
+             undamaged copy of it or an earlier state, or begin the epoch again"
+        );
     }
 
     #[test]

@@ -8,7 +8,7 @@ use loader_core::{
 };
 use loader_tests::{
     Watchdog,
-    datasets::{Counting, Noise},
+    datasets::{Counting, Noise, Shards},
     ways::all,
 };
 use serde::{Deserialize, Serialize};
@@ -239,16 +239,34 @@ fn shuffle_and_a_random_sampler_are_exchangeable_in_the_native_order_only() {
     }
 }
 
+/// Without snapshots, the shard is read again up to its position.
 #[test]
-fn a_state_with_impossible_numbers_does_no_harm() {
+fn a_shard_that_ends_before_its_position_is_an_error() {
     let _watchdog = Watchdog::start();
-    let build = || DataLoader::stream(Counting { count: 10 }).shards(1).build().unwrap();
-    let json = serde_json::to_string(&state_after(&build(), 1)).unwrap();
-    let far = json.replace("\"position\":1", &format!("\"position\":{}", u64::MAX));
-    let last = json.replace("\"epoch\":0", &format!("\"epoch\":{}", u64::MAX));
-    assert!(far != json && last != json);
-    for json in [far, last] {
-        let iter = build().resume(&serde_json::from_str(&json).unwrap()).unwrap();
-        iter.take(20).for_each(|batch| drop(batch.unwrap()));
+    for workers in [0, 1] {
+        let build = |sizes: &[u64]| {
+            let builder = DataLoader::stream(Shards::of(sizes)).shards(2).batch_size(5);
+            builder.num_workers(workers).build().unwrap()
+        };
+        // Four batches of each shard, whose length nobody compares.
+        let state = state_after(&build(&[40, 40]), 8);
+        let shorter = build(&[40, 13]);
+        let mut batches = shorter.resume(&state).unwrap();
+        let (numbers, errors): (Vec<_>, Vec<_>) = batches.by_ref().partition(Result::is_ok);
+        assert_eq!(numbers.len(), 4, "the rest of the first shard");
+        let [Err(error @ Error::OpenFailed { .. })] = &errors[..] else { panic!("{errors:?}") };
+        let expected = "shard 1 cannot continue at item 20: it has only 13 items now";
+        assert!(error.to_string().contains(expected), "{error}");
+        assert_eq!(batches.state().epoch(), 0, "the epoch has a rest");
+        let rest = build(&[40, 40]).resume(&saved(&batches.state())).unwrap();
+        assert_eq!(rest.map(Result::unwrap).count(), 4, "the rest of the second shard");
     }
+}
+
+#[test]
+fn a_state_of_the_last_epoch_does_no_harm() {
+    let _watchdog = Watchdog::start();
+    let loader = DataLoader::stream(Counting { count: 10 }).shards(1).build().unwrap();
+    let state = saved(&loader.state_at(u64::MAX));
+    assert_eq!(loader.resume(&state).unwrap().map(Result::unwrap).count(), 10);
 }

@@ -320,11 +320,7 @@ impl Setup {
         match position {
             Position::Start if self.dataset.shards == 0 => Supply::batches(plan()),
             Position::Start => Supply::shards(Shards::new(epoch, self.dataset.layout())),
-            Position::Batches(position) => {
-                let mut plan = plan();
-                plan.check(position).expect("the same batches");
-                Supply::batches_from(plan, position)
-            }
+            Position::Batches(position) => Supply::batches_from(plan(), position).expect("the same batches"),
             Position::Remaining(_) => unreachable!("the simulation merges no states"),
             Position::Shards(position) => Supply::shards(
                 Shards::resume(epoch, self.dataset.layout(), position).expect("the same shards"),
