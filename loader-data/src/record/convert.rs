@@ -2,7 +2,7 @@
 
 use loader_core::{AnyTensor, Bool, DType};
 
-use super::{Scalar, Value, deserialize::stacked, value::Number};
+use super::{Scalar, Value, deserialize::stacked, number_stack::converted_bytes, value::Number};
 
 impl Scalar {
     /// Converts the number to `dtype`. Returns `None` if `dtype` cannot hold it: a number out of range, or
@@ -22,10 +22,7 @@ impl Scalar {
 
 /// Converts all elements. Returns `None` if `dtype` cannot hold one of them.
 fn converted(tensor: &AnyTensor, dtype: DType) -> Option<AnyTensor> {
-    let mut bytes = Vec::with_capacity(tensor.as_bytes().len() / tensor.dtype().size() * dtype.size());
-    for element in tensor.as_bytes().chunks_exact(tensor.dtype().size()) {
-        bytes.extend_from_slice(Scalar::from_bytes(tensor.dtype(), element).convert(dtype)?.as_bytes());
-    }
+    let bytes = converted_bytes(tensor.dtype(), tensor.as_bytes(), dtype)?;
     AnyTensor::from_bytes(dtype, tensor.shape(), &bytes).ok()
 }
 

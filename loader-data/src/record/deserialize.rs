@@ -2,10 +2,7 @@
 
 use std::{fmt, mem};
 
-use loader_core::{
-    AnyTensor, Bool, DType, Tensor,
-    collate::{AnyStack, Stack},
-};
+use loader_core::{AnyTensor, Bool, DType, Tensor};
 use serde::{
     Deserializer,
     de::{
@@ -18,6 +15,7 @@ use serde::{
 use super::{
     Record, Scalar, Value,
     names::Name,
+    number_stack::NumberStack,
     value::{Number, float},
 };
 
@@ -25,7 +23,7 @@ type Error = de::value::Error;
 
 /// Builds a [`Value`] from what a self-describing format contains, and passes it to a [`Sink`]. Integers
 /// become `i64` (`u64` above its range), other numbers `f64`. An array of numbers, or of arrays of numbers
-/// with equal shapes, becomes a tensor.
+/// with equal shapes, becomes a tensor, of `f64` if one of the numbers is.
 pub(super) struct AnyValue<S>(pub(super) S);
 
 /// Takes a value.
@@ -209,9 +207,9 @@ impl Items {
     }
 }
 
-/// Stacks tensors of one dtype and shape. Returns `None` if `list` is anything else.
+/// Stacks tensors of one dtype and shape. Together, `i64` and `f64` are `f64`. Returns `None` if `list` is anything else.
 pub(crate) fn stacked(list: &[Value]) -> Option<AnyTensor> {
-    let mut stack = AnyStack::new(list.len());
+    let mut stack = NumberStack::new(list.len());
     for item in list {
         let Value::Tensor(tensor) = item else { return None };
         stack.push_row(tensor.dtype(), tensor.shape(), tensor.as_bytes()).ok()?;
@@ -399,6 +397,7 @@ mod tests {
         assert_eq!(tensor(value("[1, -2]")), (DType::I64, vec![2]));
         assert_eq!(tensor(value("[1, 2.5]")), (DType::F64, vec![2]));
         assert_eq!(tensor(value("[[1, 2], [3, 4], [5, 6]]")), (DType::I64, vec![3, 2]));
+        assert_eq!(tensor(value("[[1, 2], [0.5, 4], [5, 6]]")), (DType::F64, vec![3, 2]));
         assert!(matches!(value("[[1, 2], [3]]"), Value::List(list) if list.len() == 2));
         assert_eq!(tensor(value("[0.5, 18446744073709551615, 1]")), (DType::F64, vec![3]));
         assert!(matches!(value("[1, 18446744073709551615]"), Value::List(list) if list.len() == 2));

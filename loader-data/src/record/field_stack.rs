@@ -4,19 +4,25 @@ use std::ops::Range;
 
 use loader_core::{
     AnyTensor, BytesArray, DType, Sample, Tensor,
-    collate::{AnyStack, CollateError, CollateProblem, Stack},
+    collate::{CollateError, CollateProblem, Stack},
 };
 
-use super::{Column, Record, RecordStack, Scalar, Value, rows::Numbers};
+use super::{
+    Column, Record, RecordStack, Scalar, Value,
+    number_stack::{NumberStack, common_dtype, converted_bytes},
+    rows::Numbers,
+};
 
-/// Collects the values of one field. The first value decides the kind.
+/// Collects the values of one field. The first value decides the kind. Values of two kinds are an error, whichever comes
+/// first.
 #[derive(Debug)]
 pub(super) enum FieldStack {
-    Tensor(AnyStack),
-    Ragged(Vec<Option<(AnyTensor, Scalar)>>),
+    Tensor(NumberStack),
+    Ragged(Vec<(AnyTensor, Scalar)>),
     Texts(Vec<String>),
     Bytes(Vec<Vec<u8>>),
     Records(Box<RecordStack>),
+    /// Lists that are no tensors.
     Values(Vec<Value>),
 }
 
@@ -29,7 +35,7 @@ impl FieldStack {
             Value::Record(_) => Self::Records(Box::new(Record::stack(capacity))),
             Value::List(_) => Self::Values(Vec::new()),
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::Tensor(_) => {
-                Self::Tensor(AnyStack::new(capacity))
+                Self::Tensor(NumberStack::new(capacity))
             }
         }
     }
@@ -43,19 +49,16 @@ impl FieldStack {
                 stack.push_row(number.dtype(), &[], number.as_bytes())?
             }
             (Self::Tensor(stack), Value::Tensor(tensor)) => stack.push(tensor)?,
-            (Self::Ragged(rows), Value::Ragged(tensor, pad)) => rows.push(Some((tensor, pad))),
-            (Self::Ragged(rows), Value::List(list)) if list.is_empty() => rows.push(None),
-            // Only sequences without items came before.
-            (this @ Self::Values(_), Value::Ragged(tensor, pad)) if this.is_without_items() => {
-                let Self::Values(values) = &*this else { unreachable!("it was just matched") };
-                let mut rows: Vec<_> = values.iter().map(|_| None).collect();
-                rows.push(Some((tensor, pad)));
-                *this = Self::Ragged(rows);
-            }
+            (Self::Tensor(stack), Value::List(list)) if list.is_empty() => stack.push_empty_list()?,
+            (Self::Ragged(rows), Value::Ragged(tensor, pad)) => rows.push((tensor, pad)),
             (Self::Texts(texts), Value::Text(text)) => texts.push(text),
             (Self::Bytes(list), Value::Bytes(bytes)) => list.push(bytes),
             (Self::Records(stack), Value::Record(record)) => stack.push(record)?,
-            (Self::Values(values), value @ (Value::List(_) | Value::Tensor(_))) => values.push(value),
+            (Self::Values(values), value @ Value::List(_)) => values.push(value),
+            (Self::Values(values), Value::Tensor(tensor)) if values.iter().all(is_empty_list) => {
+                let (expected, found) = (vec![0], tensor.shape().to_vec());
+                return Err(CollateProblem::Ragged { expected, found }.into());
+            }
             (_, Value::Null) => {
                 let problem = "it is null, which no column of a batch can hold; fill it or drop the record";
                 return Err(CollateProblem::Custom(anyhow::Error::msg(problem)).into());
@@ -85,10 +88,6 @@ impl FieldStack {
         stack.push_rows(dtype, shape, bytes, runs.iter().map(|(_, rows)| rows.clone()))
     }
 
-    fn is_without_items(&self) -> bool {
-        matches!(self, Self::Values(values) if values.iter().all(|value| matches!(value, Value::List(list) if list.is_empty())))
-    }
-
     fn kind(&self) -> &'static str {
         match self {
             Self::Tensor(_) => "numbers were",
@@ -112,41 +111,42 @@ impl FieldStack {
     }
 }
 
-/// Pads each sequence after its end, with its own scalar, to the length of the longest. `None` is a sequence
-/// without items.
-fn padded(rows: &[Option<(AnyTensor, Scalar)>]) -> Result<Column, CollateError> {
-    let Some((first, first_pad)) = rows.iter().flatten().next() else {
+fn is_empty_list(value: &Value) -> bool {
+    matches!(value, Value::List(list) if list.is_empty())
+}
+
+/// Pads each sequence after its end, with its own scalar, to the length of the longest. Sequences without items have the
+/// dtype and the shape of the items of the others: a JSON list without items says neither.
+fn padded(rows: &[(AnyTensor, Scalar)]) -> Result<Column, CollateError> {
+    let with_items = || rows.iter().map(|(tensor, _)| tensor).filter(|tensor| !tensor.is_empty());
+    let Some(first) = with_items().next().or(rows.first().map(|(tensor, _)| tensor)) else {
         return Err(CollateProblem::NotASequence.into());
     };
     let [_, item @ ..] = first.shape() else { return Err(CollateProblem::NotASequence.into()) };
-    let length = |row: &Option<(AnyTensor, Scalar)>| row.as_ref().map_or(0, |(tensor, _)| tensor.len());
-    let longest = rows.iter().map(length).max().unwrap_or(0);
+    let dtype = with_items().try_fold(first.dtype(), |dtype, tensor| common_dtype(dtype, tensor.dtype()))?;
+    let longest = rows.iter().map(|(tensor, _)| tensor.len()).max().unwrap_or(0);
     let shape = [&[longest], item].concat();
-    let item_bytes = item.iter().product::<usize>() * first.dtype().size();
-    let mut stack = AnyStack::new(rows.len());
+    let item_bytes = item.iter().product::<usize>() * dtype.size();
+    let mut stack = NumberStack::new(rows.len());
     let mut bytes = vec![0; longest * item_bytes];
-    for row in rows {
-        let filled = match row {
-            Some((tensor, _)) if tensor.dtype() != first.dtype() => {
-                return Err(
-                    CollateProblem::MixedDTypes { expected: first.dtype(), found: tensor.dtype() }.into()
-                );
-            }
-            Some((tensor, _)) if tensor.shape().get(1..) != Some(item) => {
-                let (expected, found) = (first.shape().to_vec(), tensor.shape().to_vec());
-                return Err(CollateProblem::Ragged { expected, found }.into());
-            }
-            Some((tensor, _)) => tensor.as_bytes(),
-            None => &[],
+    for (tensor, pad) in rows {
+        if !tensor.is_empty() && tensor.shape().get(1..) != Some(item) {
+            let (expected, found) = (first.shape().to_vec(), tensor.shape().to_vec());
+            return Err(CollateProblem::Ragged { expected, found }.into());
+        }
+        let mixed = || CollateProblem::MixedDTypes { expected: dtype, found: tensor.dtype() };
+        let filled = match tensor.is_empty() {
+            true => Vec::new().into(),
+            false => converted_bytes(tensor.dtype(), tensor.as_bytes(), dtype).ok_or_else(mixed)?,
         };
-        bytes[..filled.len()].copy_from_slice(filled);
-        let pad = row.as_ref().map_or(first_pad, |(_, pad)| pad);
-        for element in bytes[filled.len()..].chunks_exact_mut(pad.as_bytes().len()) {
+        bytes[..filled.len()].copy_from_slice(&filled);
+        let pad = pad.convert(dtype).ok_or_else(mixed)?;
+        for element in bytes[filled.len()..].chunks_exact_mut(dtype.size()) {
             element.copy_from_slice(pad.as_bytes());
         }
-        stack.push_row(first.dtype(), &shape, &bytes)?;
+        stack.push_row(dtype, &shape, &bytes)?;
     }
-    let lengths: Vec<u64> = rows.iter().map(|row| length(row) as u64).collect();
+    let lengths: Vec<u64> = rows.iter().map(|(tensor, _)| tensor.len() as u64).collect();
     let lengths = Tensor::from_slice(&lengths, [rows.len()]).map_err(CollateProblem::from)?;
     Ok(Column::Padded { values: stack.finish()?, lengths })
 }

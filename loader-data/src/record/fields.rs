@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use loader_core::DType;
+use loader_core::{AnyTensor, DType};
 use serde::{Deserialize, Serialize};
 
 use super::{Record, Scalar, Value, rows::Fields};
@@ -159,7 +159,11 @@ fn pad(name: &str, value: &mut Value, number: f64) -> Result<(), DataProblem> {
         found: found.clone(),
     };
     if matches!(value, Value::List(list) if list.is_empty()) {
-        // Batches take the dtype of a sequence without items from the others.
+        // Batches take the dtype of a sequence without items from the others. Alone, it has the one that a file without
+        // types gives to such a number.
+        let number = Scalar::from_f64(number, DType::I64).unwrap_or(Scalar::new(number));
+        let items = AnyTensor::from_bytes(number.dtype(), [0], &[]).map_err(|_| wrong("numbers"))?;
+        *value = Value::Ragged(items, number);
         return Ok(());
     }
     let Value::Tensor(tensor) = value else { return Err(wrong("a sequence of numbers")) };

@@ -6,6 +6,7 @@ mod deserialize;
 mod field_stack;
 mod fields;
 mod names;
+mod number_stack;
 mod rows;
 mod stack;
 mod value;

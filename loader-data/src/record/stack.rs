@@ -188,7 +188,7 @@ fn is_same<'a>(
 
 #[cfg(test)]
 mod tests {
-    use loader_core::{Bool, DType, Tensor};
+    use loader_core::{AnyTensor, Bool, DType, Tensor};
 
     use super::*;
     use crate::{
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn records_that_do_not_fit_are_refused_with_the_name_of_the_field() {
         let refused = |lines: &[&str]| batch(&FieldOptions::new(), lines).unwrap_err().to_string();
-        assert!(refused(&[r#"{"a": 1}"#, r#"{"a": 1.5}"#]).starts_with("field `a`: dtype float64 differs"));
+        assert!(refused(&[r#"{"a": 1}"#, r#"{"a": true}"#]).starts_with("field `a`: dtype bool differs"));
         assert!(refused(&[r#"{"a": [1]}"#, r#"{"a": [1, 2]}"#]).starts_with("field `a`: shape [2] differs"));
         let null = "field `a`: it is null, which no column of a batch can hold; fill it or drop the record";
         assert_eq!(refused(&[r#"{"a": 1}"#, r#"{"a": null}"#]), null);
@@ -240,6 +240,66 @@ mod tests {
         assert!(
             refused(&[r#"{"a": {"x": 1}}"#, r#"{"a": {"x": ""}}"#]).starts_with("field `a.x`: it is a text")
         );
+    }
+
+    /// Returns the values and the lengths of the column `a` of a batch with `pad`.
+    fn padded(pad: f64, lines: &[&str]) -> (AnyTensor, Vec<u64>) {
+        let mut batch = batch(&FieldOptions::new().pad("a", pad), lines).unwrap();
+        let Some(Column::Padded { values, lengths }) = batch.remove("a") else { panic!("{lines:?}") };
+        (values, lengths.as_slice().to_vec())
+    }
+
+    #[test]
+    fn a_batch_of_padded_sequences_without_items_is_padded() {
+        let (values, lengths) = padded(0.0, &[r#"{"a": []}"#, r#"{"a": []}"#]);
+        assert_eq!((values.dtype(), values.shape(), lengths), (DType::I64, [2, 0].as_slice(), vec![0, 0]));
+        assert_eq!(padded(0.5, &[r#"{"a": []}"#]).0.dtype(), DType::F64);
+        let options = FieldOptions::new().dtype("a", DType::U8).pad("a", 0.0);
+        let typed = batch(&options, &[r#"{"a": []}"#]).unwrap();
+        assert!(matches!(&typed["a"], Column::Padded { values, .. } if values.dtype() == DType::U8));
+        // The other sequences decide the dtype and the shape of an item.
+        for lines in [[r#"{"a": []}"#, r#"{"a": [[0.5, 1]]}"#], [r#"{"a": [[0.5, 1]]}"#, r#"{"a": []}"#]] {
+            let (values, _) = padded(7.0, &lines);
+            assert_eq!((values.dtype(), values.shape()), (DType::F64, [2, 1, 2].as_slice()));
+        }
+    }
+
+    #[test]
+    fn whether_lists_fit_does_not_depend_on_their_order() {
+        let ways = |one: &str, other: &str| {
+            let lines = [format!("{{\"a\": {one}}}"), format!("{{\"a\": {other}}}")];
+            let batch =
+                |order: [usize; 2]| batch(&FieldOptions::new(), &order.map(|number| lines[number].as_str()));
+            [batch([0, 1]), batch([1, 0])]
+        };
+        for (one, other) in
+            [("[]", "[1]"), ("[1]", "[1, 2]"), ("[[1], [2, 3]]", "[[1], [2]]"), ("[1]", r#"["x"]"#)]
+        {
+            assert!(ways(one, other).iter().all(Result::is_err), "{one} and {other}");
+        }
+        for (one, other) in [("[]", r#"["x"]"#), ("[[1], [2, 3]]", "[]"), ("[]", "[]")] {
+            let is_values =
+                |batch: &Result<Columns, _>| matches!(&batch.as_ref().unwrap()["a"], Column::Values(_));
+            assert!(ways(one, other).iter().all(is_values), "{one} and {other}");
+        }
+    }
+
+    #[test]
+    fn integers_and_floats_in_one_column_are_floats() {
+        let of = |lines: &[&str]| {
+            let batch = batch(&FieldOptions::new(), lines).unwrap();
+            batch.tensor::<f64>("a").unwrap().as_slice().to_vec()
+        };
+        assert_eq!(of(&[r#"{"a": 1}"#, r#"{"a": 2}"#, r#"{"a": 0.5}"#, r#"{"a": 3}"#]), [1.0, 2.0, 0.5, 3.0]);
+        assert_eq!(of(&[r#"{"a": 0.5}"#, r#"{"a": 1}"#]), [0.5, 1.0]);
+        assert_eq!(of(&[r#"{"a": [1, 2]}"#, r#"{"a": [0.5, 3]}"#]), [1.0, 2.0, 0.5, 3.0]);
+        let (values, _) = padded(-1.0, &[r#"{"a": [1]}"#, r#"{"a": [0.5, 2]}"#]);
+        assert_eq!(values.as_slice::<f64>().unwrap(), [1.0, -1.0, 0.5, 2.0]);
+        // No dtype has the ranges of both.
+        for lines in [["18446744073709551615", "0"], ["0.5", "18446744073709551615"]] {
+            let lines = lines.map(|number| format!("{{\"a\": {number}}}"));
+            assert!(batch(&FieldOptions::new(), &lines.each_ref().map(String::as_str)).is_err());
+        }
     }
 
     /// Rows of two columns: `a` of single numbers and `b` of tensors, in this order or the other one.
