@@ -254,7 +254,9 @@ fn rows_of_parquet_are_the_samples_of_the_archives() {
 
     // A damaged file is found, and written again with the same bytes.
     let damaged = output.join("shard-000001.parquet");
-    fs::write(&damaged, "PAR1").unwrap();
+    let mut bytes = fs::read(&damaged).unwrap();
+    bytes[20] ^= 1;
+    fs::write(&damaged, bytes).unwrap();
     let checked = run(&["pack", "--check", output.to_str().unwrap()]);
     assert!(checked.assert_status(1).stdout.contains("shard-000001.parquet` is damaged"), "{checked:#?}");
     pack(&source, &output, &options).assert_status(0);

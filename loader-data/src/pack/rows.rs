@@ -15,6 +15,7 @@ use arrow_array::{
 use arrow_schema::{DataType, Field, Schema};
 use parquet::{
     arrow::ArrowWriter,
+    basic::{Compression, ZstdLevel},
     errors::ParquetError,
     file::properties::{EnabledStatistics, WriterProperties},
 };
@@ -85,9 +86,10 @@ pub(super) fn write<W: Write + Send>(
     let fields: Vec<Field> = iter::once(key).chain(columns.iter().map(field)).collect();
     let schema = Arc::new(Schema::new(fields));
     // Without dictionaries and statistics, which would hold and repeat whole values. The version of the library must
-    // not change the bytes.
+    // not change the bytes. The library cannot write checksums of pages: the manifest has one of the file.
     let properties = WriterProperties::builder()
         .set_created_by("loader pack".to_owned())
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .set_dictionary_enabled(false)
         .set_statistics_enabled(EnabledStatistics::None)
         .build();
@@ -238,6 +240,14 @@ mod tests {
         assert_eq!(rows(&[&[10 * MIB], &[3 * MIB, 3 * MIB], &[1]]), 2);
         assert_eq!(rows(&[&[9 * MIB, 9 * MIB], &[1]]), 1);
         assert_eq!(rows(&[&[1][..]; GROUP_ROWS + 1]), GROUP_ROWS);
+    }
+
+    #[test]
+    fn values_are_compressed() {
+        let text = Content::Text("a word ".repeat(10_000));
+        let samples = [vec![Member { name: "a.txt".to_owned(), content: text }]];
+        let written = write(Vec::new(), &["txt".to_owned()], &samples, Path::new("out"), |_| Ok(())).unwrap();
+        assert!(written.len() < 2_000, "{}", written.len());
     }
 
     #[test]
