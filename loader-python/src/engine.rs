@@ -183,6 +183,12 @@ impl Engine {
         Some(iterator::as_json(&self.loader.as_ref()?.state_at(epoch)))
     }
 
+    /// Raises `ValueError` if a text is not the JSON of a state, or was damaged or edited.
+    #[staticmethod]
+    fn check_state(state: &str) -> PyResult<()> {
+        parsed(state).map(drop)
+    }
+
     /// Returns the state of the iterator that was begun last, as JSON, if it was closed or dropped.
     fn last_state(&self) -> Option<String> {
         let last = self.last_state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -311,7 +317,7 @@ fn build(
 
 fn parsed(state: &str) -> PyResult<State> {
     serde_json::from_str(state)
-        .map_err(|error| PyValueError::new_err(format!("this is no state of a loader: {error}")))
+        .map_err(|error| PyValueError::new_err(format!("this state cannot be used: {error}")))
 }
 
 /// Forgets a dataset of Python objects that is open in this process.

@@ -12,11 +12,12 @@ import warnings
 import numpy
 import pytest
 import torch
+import torch.distributed.checkpoint
 from PIL import Image
 from torch_datasets import Draws, Rows, Stream
 from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 
-from loader import DataLoader, ImageFolder, _epoch_log, _state, transforms
+from loader import DataLoader, ImageFolder, JsonLines, RustLoader, _epoch_log, _state, transforms
 
 KINDS = {
     "in sequence": lambda **arguments: DataLoader(Rows(40), batch_size=4, **arguments),
@@ -106,13 +107,49 @@ def test_a_loader_that_has_loaded_a_state_returns_that_state():
     state = loader.state_dict()
     other = KINDS["in sequence"]()
     other.load_state_dict(state)
-    assert other.state_dict()["returned"] == 1
+    assert other.state_dict() == state
 
 
 def test_what_is_no_state_is_refused():
-    for state in ({}, [], {"version": _state.VERSION}, {"version": 2, "at": "between"}):
-        with pytest.raises(ValueError):
-            DataLoader(Rows(3)).load_state_dict(state)
+    loader = DataLoader(Rows(3))
+    next(iter(loader))
+    state = loader.state_dict()
+    cases = {
+        "no state of a loader": [{}, [], None],
+        "has version 2": [state | {"version": 2}],
+        "has no text 'content'": [{"version": _state.VERSION}, state | {"content": None}],
+        "has no text 'hash'": [{key: value for key, value in state.items() if key != "hash"}],
+        "damaged or edited": [state | {"content": state["content"].replace('"returned": 1', '"returned": 2')}],
+    }
+    for message, refused in cases.items():
+        for each in refused:
+            with pytest.raises(ValueError, match=message):
+                DataLoader(Rows(3)).load_state_dict(each)
+
+
+@pytest.mark.parametrize("taken", [0, 3, 10, 11])
+@pytest.mark.parametrize("kind", ["in sequence", "shuffled by a generator", "a stream", "of Rust"])
+def test_a_distributed_checkpoint_has_the_whole_state(kind, taken, tmp_path):
+    """It restores only what the keys of the state of the new loader name, which has loaded nothing."""
+
+    def make():
+        if kind == "of Rust":
+            return RustLoader(JsonLines(rows, output="numpy"), batch_size=4, shuffle=True)
+        return KINDS[kind]()
+
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(f'{{"n": {number}}}\n' for number in range(40)))
+    interrupted, resumed = make(), make()
+    batches = iter(interrupted)
+    for _ in range(taken):
+        next(batches, None)
+    checkpoint = tmp_path / "checkpoint"
+    torch.distributed.checkpoint.save({"loader": interrupted}, checkpoint_id=checkpoint)
+    torch.distributed.checkpoint.load({"loader": resumed}, checkpoint_id=checkpoint)
+    # With the eleventh call of `next`, the epoch has ended.
+    expected = list(batches if taken < 11 else interrupted)
+    assert len(expected) == 10 - taken % 11
+    assert str(list(resumed)) == str(expected)
 
 
 class Counted(IterableDataset):

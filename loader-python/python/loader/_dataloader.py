@@ -209,9 +209,9 @@ class DataLoader(_base.DataLoader[_Batch]):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state: the position after the batch that the last iterator has returned last, however many
-        batches workers have loaded ahead. The state consists of JSON values. It contains the random number generators
-        that determine the order, and the states of a dataset and a sampler that have ``state_dict`` and
-        ``load_state_dict``.
+        batches workers have loaded ahead. The state consists of JSON values, and always has the same keys. Its content
+        has the random number generators that determine the order, and the states of a dataset and a sampler that have
+        ``state_dict`` and ``load_state_dict``.
 
         After the last batch the state still belongs to the epoch, and the iterator that continues from it has no
         batches. Once the iterator has ended, the state is the beginning of the next epoch.
@@ -221,14 +221,14 @@ class DataLoader(_base.DataLoader[_Batch]):
                 has raised an exception, which is the cause, or has returned what ``pickle`` cannot write.
         """
         if self._loaded_state is not None:
-            return self._loaded_state
+            return _state.written(self._loaded_state)
         iterator = self._last_iterator()
         state = iterator._state() if iterator is not None else self._last_state
         if state is None or (iterator is None and state["at"] != "within"):
             state = (state or self._before_epoch()) | {"generators": _state.OrderGenerators(self).capture()}
-        state = {"version": _state.VERSION, "epochs": self._next_epoch, "num_workers": self.num_workers} | state
+        state = {"epochs": self._next_epoch, "num_workers": self.num_workers} | state
         _state.raise_error(state, is_rust=_rust.base_of(self.dataset) is not None)
-        return state
+        return _state.written(state)
 
     def _before_epoch(self) -> dict[str, Any]:
         """Returns the states of the dataset and the sampler, for a loader that has had no iterator."""
@@ -251,22 +251,13 @@ class DataLoader(_base.DataLoader[_Batch]):
         The state contains pickles, so load only states that you trust.
 
         Raises:
-            ValueError: If ``state_dict`` is not a state of a loader, or has a format version that this package does not
-                read. The next ``iter`` raises it if the loader has another dataset, other options, or another number of
+            ValueError: If ``state_dict`` is not a state of a loader, has a format version that this package does not
+                read, or was damaged or edited. The next ``iter`` raises it if the loader has another dataset, other options, or another number of
                 workers where that matters; in that case it is an ``AssertionError`` too, as torchdata raises.
         """
-        if not isinstance(state_dict, dict) or "version" not in state_dict:
-            raise ValueError("this is no state of a loader: it must come from DataLoader.state_dict()")
-        if state_dict["version"] != _state.VERSION:
-            raise ValueError(
-                f"this state has version {state_dict['version']}, and this package reads {_state.VERSION}: load it with"
-                " the version of the package that wrote it"
-            )
-        if "at" not in state_dict:
-            raise ValueError("this state is incomplete: it must come from DataLoader.state_dict()")
-        self._next_epoch = state_dict["epochs"]
-        self._loaded_state = state_dict
-        self._last_returned = state_dict["returned"] if state_dict["at"] != "within" else 0
+        state = _state.read(state_dict)
+        self._next_epoch, self._loaded_state = state["epochs"], state
+        self._last_returned = state["returned"] if state["at"] != "within" else 0
         self._last_iterator, self._last_state = (lambda: None), None
         self._last_iterator_number += 1
         # The next epoch starts new workers, because persistent ones belong to the epoch before.

@@ -129,6 +129,10 @@ class Engine:
     def state_at(self, epoch: int) -> str | None:
         """Returns the state at the beginning of an epoch, as JSON."""
 
+    @staticmethod
+    def check_state(state: str) -> None:
+        """Raises ``ValueError`` if a text is not the JSON of a state, or was damaged or edited."""
+
     def last_state(self) -> str | None:
         """Returns the state of the last iterator, as JSON, if it was closed or dropped."""
 

@@ -73,23 +73,30 @@ class RustLoader:
         """Sets the number of the epoch that the next iteration loads. If the loader has loaded a state of this epoch,
         the next iteration loads the rest of the epoch. A state of another epoch is dropped."""
         self._epoch = epoch
-        # A state without an epoch is kept, and the next iteration says what is wrong with it.
-        if self._state is None or json.loads(self._state).get("epoch", epoch) != epoch:
+        if self._state is None or json.loads(self._state)["epoch"] != epoch:
             self._state = self._engine.state_at(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state: the position after the last batch that the last iterator has returned. Between
         :meth:`load_state_dict` and the next iteration, it is the loaded state; after :meth:`set_epoch`, the start of
-        that epoch or the loaded state."""
+        that epoch or the loaded state; before the first iteration, the start of the next epoch. It always has the same
+        keys: ``"epoch"``, the number of the epoch, and ``"engine"``, the JSON of the state."""
         batches = self._batches()
         state = self._state or (batches.state() if batches is not None else None) or self._engine.last_state()
-        if state is None:
-            raise RuntimeError("state_dict: this loader has had no iterator; call it after `iter(loader)`")
-        return json.loads(state)
+        state = state or self._engine.state_at(self._epoch)
+        return {"epoch": json.loads(state)["epoch"], "engine": state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next iteration continues at the position that :meth:`state_dict` has returned."""
-        self._state = json.dumps(state)
+        """The next iteration continues at the position that :meth:`state_dict` has returned.
+
+        Raises:
+            ValueError: If it is not a state of a loader, or was damaged or edited. The next ``iter`` raises it if the
+                loader has another dataset or other options.
+        """
+        if not isinstance(state, Mapping) or not isinstance(state.get("engine"), str):
+            raise ValueError("this is no state of a loader: it must come from RustLoader.state_dict()")
+        self._engine.check_state(state["engine"])
+        self._state = state["engine"]
 
 
 def engine(

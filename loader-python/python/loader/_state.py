@@ -1,8 +1,9 @@
 """The parts of a loader's state besides the engine's state. ``DataLoader`` and its iterator write and read them in
 main.
 
-A state consists of JSON values, so that any format can hold it. Objects, such as the states of random number generators
-and of the user's dataset, are pickles in base64.
+The content of a state is JSON, so that any format can hold it. Objects, such as the states of random number generators
+and of the user's dataset, are pickles in base64. Around the content, a state always has the same keys.
+``torch.distributed.checkpoint`` reads only what the keys of a new loader's state name, also in nested values.
 
 Alternative considered: numbers in lists. They are longer, each generator would need a conversion of its own, and the
 state of the user's objects is a pickle anyway.
@@ -10,6 +11,8 @@ state of the user's objects is a pickle anyway.
 
 import base64
 import contextlib
+import hashlib
+import json
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -24,6 +27,40 @@ VERSION = 5
 class WrongWorkers(ValueError, AssertionError):
     """The state has a part for each worker, and the loader has another number of workers. The class is an
     ``AssertionError`` too, because torchdata's loader raises that."""
+
+
+def written(content: dict[str, Any]) -> dict[str, Any]:
+    """Returns the state with this content."""
+    text = json.dumps(content)
+    return {"version": VERSION, "content": text, "hash": _hash_of(text)}
+
+
+def read(state: Any) -> dict[str, Any]:
+    """Returns the content of a state that :func:`written` has returned.
+
+    Raises:
+        ValueError: If it is none, or of another version, or was damaged or edited.
+    """
+    if not isinstance(state, dict) or "version" not in state:
+        raise ValueError("this is no state of a loader: it must come from DataLoader.state_dict()")
+    if state["version"] != VERSION:
+        raise ValueError(
+            f"this state has version {state['version']}, and this package reads {VERSION}: load it with the version of"
+            " the package that wrote it"
+        )
+    for key in ("content", "hash"):
+        if not isinstance(state.get(key), str):
+            raise ValueError(f"this state is incomplete, because it has no text {key!r}: load all that state_dict() returned")
+    if state["hash"] != _hash_of(state["content"]):
+        raise ValueError(
+            "the state was damaged or edited after it was written, because its hash is not that of its content: use an"
+            " undamaged copy of it or an earlier state, or begin the epoch again"
+        )
+    return json.loads(state["content"])
+
+
+def _hash_of(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def to_text(value: Any) -> str:
