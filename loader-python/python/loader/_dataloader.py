@@ -252,8 +252,9 @@ class DataLoader(_base.DataLoader[_Batch]):
 
         Raises:
             ValueError: If ``state_dict`` is not a state of a loader, has a format version that this package does not
-                read, or was damaged or edited. The next ``iter`` raises it if the loader has another dataset, other options, or another number of
-                workers where that matters; in that case it is an ``AssertionError`` too, as torchdata raises.
+                read, or was damaged or edited. The next ``iter`` raises it if the loader has another dataset, other
+                options, or another number of workers where that matters; in that case it is an ``AssertionError`` too,
+                as torchdata raises.
         """
         state = _state.read(state_dict)
         self._next_epoch, self._loaded_state = state["epochs"], state

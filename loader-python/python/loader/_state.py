@@ -50,7 +50,9 @@ def read(state: Any) -> dict[str, Any]:
         )
     for key in ("content", "hash"):
         if not isinstance(state.get(key), str):
-            raise ValueError(f"this state is incomplete, because it has no text {key!r}: load all that state_dict() returned")
+            raise ValueError(
+                f"this state is incomplete, because it has no text {key!r}: load all that state_dict() returned"
+            )
     if state["hash"] != _hash_of(state["content"]):
         raise ValueError(
             "the state was damaged or edited after it was written, because its hash is not that of its content: use an"
