@@ -208,6 +208,12 @@ impl Run<'_> {
             let batch = batches.next();
             self.workers.report_changes(batches.worker_pids(), self.reporter)?;
             let Some(batch) = batch else { break };
+            if let Err(error @ Error::TimedOut { .. }) = &batch {
+                // No batch is lost, and the next call waits again, until `WorkerStuck` ends the epoch.
+                self.reporter.error(epoch, None, error)?;
+                page::note_error(epoch, error);
+                continue;
+            }
             self.batches += 1;
             self.batch_returned(&batches, batch, digest.as_mut())?;
             self.note(|| batches.state());
