@@ -4,6 +4,7 @@ use std::{io, path::PathBuf, time::Duration};
 
 use loader_ipc::{
     advice,
+    control::WorkerState,
     cpu_set::CpuSet,
     frame::{Failure, Stage},
     slots::SlotError,
@@ -347,7 +348,8 @@ pub enum Error {
         /// What that worker was doing.
         doing: Box<WorkerActivity>,
     },
-    /// No batch came within `timeout`. No batch is lost: call `next` again to wait again. Ten such waits in a
+    /// No batch came within `timeout`; or, at the start of an iterator, no answer of a worker within 30 seconds and
+    /// `timeout`. No batch is lost: make the same call again to wait again. Ten such waits of `next` in a
     /// row end the iterator with [`WorkerStuck`](Self::WorkerStuck) if they took at least a minute together
     /// and the awaited worker made no progress.
     #[error("{}", timed_out(.after, .waiting_for, WAITS_AGAIN))]
@@ -358,7 +360,8 @@ pub enum Error {
         waiting_for: WorkerActivity,
     },
     /// The function given to [`Iter::interrupt_when`](crate::Iter::interrupt_when) has ended the wait for a
-    /// batch. No batch is lost: call `next` again to continue the wait.
+    /// batch, or a host has ended the wait for workers at the start of an iterator. No batch is lost: make the same
+    /// call again to continue the wait.
     #[error("the wait for a batch was interrupted; no batch is lost, and the next call continues the wait")]
     Interrupted,
     /// No batch came within `timeout`, and the awaited worker has made no progress in many such waits. The
@@ -561,10 +564,11 @@ const NO_PROGRESS: &str =
     "it made no progress in many such waits, so the iterator ends; resume from its state()";
 
 fn timed_out(after: &Duration, waiting_for: &WorkerActivity, outcome: &str) -> String {
-    format!(
-        "no batch within {after:?}: waiting for {waiting_for}; {outcome}; set sample_timeout to give up samples \
-         that take too long"
-    )
+    let text = format!("no batch within {after:?}: waiting for {waiting_for}; {outcome}");
+    match waiting_for.state {
+        WorkerState::Starting => text,
+        _ => text + "; set sample_timeout to give up samples that take too long",
+    }
 }
 
 fn exited(exit: &WorkerExit, doing: &WorkerActivity, batches: &[u64], deaths: u32) -> String {
@@ -599,7 +603,7 @@ fn listed(indices: &[usize]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use loader_ipc::{control::WorkerState, frame::ExitStatus};
+    use loader_ipc::frame::ExitStatus;
 
     use super::*;
     use crate::exit::ExitCause;

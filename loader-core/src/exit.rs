@@ -55,6 +55,14 @@ pub enum ExitCause {
         /// Time since its main thread ended.
         elapsed: Duration,
     },
+    /// Main killed it, because it had closed its connection to main while it had work, as a process does that executes
+    /// another program.
+    #[error("it had closed its connection to main, as a process does that executes another program")]
+    LifelineClosed,
+    /// It ended by itself, because code of the loader in it had failed, for the reason that the text gives: a defect of
+    /// the loader, or a problem of the system.
+    #[error("the loader's own code in it failed: {0}")]
+    LoaderFailed(String),
     /// Main killed it, because it was on a batch for too long that another worker was loading or had loaded
     /// (see [`hedge`](crate::Builder::hedge)).
     #[error("it was on a batch for too long that another worker has")]
@@ -74,7 +82,9 @@ impl fmt::Display for WorkerExit {
         match cause {
             None => write!(f, "{status}"),
             Some(cause @ ExitCause::OutOfMemory) => write!(f, "{status}, {cause}"),
-            Some(cause @ ExitCause::MemoryLimitExceeded) => write!(f, "ended, since {cause}"),
+            Some(cause @ (ExitCause::MemoryLimitExceeded | ExitCause::LoaderFailed(_))) => {
+                write!(f, "ended, since {cause}")
+            }
             Some(cause) => write!(f, "was killed, since {cause}"),
         }
     }

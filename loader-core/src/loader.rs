@@ -19,9 +19,10 @@ use crate::{
     error::Error,
     exit::WorkerExit,
     fetch::{Iterable, MapStyle, Plain, ShardLayout},
+    interrupt::StartInterrupt,
     iter::{
         BatchSource, FillOf, IdleTeam, Inner, Iter, IterOptions, LocalBatches, LocalShards, ShardSource,
-        SharedTuner, StartInterrupt, Team, WorkerIter,
+        SharedTuner, Team, WorkerIter,
     },
     observers::Observers,
     plan::Plan,
@@ -29,6 +30,7 @@ use crate::{
     random::base_seed,
     sampler::{BatchSampler, Sharing, Taken},
     shards::Shards,
+    start_wait::StartWait,
     state::{EpochEnd, Origin, Position, ResumedFrom, State, must_agree},
     stats::{LoaderStats, StatsReader},
     torch::BASE_SEED_DRAWS,
@@ -262,8 +264,10 @@ impl<B: Batch> DataLoader<B> {
                 Inner::Shards(LocalShards::new(Arc::clone(source), shards))
             }
             (Loading::Workers { launch, slots, epochs, idle, interrupt, tuner }, supply) => {
-                let take = |idle: &IdleTeam| idle.take(number, epochs, interrupt.as_ref());
-                let rested = match idle.as_ref().map_or(Ok(None), take) {
+                let mut wait =
+                    StartWait::new(interrupt.as_ref(), epochs.warn_after, epochs.timeout, &self.warn);
+                let rested = idle.as_ref().map_or(Ok(None), |idle| idle.take(number, epochs, &mut wait));
+                let rested = match rested {
                     Err(Error::Interrupted) => return Err(Error::Interrupted),
                     Err(error @ Error::WorkerExited { exit: WorkerExit { cause: None, .. }, .. })
                         if epochs.max_worker_deaths == 0 =>
@@ -286,7 +290,7 @@ impl<B: Batch> DataLoader<B> {
                     }
                     None => {
                         let workers = tuner.as_ref().map_or(epochs.workers, |tuner| tuner.setting().workers);
-                        let pool = launch.start(workers, slots, self.base_seed(number))?;
+                        let pool = launch.start(workers, slots, self.base_seed(number), &mut wait)?;
                         let epochs = WorkerOptions { workers, ..epochs.clone() };
                         Team::new(pool, epochs, supply, slots, idle.is_some(), trace)
                     }

@@ -88,8 +88,8 @@ pub enum Warning {
         /// Number of the launcher's processes on this machine.
         processes: usize,
     },
-    /// `next()` has waited for a batch for longer than [`Builder::warn_after`](crate::Builder::warn_after)
-    /// and continues to wait. There is one warning per wait.
+    /// `next()` has waited for a batch, or `iter()` for workers, for longer than
+    /// [`Builder::warn_after`](crate::Builder::warn_after) and continues to wait. There is one warning per wait.
     #[error("no batch for {after:?}: waiting for {waiting_for}; set timeout to get an error instead")]
     LongWait {
         /// The loader's `warn_after`.

@@ -3,7 +3,7 @@
 //! Without the feature `fault-points`, they do nothing. With the feature and `FAULT_POINT=worker-send:3` in
 //! the environment, a process that reaches that step for the third time removes the file that `FAULT_TOKEN`
 //! names, and kills itself. If the file is gone, the process continues: so only one process dies, and its
-//! replacement does not. With `FAULT_PAUSE=500`, the process sleeps for 500 ms instead.
+//! replacement does not. With `FAULT_PAUSE=500`, the process sleeps for 500 ms instead; with `FAULT_PANIC`, it panics.
 //!
 //! Alternative considered: a crate for fail points. Rejected because its actions cannot kill a process, and
 //! because it cannot count across processes.
@@ -103,6 +103,7 @@ mod armed {
         token: PathBuf,
         /// How long the process sleeps instead of dying, if `FAULT_PAUSE` is set.
         pause: Option<Duration>,
+        panics: bool,
     }
 
     static FAULT: LazyLock<Option<Fault>> = LazyLock::new(|| {
@@ -111,7 +112,8 @@ mod armed {
         let left = AtomicU64::new(count.parse().ok()?);
         let pause = env::var("FAULT_PAUSE").ok().and_then(|pause| pause.parse().ok());
         let pause = pause.map(Duration::from_millis);
-        Some(Fault { name: name.to_owned(), left, token: env::var_os("FAULT_TOKEN")?.into(), pause })
+        let (token, panics) = (env::var_os("FAULT_TOKEN")?.into(), env::var_os("FAULT_PANIC").is_some());
+        Some(Fault { name: name.to_owned(), left, token, pause, panics })
     });
 
     pub(super) fn reach(point: Point) {
@@ -121,6 +123,7 @@ mod armed {
             && fault.left.fetch_sub(1, Ordering::Relaxed) == 1
             && fs::remove_file(&fault.token).is_ok()
         {
+            assert!(!fault.panics, "the fault point {} is reached", fault.name);
             match fault.pause {
                 Some(pause) => thread::sleep(pause),
                 None => drop(raise(Signal::SIGKILL)),

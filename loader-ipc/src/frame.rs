@@ -283,9 +283,20 @@ pub enum Event {
         /// As in [`Done`](Self::Done).
         held: bool,
     },
+    /// The worker ends, because code of the loader in it has failed. It sends nothing more.
+    LoaderFailed {
+        /// What has failed, and where.
+        problem: String,
+    },
 }
 
 impl Event {
+    /// The event of a worker that ends because of `problem`, which is truncated if it is too long for a frame.
+    pub fn loader_failed(mut problem: String) -> Self {
+        cut(&mut problem, MAX_TEXT);
+        Self::LoaderFailed { problem }
+    }
+
     /// Checks what must hold in every event, whatever main has sent to the worker.
     ///
     /// # Errors

@@ -40,6 +40,7 @@ pub mod lifeline;
 pub mod memory;
 pub mod oom;
 pub mod own_files;
+pub mod patience;
 pub mod process;
 pub mod profile;
 pub mod queue;

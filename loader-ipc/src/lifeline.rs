@@ -23,7 +23,7 @@ use rustix::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{codec, held_fd::HeldFd};
+use crate::{codec, held_fd::HeldFd, patience::WaitError, process::Halt};
 
 /// Number of this protocol. Main and worker must have the same.
 pub const PROTOCOL: u32 = 11;
@@ -51,6 +51,12 @@ pub enum LifelineError {
     /// The deadline has passed.
     #[error("no message within the deadline")]
     TimedOut,
+    /// The caller has ended the wait.
+    #[error("the wait for a message was interrupted")]
+    Interrupted,
+    /// The other process cannot continue.
+    #[error("the other process does not answer: {0}")]
+    Halted(Halt),
     /// The first bytes of the message are not those of the loader's protocol.
     #[error("the other process does not use the loader's protocol (the first bytes are {0:02x?})")]
     UnknownMagic(Vec<u8>),
@@ -68,6 +74,31 @@ pub enum LifelineError {
     /// A system call failed.
     #[error(transparent)]
     Io(#[from] io::Error),
+}
+
+impl From<WaitError> for LifelineError {
+    fn from(error: WaitError) -> Self {
+        match error {
+            WaitError::TimedOut => Self::TimedOut,
+            WaitError::Interrupted => Self::Interrupted,
+            WaitError::Halted(halt) => Self::Halted(halt),
+        }
+    }
+}
+
+/// What ends a wait for descriptors: a time, or a [`Patience`](crate::patience::Patience).
+pub trait Until {
+    /// Polls until a descriptor is ready; looks at least once. A signal does not end the wait.
+    ///
+    /// # Errors
+    /// Why the wait has ended before, or an error of `poll` other than EINTR.
+    fn poll(&mut self, fds: &mut [PollFd<'_>]) -> Result<(), LifelineError>;
+}
+
+impl Until for Instant {
+    fn poll(&mut self, fds: &mut [PollFd<'_>]) -> Result<(), LifelineError> {
+        if poll_until(fds, *self)? { Ok(()) } else { Err(LifelineError::TimedOut) }
+    }
 }
 
 impl Lifeline {
@@ -91,6 +122,11 @@ impl Lifeline {
         &self.socket
     }
 
+    /// True if the other end is closed: the other process has ended, or executes another program.
+    pub fn is_closed(&self) -> bool {
+        poll_until(&mut [PollFd::new(&*self.socket, PollFlags::RDHUP)], Instant::now()).unwrap_or(false)
+    }
+
     /// Sends one message; waits for room until `deadline`.
     ///
     /// # Errors
@@ -99,7 +135,7 @@ impl Lifeline {
         &self,
         body: &T,
         fds: &[BorrowedFd<'_>],
-        deadline: Instant,
+        mut deadline: impl Until,
     ) -> Result<(), LifelineError> {
         let body = codec::encode(body).map_err(|error| LifelineError::Malformed(error.to_string()))?;
         if body.len() + HEADER > MAX_MESSAGE || fds.len() > MAX_FDS {
@@ -118,7 +154,7 @@ impl Lifeline {
             {
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => self.wait(PollFlags::OUT, deadline)?,
+                Err(Errno::AGAIN) => deadline.poll(&mut [PollFd::new(&*self.socket, PollFlags::OUT)])?,
                 Err(Errno::PIPE | Errno::CONNRESET) => return Err(LifelineError::Closed),
                 Err(errno) => return Err(io::Error::from(errno).into()),
             }
@@ -131,7 +167,7 @@ impl Lifeline {
     /// [`LifelineError`].
     pub fn receive<T: DeserializeOwned>(
         &self,
-        deadline: Instant,
+        deadline: impl Until,
     ) -> Result<(T, Vec<OwnedFd>), LifelineError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let reason = "the message or its descriptors were truncated; this process may be out of descriptors (see `ulimit -n`)";
@@ -142,7 +178,7 @@ impl Lifeline {
     /// and its descriptors are closed.
     pub(crate) fn receive_with_one<T: DeserializeOwned>(
         &self,
-        deadline: Instant,
+        deadline: impl Until,
     ) -> Result<(T, Option<OwnedFd>), LifelineError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let reason = "the message was truncated, it came with more than one descriptor, or this process is out of descriptors (see `ulimit -n`)";
@@ -158,7 +194,7 @@ impl Lifeline {
         &self,
         space: &mut [MaybeUninit<u8>],
         reason: &str,
-        deadline: Instant,
+        mut deadline: impl Until,
     ) -> Result<(T, Vec<OwnedFd>), LifelineError> {
         let mut bytes = vec![0; MAX_MESSAGE];
         let mut control = RecvAncillaryBuffer::new(space);
@@ -172,7 +208,7 @@ impl Lifeline {
             ) {
                 Ok(message) => break message,
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => self.wait(PollFlags::IN, deadline)?,
+                Err(Errno::AGAIN) => deadline.poll(&mut [PollFd::new(&*self.socket, PollFlags::IN)])?,
                 Err(Errno::CONNRESET) => return Err(LifelineError::Closed),
                 Err(errno) => return Err(io::Error::from(errno).into()),
             }
@@ -190,14 +226,6 @@ impl Lifeline {
             return Err(LifelineError::Malformed(reason.into()));
         }
         Ok((decode(&bytes[..message.bytes])?, fds))
-    }
-
-    fn wait(&self, event: PollFlags, deadline: Instant) -> Result<(), LifelineError> {
-        if poll_until(&mut [PollFd::new(&*self.socket, event)], deadline)? {
-            Ok(())
-        } else {
-            Err(LifelineError::TimedOut)
-        }
     }
 }
 
@@ -261,7 +289,9 @@ mod tests {
         assert_eq!(text, "hello");
         let memory = crate::memory::SealedMemory::open(fds.pop().unwrap()).unwrap();
         assert_eq!(memory.bytes(), b"rows");
+        assert!(!theirs.is_closed());
         drop(ours);
+        assert!(theirs.is_closed());
         assert!(matches!(theirs.receive::<String>(soon()), Err(LifelineError::Closed)));
     }
 

@@ -24,13 +24,12 @@ use nix::{
     sys::{
         signal::{SigSet, SigmaskHow, Signal},
         stat::{SFlag, fstat},
-        wait::{Id, WaitPidFlag, WaitStatus, waitid},
     },
     unistd::Pid,
 };
 use rustix::{
     event::{PollFd, PollFlags},
-    process::{PidfdFlags, pidfd_open, pidfd_send_signal},
+    process::{PidfdFlags, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid},
 };
 
 use crate::{
@@ -38,11 +37,12 @@ use crate::{
     frame::ExitStatus,
     held_fd::HeldFd,
     lifeline::{Lifeline, LifelineError, poll_until},
+    patience::{Patience, WaitError},
     template::TemplateReport,
 };
 
 pub use inherited::Limits;
-pub use observed::{CpuUse, Halt, cpu_time, cpu_wait, data_memory, private_memory};
+pub use observed::{CpuUse, Halt, HaltWatch, cpu_time, cpu_wait, data_memory, private_memory};
 
 /// Environment variable that marks a process as a worker or a template. Its value is the inode of the socket
 /// that is the process's standard input. A process that merely inherits the variable (a program that a dataset
@@ -52,11 +52,14 @@ pub const MARKER: &str = "LOADER_WORKER_LIFELINE";
 /// Path of the running program, which works even after its file was replaced on disk.
 pub const THIS_PROGRAM: &str = "/proc/self/exe";
 
-/// Maximum time from the end of a worker to the template's report of its exit status. After that time the
-/// status is unknown.
+/// Maximum time from the end of a process to its exit status, which a template reports, or for which this process
+/// waits in vain while a debugger of the ended process has not read it. After that time the status is SIGKILL if this
+/// process has sent that signal, and unknown otherwise.
 const STATUS_DEADLINE: Duration = Duration::from_secs(1);
 /// Maximum time to reap a child after SIGKILL.
 const REAP_DEADLINE: Duration = Duration::from_secs(1);
+/// Time between two looks whether a process has ended.
+const REAP_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A started worker.
 #[derive(Debug)]
@@ -72,10 +75,15 @@ pub struct WorkerProcess {
 /// What is known of a process once it has ended.
 #[derive(Debug, Default)]
 struct End {
-    /// `None` until the process was reaped.
+    /// `None` until the process was reaped, or its status was given up.
     status: Option<ExitStatus>,
-    /// When main noticed the end of a process that a template reaps.
-    noticed: Option<Instant>,
+    /// When this process looked for the status last, while it knows of the end and not of the status, and for how long it
+    /// has waited for the status.
+    noticed: Option<(Instant, Duration)>,
+    /// True once this process has sent SIGKILL.
+    is_killed: bool,
+    /// True if the status was given up, so that the system may still keep it for this process.
+    is_given_up: bool,
     /// CPU use that main read last, or that the template reported.
     cpu_use: CpuUse,
 }
@@ -133,12 +141,13 @@ impl WorkerProcess {
     /// If the system provides no pidfd for the child, which is killed and reaped.
     pub fn forked(pid: u32) -> io::Result<Self> {
         let pid = Pid::from_raw(pid.cast_signed());
-        let process = Self { pid, pidfd: None, report: None, end: Mutex::default() };
+        let process = |pidfd| Self { pid, pidfd, report: None, end: Mutex::default() };
         match open_pidfd(pid) {
-            Ok(pidfd) => Ok(Self { pidfd: Some(HeldFd::new(pidfd)), ..process }),
+            Ok(pidfd) => Ok(process(Some(HeldFd::new(pidfd)))),
             Err(error) => {
+                let process = process(None);
                 process.signal(Signal::SIGKILL);
-                process.reap_until(Instant::now() + REAP_DEADLINE);
+                process.reap_within(REAP_DEADLINE);
                 Err(error)
             }
         }
@@ -163,15 +172,18 @@ impl WorkerProcess {
 
     /// What to poll for the end of the process: the pidfd. Once that has shown the end of a template's child,
     /// it is the socket on which the template reports the exit status. `None` if the system provides no
-    /// pidfd.
+    /// pidfd, and once the pidfd has shown the end of a child whose status is not there yet.
     pub fn end_fd(&self) -> Option<BorrowedFd<'_>> {
-        let report = self.report.as_ref().filter(|_| self.lock().noticed.is_some());
-        report.map(AsFd::as_fd).or_else(|| self.pidfd())
+        match self.lock().noticed {
+            Some(_) => self.report.as_ref().map(AsFd::as_fd),
+            None => self.pidfd(),
+        }
     }
 
     /// Reaps the process if it has ended, and returns how it ended; `None` while it runs. The child of a
-    /// template is reaped by the template, which reports how it ended; without a report within a second, the
-    /// status is unknown.
+    /// template is reaped by the template, which reports how it ended. A process that a debugger traces has no status
+    /// before the debugger has read it. Without a status a second after the end, the status is SIGKILL if this process
+    /// has sent that signal, and unknown otherwise.
     pub fn try_reap(&self) -> Option<ExitStatus> {
         let mut end = self.lock();
         // Without a pidfd, `is_running` returns true for a process that has ended and was not reaped.
@@ -188,19 +200,38 @@ impl WorkerProcess {
                 }
                 Some(report) => Self::receive_end(report, &mut end),
             }
+            if end.status.is_none() && self.has_ended(&end) {
+                let (looked, waited) = end.noticed.unwrap_or((Instant::now(), Duration::ZERO));
+                // This process may have been stopped since the last look, and the template too.
+                let waited = waited + looked.elapsed().min(STATUS_DEADLINE / 2);
+                end.noticed = Some((Instant::now(), waited));
+                if waited >= STATUS_DEADLINE {
+                    end.give_up();
+                }
+            }
         }
         end.status
     }
 
-    /// As [`try_reap`](Self::try_reap), but waits for the end until `deadline`.
-    pub fn reap_until(&self, deadline: Instant) -> Option<ExitStatus> {
-        loop {
-            let status = self.try_reap();
-            if status.is_some() || Instant::now() >= deadline {
-                return status;
-            }
-            thread::sleep(Duration::from_millis(1));
+    /// True if the process has ended, although it was not reaped. Without a pidfd, an ended process is only told from a
+    /// running one if this process has killed it.
+    fn has_ended(&self, end: &End) -> bool {
+        match self.pidfd {
+            Some(_) => !self.is_running(),
+            None => end.is_killed && self.halt() == Some(Halt::MainThreadEnded),
         }
+    }
+
+    /// As [`try_reap`](Self::try_reap), but waits for the end, at most for `limit`.
+    pub fn reap_within(&self, limit: Duration) -> Option<ExitStatus> {
+        let reap = |pause| {
+            let status = self.try_reap();
+            if status.is_none() {
+                thread::sleep(REAP_INTERVAL.min(pause));
+            }
+            Ok::<_, WaitError>(status)
+        };
+        Patience::new(limit).wait(reap).ok()
     }
 
     /// Returns for how long the process has used CPUs, and has waited for them, also after its end.
@@ -217,33 +248,37 @@ impl WorkerProcess {
     }
 
     fn reap(&self) -> Option<ExitStatus> {
+        let pid = rustix::process::Pid::from_raw(self.pid.as_raw())?;
         loop {
-            let id = self.pidfd().map_or(Id::Pid(self.pid), Id::PIDFd);
-            match waitid(id, WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG) {
-                Ok(WaitStatus::Exited(_, code)) => return Some(ExitStatus::Code(code)),
-                Ok(WaitStatus::Signaled(_, signal, core_dumped)) => {
-                    return Some(ExitStatus::Signal { signal: signal as i32, core_dumped });
+            let id = self.pidfd().map_or(WaitId::Pid(pid), WaitId::PidFd);
+            match waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {
+                Ok(ended) => {
+                    let ended = ended?;
+                    // `nix` knows no real-time signals, and would fail after the kernel has reaped the process.
+                    let killed = ended.terminating_signal();
+                    let killed =
+                        killed.map(|signal| ExitStatus::Signal { signal, core_dumped: ended.dumped() });
+                    return killed.or_else(|| ended.exit_status().map(ExitStatus::Code));
                 }
-                Err(Errno::EINTR) => {}
+                Err(rustix::io::Errno::INTR) => {}
                 // The host has reaped it, or the kernel has, because the host ignores SIGCHLD.
-                Err(Errno::ECHILD) if !self.is_running() => return Some(ExitStatus::Unknown),
-                _ => return None,
+                Err(rustix::io::Errno::CHILD) if !self.is_running() => return Some(ExitStatus::Unknown),
+                Err(_) => return None,
             }
         }
     }
 
     /// Reads what the template has reported about the end of a process that has ended, without waiting.
     fn receive_end(report: &Lifeline, end: &mut End) {
-        let noticed = *end.noticed.get_or_insert_with(Instant::now);
         match report.receive_with_one(Instant::now()) {
             Ok((TemplateReport::Ended { status, cpu_use }, None)) => {
                 end.status = Some(status);
                 // The template has not seen threads that ended before.
                 end.cpu_use = CpuUse { wait: cpu_use.wait.max(end.cpu_use.wait), ..cpu_use };
             }
-            Err(LifelineError::TimedOut) if noticed.elapsed() < STATUS_DEADLINE => {}
-            // The template has ended, hangs, or has sent something else.
-            _ => end.status = Some(ExitStatus::Unknown),
+            Err(LifelineError::TimedOut) => {}
+            // The template has ended, or has sent something else.
+            _ => end.give_up(),
         }
     }
 
@@ -258,9 +293,12 @@ impl WorkerProcess {
 
     /// Sends `signal`. Does nothing if the process has ended.
     pub fn signal(&self, signal: Signal) {
-        if self.is_reaped() {
+        let mut end = self.lock();
+        if end.status.is_some() {
             return;
         }
+        end.is_killed |= signal == Signal::SIGKILL;
+        drop(end);
         match (self.pidfd(), rustix::process::Signal::from_named_raw(signal as i32)) {
             // An error can only mean that the process is gone already.
             (Some(pidfd), Some(signal)) => drop(pidfd_send_signal(pidfd, signal)),
@@ -283,6 +321,24 @@ impl WorkerProcess {
                 !poll_until(fds, Instant::now()).unwrap_or(false)
             }
             None => nix::sys::signal::kill(self.pid, None).is_ok(),
+        }
+    }
+}
+
+impl End {
+    /// Ends the wait for the exit status.
+    fn give_up(&mut self) {
+        let killed = ExitStatus::Signal { signal: Signal::SIGKILL as i32, core_dumped: false };
+        self.status = Some(if self.is_killed { killed } else { ExitStatus::Unknown });
+        self.is_given_up = true;
+    }
+}
+
+impl Drop for WorkerProcess {
+    /// Reaps a process whose status was given up, if its debugger has let it go meanwhile.
+    fn drop(&mut self) {
+        if self.report.is_none() && self.lock().is_given_up {
+            self.reap();
         }
     }
 }
@@ -360,19 +416,28 @@ pub fn locate(program: &Path) -> io::Result<PathBuf> {
 mod tests {
     use super::*;
 
+    fn shell(script: &str) -> WorkerProcess {
+        let (_lifeline, theirs) = Lifeline::pair().unwrap();
+        let args = ["-c".into(), script.into()];
+        let output = fs::File::create("/dev/null").unwrap().into();
+        WorkerProcess::spawn("/bin/sh".as_ref(), &args, None, [], "sh".as_ref(), theirs, output).unwrap()
+    }
+
+    fn end_of(process: &WorkerProcess) -> ExitStatus {
+        process.reap_within(Duration::from_secs(60)).expect("the shell ends")
+    }
+
+    #[test]
+    fn the_status_of_a_process_that_a_real_time_signal_ends_is_known() {
+        let process = shell("kill -40 $$");
+        assert_eq!(end_of(&process), ExitStatus::Signal { signal: 40, core_dumped: false });
+        assert_eq!(end_of(&shell("exit 7")), ExitStatus::Code(7));
+    }
+
     #[test]
     fn the_processor_time_of_a_process_is_known_after_its_end() {
-        let (_lifeline, theirs) = Lifeline::pair().unwrap();
-        let count = ["-c".into(), "i=0; while [ $i -lt 50000 ]; do i=$((i+1)); done".into()];
-        let output = fs::File::create("/dev/null").unwrap().into();
-        let process =
-            WorkerProcess::spawn("/bin/sh".as_ref(), &count, None, [], "sh".as_ref(), theirs, output)
-                .unwrap();
-        let started = Instant::now();
-        while process.try_reap().is_none() {
-            assert!(started.elapsed() < Duration::from_secs(60), "the shell does not end");
-            thread::sleep(Duration::from_millis(10));
-        }
+        let process = shell("i=0; while [ $i -lt 50000 ]; do i=$((i+1)); done");
+        end_of(&process);
         assert!(process.cpu_use().time > Duration::from_millis(5), "{:?}", process.cpu_use());
         assert_eq!(cpu_time(process.pid()), None);
     }

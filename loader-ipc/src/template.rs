@@ -47,8 +47,9 @@ use serde::{Deserialize, Serialize};
 use crate::{
     cpu_set::CpuSet,
     frame::ExitStatus,
-    lifeline::{Lifeline, LifelineError, poll_until},
-    process::{CpuUse, Limits, WorkerProcess},
+    lifeline::{Lifeline, LifelineError, Until},
+    patience::Patience,
+    process::{CpuUse, Halt, Limits, WorkerProcess},
 };
 
 /// Maximum time from the end of a template's sockets to the end of its process.
@@ -98,9 +99,18 @@ pub enum TemplateError {
     /// The template ended before it answered.
     #[error("it {was}{0} before it answered", was = was(*.0))]
     Ended(ExitStatus),
-    /// The template did not answer in time.
+    /// The template did not answer in time, although it had answered before.
     #[error("it did not answer in time")]
     NoAnswer,
+    /// The template did not load its libraries in time.
+    #[error("it did not load its libraries in time")]
+    NotLoaded,
+    /// The template cannot continue.
+    #[error("it did not answer: {0}")]
+    Halted(Halt),
+    /// The caller has ended the wait. The template goes on.
+    #[error("the wait for its answer was interrupted")]
+    Interrupted,
     /// The template answered with something else than the loader's protocol.
     #[error("its answer is invalid ({0}); does the program serve the requests of a template?")]
     InvalidAnswer(String),
@@ -152,7 +162,7 @@ impl TemplateProcess {
 
     /// Asks the template for a worker with `lifeline` as its standard input and `output` as its standard
     /// output and error. It is bound to `cpus`, or to the CPUs of this thread, and has this process's working
-    /// directory, umask and resource limits. Waits for the answer until `deadline`.
+    /// directory, umask and resource limits. Waits for the answer with `patience`.
     ///
     /// # Errors
     /// [`TemplateError`]. The template may have forked a worker nevertheless, so the caller must drop its end
@@ -162,7 +172,7 @@ impl TemplateProcess {
         cpus: Option<&CpuSet>,
         lifeline: OwnedFd,
         output: OwnedFd,
-        deadline: Instant,
+        patience: &mut Patience<'_>,
     ) -> Result<WorkerProcess, TemplateError> {
         let (report, theirs) = Lifeline::pair()?;
         let folder = open(".", OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
@@ -170,10 +180,10 @@ impl TemplateProcess {
         let cpus = cpus.cloned().or_else(|| CpuSet::of_this_thread().ok());
         let fds = [lifeline.as_fd(), output.as_fd(), theirs.as_fd(), folder.as_fd()];
         let request = Request { cpus, limits: Limits::of_this_process() };
-        let sent = self.requests.send(&request, &fds, deadline);
+        let sent = self.requests.send(&request, &fds, &mut *patience);
         // The report socket ends with the template only if this process has closed its copy of that end.
         drop((lifeline, output, theirs));
-        let answer = sent.and_then(|()| self.receive(&report, deadline));
+        let answer = sent.and_then(|()| self.receive(&report, patience));
         match answer {
             Ok((TemplateReport::Started { pid }, Some(pidfd))) => {
                 Ok(WorkerProcess::of_template(pid, pidfd, report))
@@ -189,27 +199,29 @@ impl TemplateProcess {
                 Err(self.process.try_reap().map_or(TemplateError::NoAnswer, TemplateError::Ended))
             }
             Err(LifelineError::Closed) => Err(self.end_after_close()),
+            Err(LifelineError::Halted(halt)) => Err(TemplateError::Halted(halt)),
+            Err(LifelineError::Interrupted) => Err(TemplateError::Interrupted),
             Err(LifelineError::Io(error)) => Err(error.into()),
             Err(error) => Err(TemplateError::InvalidAnswer(error.to_string())),
         }
     }
 
-    /// Waits for a report until `deadline`, or until the template has ended. A child that the template has
+    /// Waits for a report, or until the template has ended. A child that the template has
     /// just forked may hold the socket open for a moment longer.
     fn receive(
         &self,
         report: &Lifeline,
-        deadline: Instant,
+        mut patience: &mut Patience<'_>,
     ) -> Result<(TemplateReport, Option<OwnedFd>), LifelineError> {
         let mut fds = vec![PollFd::from_borrowed_fd(report.as_fd(), PollFlags::IN)];
         fds.extend(self.process.pidfd().map(|pidfd| PollFd::from_borrowed_fd(pidfd, PollFlags::IN)));
-        poll_until(&mut fds, deadline)?;
+        patience.poll(&mut fds)?;
         report.receive_with_one(Instant::now())
     }
 
     /// Returns the error for a template that has closed its sockets.
     fn end_after_close(&self) -> TemplateError {
-        match self.process.reap_until(Instant::now() + END_DEADLINE) {
+        match self.process.reap_within(END_DEADLINE) {
             Some(status) => TemplateError::Ended(status),
             None => TemplateError::InvalidAnswer("it dropped the request".to_owned()),
         }

@@ -6,7 +6,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     process::ExitCode,
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use loader_core::{
@@ -23,6 +23,7 @@ use loader_ipc::{
     ignore_by_default, ignore_sigpipe, keep_freed_memory,
     lifeline::{Lifeline, LifelineError},
     oom::prefer_this_process,
+    patience::Patience,
     process::{SIGNALS_FOR_MAIN, is_worker, take_lifeline_from_stdin},
 };
 use nix::sys::{prctl::set_name, signal::SigSet};
@@ -86,14 +87,13 @@ pub(crate) fn run(registry: &Registry) -> i32 {
 fn serve(registry: &Registry) -> anyhow::Result<()> {
     prepare_process()?;
     let lifeline = Arc::new(take_lifeline_from_stdin()?);
-    let deadline = Instant::now() + DEADLINE;
-    let (open, functions, connected) = match perform_handshake(registry, &lifeline, deadline) {
+    let mut patience = Patience::new(DEADLINE);
+    let (open, functions, connected) = match perform_handshake(registry, &lifeline, &mut patience) {
         Ok(connected) => connected,
         // The worker has sent the error to main, or main is gone.
         Err(error @ HandshakeError::Refused(_)) => return Err(error.into()),
-        Err(error) => return Err(refuse(&lifeline, error.to_string(), deadline).into()),
+        Err(error) => return Err(refuse(&lifeline, error.to_string(), &mut patience).into()),
     };
-    record_backtraces();
     let (fetch, session) = open_dataset(open, functions, connected);
     commands::run(fetch, session, &lifeline)
 }
@@ -102,21 +102,21 @@ fn serve(registry: &Registry) -> anyhow::Result<()> {
 fn perform_handshake(
     registry: &Registry,
     lifeline: &Arc<Lifeline>,
-    deadline: Instant,
+    patience: &mut Patience<'_>,
 ) -> Result<(OpenFn, Vec<AnyFunction>, Connected), HandshakeError> {
-    let (bootstrap, fds) = Bootstrap::receive(lifeline, deadline)?;
+    let (bootstrap, fds) = Bootstrap::receive(lifeline, patience)?;
     set_process_name(bootstrap.worker);
     let mut chosen = None;
     let accepts = |code: &DatasetCode| {
         chosen = Some(find_open(registry, code)?);
         Ok(())
     };
-    let listening = bootstrap.listen(lifeline, accepts, deadline)?;
+    let listening = bootstrap.listen(lifeline, accepts, patience)?;
     // The watchdog starts only now, because it must know which socket to remove. The steps before wait only
     // on the lifeline, so they end without a watchdog if main is gone.
     let watchdog = Watchdog::start(Arc::clone(lifeline), bootstrap.main_pid, listening.socket())
         .map_err(HandshakeError::Queue)?;
-    let connected = listening.accept(bootstrap, fds, lifeline, deadline)?;
+    let connected = listening.accept(bootstrap, fds, lifeline, patience)?;
     watchdog.forget_socket();
     let (open, functions) = chosen.expect("`accepts` has set it, or `listen` has failed");
     Ok((open, functions, connected))
@@ -189,6 +189,7 @@ fn open_dataset(open: OpenFn, functions: Vec<AnyFunction>, connected: Connected)
     };
     let sends_schemas = schema.is_some();
     let opening = OpenRequest { dataset, attached, schema, seed, worker: info };
+    record_backtraces();
     // If opening fails or panics, the worker keeps the failure and answers every task with it.
     let opened = catch_unwind(AssertUnwindSafe(|| open(opening)));
     end_if_forked();

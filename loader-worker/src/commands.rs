@@ -1,15 +1,16 @@
 //! The worker's loop: carries out commands until the sentinel.
 
 use std::{
+    io::{self, Write},
     ops::ControlFlow,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::Duration,
 };
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use loader_core::internal::{
-    BatchRequest, EncodeBatch, Fetch, NoBatch, ProgressSink, ShardPosition, Snapshot,
+    BatchRequest, EncodeBatch, Fetch, NoBatch, ProgressSink, ShardPosition, Snapshot, to_failure,
 };
 use loader_ipc::{
     arena::{Arena, Encoded},
@@ -17,7 +18,7 @@ use loader_ipc::{
     control::{ControlPage, WorkerLine, WorkerState},
     end_if_forked,
     fault::{self, Point},
-    frame::{AfterFailure, Event, Failure, Indices, Lease, StreamPosition, Task},
+    frame::{AfterFailure, Event, Failure, Indices, Lease, Stage, StreamPosition, Task},
     lifeline::Lifeline,
     queue::{CommandReceiver, ReportSender},
     schema::Schema,
@@ -53,7 +54,8 @@ pub(crate) struct Session {
 /// Carries out commands until the sentinel arrives or main is gone.
 ///
 /// # Errors
-/// If main breaks the protocol, or a report cannot be sent. The process then ends, and main notices its exit.
+/// If main breaks the protocol, a report cannot be sent, or code of the loader panics. Main was told the reason, unless
+/// the report failed too. The process then ends.
 pub(crate) fn run(
     fetch: Result<Box<dyn Fetch>, Failure>,
     session: Session,
@@ -68,40 +70,64 @@ pub(crate) fn run(
         is_failure_reported: false,
         allocated: 0,
     };
-    // The state precedes the report: once main has received the report, main must not see `Starting`.
-    worker.enter(WorkerState::Idle);
-    let ready = match &worker.fetch {
-        Ok(_) => Event::Ready,
-        Err(failure) => Event::NotReady { failure: failure.clone().cut_to_frame() },
+    // User code has its own guards, so this catches panics of the loader's own code.
+    let carried_out = catch_unwind(AssertUnwindSafe(|| worker.carry_out_commands()));
+    let error = match carried_out {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(error)) => error,
+        Err(payload) => {
+            let Failure { chain, backtrace, .. } = to_failure(&*payload, Stage::Send, None);
+            let backtrace = backtrace.unwrap_or_default();
+            // `eprintln` would panic if standard error is closed.
+            drop(writeln!(io::stderr(), "{backtrace}"));
+            let location = backtrace.lines().next().unwrap_or_default();
+            anyhow!("the loader panicked {location}: {}", chain.join(": "))
+        }
     };
-    if worker.report(ready)?.is_break() {
-        return Ok(());
-    }
-    let mut inbox = Inbox::default();
-    loop {
-        worker.enter(WorkerState::Idle);
-        let flow = match inbox.next(&mut worker.session.commands)? {
-            Next::Load(task) => {
-                fault::point(Point::WorkerReceive);
-                let flow = worker.load(task)?;
-                fault::point(Point::WorkerAcknowledge);
-                flow
-            }
-            Next::Withdrawn(task) => worker.skip_withdrawn(task)?,
-            Next::GiveBack { task, lease } => worker.report(Event::Unused { task, lease })?,
-            Next::Resume { epoch } => worker.resume(epoch)?,
-            Next::End => break,
+    // What has failed may fail again. Main then learns of the exit alone.
+    let report = AssertUnwindSafe(|| worker.report(Event::loader_failed(format!("{error:#}"))).map(drop));
+    drop(catch_unwind(report));
+    Err(error)
+}
+
+impl Worker<'_> {
+    /// See [`run`].
+    fn carry_out_commands(&mut self) -> anyhow::Result<()> {
+        // The state precedes the report: once main has received the report, main must not see `Starting`.
+        self.enter(WorkerState::Idle);
+        let ready = match &self.fetch {
+            Ok(_) => Event::Ready,
+            Err(failure) => Event::NotReady { failure: failure.clone().cut_to_frame() },
         };
-        if flow.is_break() {
+        if self.report(ready)?.is_break() {
             return Ok(());
         }
-        if let Some(resident) = worker.oversize() {
-            // This process ends, and main replaces it by a process with less memory.
-            return worker.report(Event::Oversized { resident }).map(drop);
+        let mut inbox = Inbox::default();
+        loop {
+            self.enter(WorkerState::Idle);
+            let flow = match inbox.next(&mut self.session.commands)? {
+                Next::Load(task) => {
+                    fault::point(Point::WorkerReceive);
+                    let flow = self.load(task)?;
+                    fault::point(Point::WorkerAcknowledge);
+                    flow
+                }
+                Next::Withdrawn(task) => self.skip_withdrawn(task)?,
+                Next::GiveBack { task, lease } => self.report(Event::Unused { task, lease })?,
+                Next::Resume { epoch } => self.resume(epoch)?,
+                Next::End => break,
+            };
+            if flow.is_break() {
+                return Ok(());
+            }
+            if let Some(resident) = self.oversize() {
+                // This process ends, and main replaces it by a process with less memory.
+                return self.report(Event::Oversized { resident }).map(drop);
+            }
         }
+        // Commands behind the sentinel are ignored.
+        self.report(Event::Bye).map(drop)
     }
-    // Commands behind the sentinel are ignored.
-    worker.report(Event::Bye).map(drop)
 }
 
 struct Worker<'a> {

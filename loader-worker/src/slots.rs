@@ -13,7 +13,8 @@ use loader_ipc::{
     control::ControlPage,
     frame::Lease,
     handshake::Notice,
-    lifeline::{Lifeline, LifelineError},
+    lifeline::{Lifeline, LifelineError, Until},
+    patience::Patience,
 };
 
 /// Maximum time that main may take to send the memory of a leased slot.
@@ -73,9 +74,9 @@ impl<'a> Slots<'a> {
     /// Receives notices until the slot's memory is mapped. Main sends the memory before the first task that
     /// uses the slot.
     fn map(&mut self, lease: Lease) -> anyhow::Result<()> {
-        let deadline = Instant::now() + SLOT_DEADLINE;
+        let mut patience = Patience::new(SLOT_DEADLINE);
         while self.region_of(lease.slot).is_none() {
-            self.receive(deadline).context("waiting for the memory of a slot")?;
+            self.receive(&mut patience).context("waiting for the memory of a slot")?;
         }
         Ok(())
     }
@@ -125,7 +126,7 @@ impl<'a> Slots<'a> {
 
     /// Receives one notice. If the notice brings the memory of slots, maps it and returns `None`; otherwise
     /// returns main's answer.
-    fn receive(&mut self, deadline: Instant) -> Result<Option<Answer>, LifelineError> {
+    fn receive(&mut self, deadline: impl Until) -> Result<Option<Answer>, LifelineError> {
         let (notice, fds) = self.lifeline.receive::<Notice>(deadline)?;
         match notice {
             Notice::Grant { task, lease } => {

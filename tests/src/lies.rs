@@ -15,6 +15,7 @@ use loader_ipc::{
     control::WorkerState,
     frame::{AfterFailure, BadSampleRecord, Command, Event, Failure, Lease, Task},
     handshake::{Bootstrap, Connected, Notice},
+    patience::Patience,
     process::take_lifeline_from_stdin,
 };
 use nix::sys::signal::{Signal, raise};
@@ -121,13 +122,13 @@ impl Lie {
     /// # Errors
     /// Fails if main does not answer.
     pub fn tell(self) -> anyhow::Result<()> {
-        let deadline = Instant::now() + DEADLINE;
+        let (mut patience, deadline) = (Patience::new(DEADLINE), Instant::now() + DEADLINE);
         let lifeline = Arc::new(take_lifeline_from_stdin()?);
-        let (bootstrap, fds) = Bootstrap::receive(&lifeline, deadline)?;
+        let (bootstrap, fds) = Bootstrap::receive(&lifeline, &mut patience)?;
         let memory: Vec<File> =
             fds.iter().map(|fd| fd.try_clone().map(File::from)).collect::<Result<_, _>>()?;
-        let listening = bootstrap.listen(&lifeline, |_| Ok(()), deadline)?;
-        let connected = listening.accept(bootstrap, fds, &lifeline, deadline)?;
+        let listening = bootstrap.listen(&lifeline, |_| Ok(()), &mut patience)?;
+        let connected = listening.accept(bootstrap, fds, &lifeline, &mut patience)?;
         let Connected { bootstrap, control, mut commands, mut results, .. } = connected;
         results.send(&Event::Ready)?;
         control.line_of(bootstrap.worker as usize).enter(WorkerState::Idle);

@@ -32,6 +32,18 @@ pub fn stop_as_traced() -> nix::Result<()> {
     raise(Signal::SIGSTOP)
 }
 
+/// Begins to trace a process, which goes on.
+///
+/// # Errors
+/// Fails if the system refuses: where Yama restricts tracing to descendants, only root may trace it.
+#[allow(unsafe_code)] // nix has no safe name for it without another feature
+pub fn trace(pid: u32) -> nix::Result<()> {
+    use nix::{errno::Errno, libc};
+    // SAFETY: PTRACE_SEIZE reads the process id, and options that are none here.
+    Errno::result(unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid.cast_signed(), 0, 0) })?;
+    Ok(())
+}
+
 /// Ends the calling thread without any cleanup.
 ///
 /// # Errors

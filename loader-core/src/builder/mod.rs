@@ -22,7 +22,7 @@ use crate::{
     dataset::{Dataset, IterableDataset, SnapshotDataset},
     fetch::{DatasetKind, FetchOptions, Iterable, MapStyle, Plain, ShardLayout, Snapshots},
     function::{CollateFn, CollateFnWith, Params, WithParams, WorkerInitFn, WorkerInitFnWith},
-    iter::StartInterrupt,
+    interrupt::StartInterrupt,
     observers::SharedObservers,
     options::{
         LauncherMode, LoaderOptions, NumWorkers, OnBadSample, OnWorkerDeath, Order, PrefetchFactor,
@@ -338,8 +338,9 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// Calls `check` each time the start of an epoch has waited for persistent workers for `every`. If it returns true, the
-    /// start returns [`Error::Interrupted`](crate::Error::Interrupted), and the next call goes on with the wait. For interpreters, as
+    /// Calls `check` each time the start of an epoch has waited for its workers for `every`, at least 50 ms. If it returns
+    /// true, the start returns [`Error::Interrupted`](crate::Error::Interrupted), and the next call waits again. For
+    /// interpreters, as
     /// [`Iter::interrupt_when`](crate::Iter::interrupt_when).
     #[doc(hidden)]
     #[must_use]
@@ -367,6 +368,8 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// `next` again to wait again: no batch is lost. Ten such waits in a row end the iterator with
     /// [`Error::WorkerStuck`](crate::Error::WorkerStuck) if they took at least a minute together and the
     /// awaited worker made no progress. Needs workers.
+    ///
+    /// The start of an iterator returns the same error if its workers have not answered after 30 seconds and this time.
     ///
     /// The loader notices the death of a worker at once, with or without a timeout.
     #[must_use]
@@ -722,9 +725,9 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// Sets how long `next` waits for a batch before a [`Warning::LongWait`] names the awaited worker and
-    /// what it is doing; 30 seconds by default, zero for never. After the warning, `next` continues to wait;
-    /// use [`timeout`](Self::timeout) to end the wait.
+    /// Sets how long `next` waits for a batch, or the start of an iterator for its workers, before a
+    /// [`Warning::LongWait`] names the awaited worker and what it is doing; 30 seconds by default, zero for never.
+    /// After the warning, the call continues to wait; use [`timeout`](Self::timeout) to end the wait.
     #[must_use]
     pub fn warn_after(mut self, patience: Duration) -> Self {
         self.settings.options.warn_after = Some(patience);

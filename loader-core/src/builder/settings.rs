@@ -10,7 +10,7 @@ use crate::{
     coordinator::WorkerOptions,
     error::Error,
     fetch::FetchOptions,
-    iter::StartInterrupt,
+    interrupt::StartInterrupt,
     memory,
     observers::SharedObservers,
     options::{

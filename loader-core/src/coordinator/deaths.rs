@@ -74,6 +74,8 @@ pub(super) enum Cause {
     LateAttempt,
     /// It ends by itself because it exceeds its memory limit.
     Oversized,
+    /// It ends by itself because code of the loader in it has failed.
+    LoaderFailed(String),
 }
 
 impl Cause {
@@ -85,6 +87,7 @@ impl Cause {
             Self::NoProgress(cause) => cause.clone(),
             Self::LateAttempt => ExitCause::LateAttempt,
             Self::Oversized => ExitCause::MemoryLimitExceeded,
+            Self::LoaderFailed(problem) => ExitCause::LoaderFailed(problem.clone()),
         }
     }
 }
@@ -188,7 +191,7 @@ impl Coordinator {
             });
         }
         let noted = match cause {
-            None | Some(Cause::NoProgress(_)) => {
+            None | Some(Cause::NoProgress(_) | Cause::LoaderFailed(_)) => {
                 task.map_or(Ok(()), |task| self.note_death_on(task, &doing, &exit, crew))
             }
             Some(Cause::Stuck { task, sample }) => self.handle_stuck(worker, task, sample, crew),
@@ -251,7 +254,9 @@ impl Coordinator {
     /// True if a death counts for the worker, not for the task that it was on.
     fn counts_for_worker(&self, cause: Option<&Cause>, is_at_task: bool, was_useful: bool) -> bool {
         match cause {
-            None | Some(Cause::NoProgress(_)) => !is_at_task || !self.deaths.are_replaced(),
+            None | Some(Cause::NoProgress(_) | Cause::LoaderFailed(_)) => {
+                !is_at_task || !self.deaths.are_replaced()
+            }
             // Main had told the worker that the sample is bad, and the worker loaded it nevertheless.
             Some(Cause::Stuck { sample, .. }) => sample.is_some_and(|sample| self.known_bad.contains(sample)),
             Some(Cause::Expelled(_)) => true,
@@ -286,6 +291,13 @@ impl Coordinator {
         self.roster.note_bye(worker)?;
         crew.warn(&Warning::WorkerOversized { worker, pid: crew.pid(worker), resident, limit });
         self.deaths.expect(worker, Cause::Oversized);
+        Ok(())
+    }
+
+    /// Handles a worker's report that it ends because code of the loader in it has failed.
+    pub(super) fn loader_failed(&mut self, worker: usize, problem: String) -> Result<(), Error> {
+        self.roster.note_bye(worker)?;
+        self.deaths.expect(worker, Cause::LoaderFailed(problem));
         Ok(())
     }
 
@@ -441,6 +453,9 @@ impl Coordinator {
 /// Returns what a death proves about its task.
 fn evidence_of(exit: &WorkerExit) -> Evidence {
     match exit.status {
+        _ if matches!(exit.cause, Some(ExitCause::LifelineClosed | ExitCause::LoaderFailed(_))) => {
+            Evidence::Crash
+        }
         // Main or the OOM killer has killed the worker.
         _ if exit.cause.is_some() => Evidence::Loss,
         status if is_crash(status) => Evidence::Crash,

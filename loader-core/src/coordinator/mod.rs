@@ -68,7 +68,7 @@ use crate::{
 pub(crate) use crew::Crew;
 pub(crate) use pending::Outcome;
 pub(crate) use supply::{ShardEnd, Supply};
-pub(crate) use wait::{LIVENESS_INTERVAL, Next};
+pub(crate) use wait::{MAX_OPENING, Next};
 
 /// How an epoch is loaded.
 #[derive(Debug, Clone)]
@@ -102,7 +102,7 @@ pub(crate) struct WorkerOptions {
 pub(crate) struct Coordinator {
     options: WorkerOptions,
     phase: Phase,
-    /// The latest reading of the clock.
+    /// The latest reading of the clock, which stands still while main does not run.
     now: Instant,
     /// True if the workers are kept for another epoch.
     persistent: bool,
@@ -292,11 +292,6 @@ impl Coordinator {
     /// Returns the slots, from which batches are lent to the user.
     pub(crate) fn slots(&self) -> &SlotPool {
         self.leasing.slots()
-    }
-
-    /// Returns the wait after which the loader warns, if it does.
-    pub(crate) fn warn_after(&self) -> Option<Duration> {
-        self.options.warn_after
     }
 
     /// True if workers send the hashes of the samples with each batch: with the option `digest`.

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use loader_ipc::{
     control::{WorkerSnapshot, WorkerState},
     frame::{Failure, Stage},
-    process::Halt,
+    patience::{MAX_DELAY, MAX_HALTED},
+    process::{Halt, HaltWatch},
 };
 
 use super::{Coordinator, crew::Crew, deaths::Cause, wait::LIVENESS_INTERVAL};
@@ -21,17 +22,10 @@ use crate::{error::Error, exit::ExitCause, options::OnBadSample};
 /// that it ends and the end of its process.
 const NO_PROGRESS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Maximum time for which a worker that has work may be unable to continue, because SIGSTOP or a debugger
-/// stopped it or because its main thread has ended. It does not apply with `OnWorkerDeath::Fail`. It leaves a
-/// person who stops a worker some time to inspect it.
-const MAX_HALTED: Duration = Duration::from_secs(10);
-
 /// Number of checks within `sample_timeout`.
 const CHECKS: u32 = 4;
 /// Minimum time between two checks.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(1);
-/// Maximum delay of a check, and of main's return from a wait for a report. A longer delay shows that main itself was not running.
-pub(super) const MAX_CHECK_DELAY: Duration = Duration::from_millis(250);
 
 /// What main has observed of its workers while it waited for batches.
 #[derive(Debug, Default)]
@@ -49,9 +43,8 @@ struct Observation {
     step: Step,
     /// Value of `clock` at the first check that found the worker in this step.
     since: Duration,
-    /// If the last check found the worker halted: the value of `clock` at the first of the consecutive checks
-    /// that found it halted in the same way, and that way.
-    halted: Option<(Duration, Halt)>,
+    /// Whether the checks have found the worker halted.
+    halted: HaltWatch,
 }
 
 /// What a worker is doing. The value changes whenever the worker makes progress.
@@ -100,7 +93,7 @@ impl Observations {
     fn advance(&mut self, now: Instant) {
         if let Some((last, planned)) = self.last_check {
             let elapsed = now.saturating_duration_since(last);
-            if elapsed <= planned + MAX_CHECK_DELAY {
+            if elapsed <= planned + MAX_DELAY {
                 self.clock += elapsed;
             }
         }
@@ -108,20 +101,16 @@ impl Observations {
 
     /// Notes the step that a worker is in, and returns for how long the worker has been in it.
     fn note(&mut self, worker: usize, step: Step) -> Duration {
-        let new = Observation { step, since: self.clock, halted: None };
+        let new = Observation { step, since: self.clock, halted: HaltWatch::default() };
         let observation = self.workers[worker].filter(|before| before.step == step).unwrap_or(new);
         self.workers[worker] = Some(observation);
         self.clock - observation.since
     }
 
-    /// Notes whether a worker is halted, and returns for how long it has been halted. The time starts again
-    /// from zero if the worker has used processor time since the last check, for example because a program
-    /// stops and continues the worker to slow it down.
+    /// Notes whether a worker is halted, and returns for how long it has been halted.
     fn note_halt(&mut self, worker: usize, halt: Option<Halt>) -> Duration {
         let Some(observation) = &mut self.workers[worker] else { return Duration::ZERO };
-        let before = observation.halted.filter(|&(_, before)| Some(before) == halt);
-        observation.halted = before.or_else(|| Some((self.clock, halt?)));
-        observation.halted.map_or(Duration::ZERO, |(since, _)| self.clock - since)
+        observation.halted.note(self.clock, halt)
     }
 }
 
@@ -175,13 +164,14 @@ impl Coordinator {
             }
         }
         // Main checks for halts only in workers without progress for a while, because `halt` reads files of
-        // the process. With `OnWorkerDeath::Fail` main does not check, because it does not replace workers.
+        // the process. With `OnWorkerDeath::Fail` main waits for a halted worker, because it does not replace workers, but
+        // not for one that executes another program, which counts as dead.
         // Without `sample_timeout`, main kills only workers that cannot continue by themselves.
-        if elapsed >= LIVENESS_INTERVAL && self.deaths.are_replaced() {
+        if elapsed >= LIVENESS_INTERVAL {
             let halt = crew.halt(worker);
             let halted = self.observations.note_halt(worker, halt);
             if let Some(halt) = halt
-                && halted >= MAX_HALTED
+                && (halt == Halt::LifelineClosed || (halted >= MAX_HALTED && self.deaths.are_replaced()))
             {
                 self.kill_without_progress(worker, task, cause_of(halt, halted), crew);
             }
@@ -253,6 +243,7 @@ fn cause_of(halt: Halt, elapsed: Duration) -> ExitCause {
         Halt::Stopped { .. } => ExitCause::Stopped { elapsed },
         Halt::Traced { .. } => ExitCause::Traced { elapsed },
         Halt::MainThreadEnded => ExitCause::MainThreadEnded { elapsed },
+        Halt::LifelineClosed => ExitCause::LifelineClosed,
     }
 }
 

@@ -40,6 +40,7 @@ impl Coordinator {
             }
             Event::Bye => self.take_bye(worker),
             Event::Oversized { resident } => self.worker_oversized(worker, resident, crew),
+            Event::LoaderFailed { problem } => self.loader_failed(worker, problem),
             Event::Withdrawn { task } => self.roster.saw_withdrawn(worker, task, crew),
             Event::Resumed { epoch } => self.take_resumed(worker, epoch),
             Event::NeedSlot { task, lease, needed } => self.take_request(worker, task, lease, needed, crew),

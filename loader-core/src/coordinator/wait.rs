@@ -2,18 +2,18 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Coordinator, crew::Crew, progress::MAX_CHECK_DELAY};
+use super::{Coordinator, crew::Crew};
 use crate::{error::Error, exit::WorkerActivity, warning::Warning};
 
 /// Maximum time between two checks of the workers, in case the reaper misses an exit.
-pub(crate) const LIVENESS_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const LIVENESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long main waits for a batch before it moves tasks from busy workers to idle ones. A shorter wait is
 /// not worth it.
 const MOVE_AFTER: Duration = Duration::from_millis(1);
 
 /// Maximum part of a wait that does not count towards `timeout`, because the awaited worker opens the dataset.
-const MAX_OPENING: Duration = Duration::from_secs(30);
+pub(crate) const MAX_OPENING: Duration = Duration::from_secs(30);
 
 /// Interval at which main checks whether other iterators have returned slots. No report tells this iterator.
 const STARVED_INTERVAL: Duration = Duration::from_millis(2);
@@ -32,8 +32,6 @@ pub(super) struct Wait {
     check_at: Option<Instant>,
     /// Since when the program does not wait, although the batch has not arrived.
     paused_at: Option<Instant>,
-    /// The time of the last `poll` that has told main to wait for a report, and until when.
-    told: Option<(Instant, Instant)>,
 }
 
 impl Wait {
@@ -44,18 +42,7 @@ impl Wait {
         for time in [since, deadline, warn_at, move_at, check_at] {
             *time = time.and_then(|time| time.checked_add(pause));
         }
-        self.told = None;
         Some(pause)
-    }
-
-    /// Continues a wait after a time in which main did not run: main was stopped with its workers, its container was frozen,
-    /// or its machine slept. Returns the length of this time, which does not count. `None` if main has run.
-    fn skip_time_not_run(&mut self, now: Instant) -> Option<Duration> {
-        let (told_at, until) = self.told.take()?;
-        let has_run = now.saturating_duration_since(until) <= MAX_CHECK_DELAY;
-        // Main may have stopped at any time since then.
-        self.paused_at = (!has_run).then_some(told_at);
-        self.go_on(now)
     }
 }
 
@@ -93,7 +80,6 @@ impl Coordinator {
             move_at: ends_before_check.then_some(now),
             check_at: None,
             paused_at: None,
-            told: None,
         };
     }
 
@@ -105,15 +91,9 @@ impl Coordinator {
     /// Does what is due, and returns what to do next. Kills a worker that broke the protocol.
     pub(crate) fn poll(&mut self, now: Instant, crew: &mut impl Crew) -> Result<Next, Error> {
         self.now = now;
-        if let Some(pause) = self.wait.skip_time_not_run(now) {
-            self.observations.go_on(pause);
-        }
         loop {
             match self.do_due(crew) {
-                Ok(Next::Receive { until, then_check_exits }) => {
-                    self.wait.told = Some((now, until));
-                    return Ok(Next::Receive { until, then_check_exits });
-                }
+                Ok(next @ Next::Receive { .. }) => return Ok(next),
                 Ok(next) => {
                     self.observations.end_wait(now);
                     return Ok(next);
@@ -243,22 +223,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_in_which_main_did_not_run_does_not_count() {
+    fn the_pause_of_a_wait_that_the_program_has_left_does_not_count() {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        let wait = || Wait { deadline: Some(after(3)), told: Some((start, after(1))), ..Wait::default() };
-        // Main is a little late.
-        let mut late = wait();
-        assert_eq!(late.skip_time_not_run(after(1) + MAX_CHECK_DELAY), None);
-        assert_eq!(late.deadline, Some(after(3)));
-        // Main did not run for ten to eleven seconds. None of the eleven counts.
-        let mut stopped = wait();
-        assert_eq!(stopped.skip_time_not_run(after(11)), Some(Duration::from_secs(11)));
-        assert_eq!((stopped.deadline, stopped.paused_at), (Some(after(14)), None));
-        // A wait that the program has left has its own pause.
-        let mut left = wait();
-        left.paused_at = Some(after(1));
+        let mut left = Wait { deadline: Some(after(3)), paused_at: Some(after(1)), ..Wait::default() };
         assert_eq!(left.go_on(after(60)), Some(Duration::from_secs(59)));
-        assert_eq!(left.skip_time_not_run(after(61)), None);
+        assert_eq!((left.deadline, left.paused_at), (Some(after(62)), None));
+        assert_eq!(left.go_on(after(61)), None);
     }
 }

@@ -1,6 +1,5 @@
 //! The iterator over the batches of one epoch.
 
-mod interrupt;
 mod local;
 mod team;
 mod tuning;
@@ -12,7 +11,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use interrupt::Interrupt;
 use loader_ipc::profile::ProfileArea;
 use loader_pinning::Pinner;
 
@@ -21,6 +19,7 @@ use crate::{
     collate::Batch,
     error::Error,
     figures::ResourceUse,
+    interrupt::Interrupt,
     load_times::LoadTimes,
     observers::Observers,
     pack::Fill,
@@ -34,7 +33,6 @@ use crate::{
     warning::{Warn, Warning},
 };
 
-pub(crate) use interrupt::StartInterrupt;
 pub(crate) use local::{BatchSource, LocalBatches, LocalShards, MapSource, ShardSource, StreamSource};
 pub(crate) use team::{IdleTeam, Team};
 pub(crate) use tuning::SharedTuner;

@@ -7,22 +7,27 @@ use std::{
     time::{Duration, Instant},
 };
 
-use loader_ipc::{process, profile::Profile, slots::SlotPool};
+use loader_ipc::{
+    patience::{Patience, RunClock},
+    process,
+    profile::Profile,
+    slots::SlotPool,
+};
 
-use super::interrupt::{Interrupt, StartInterrupt};
 use crate::{
-    coordinator::{Coordinator, Crew as _, LIVENESS_INTERVAL, Next, Supply, WorkerOptions},
+    coordinator::{Coordinator, Next, Supply, WorkerOptions},
     error::Error,
     exit::WorkerActivity,
     figures::ResourceUse,
+    interrupt::Interrupt,
     load_times::{LoadTimes, PhaseTimes},
     memory,
     pool::Pool,
     report::WorkerReport,
+    start_wait::StartWait,
     state::Position,
     trace::PassTracer,
     tuner::Setting,
-    warning::Warning,
 };
 
 /// Maximum time for a worker to finish its current sample before the next epoch, if the loader has no `timeout`. It
@@ -41,6 +46,8 @@ const DECODE_INTERVAL: u32 = 16;
 pub(crate) struct Team {
     pub(super) pool: Pool,
     pub(super) coordinator: Coordinator,
+    /// The coordinator's clock.
+    clock: RunClock,
     /// Number of the launcher's processes on this machine, which share its memory.
     processes: u64,
     /// When the number of workers changed last, or the epoch began.
@@ -121,13 +128,15 @@ impl Team {
         trace: Option<PassTracer>,
     ) -> Self {
         let processes = options.processes.max(1) as u64;
-        let coordinator = Coordinator::new(options, supply, slots, persistent, Instant::now(), &pool);
+        let mut clock = RunClock::default();
+        let coordinator = Coordinator::new(options, supply, slots, persistent, clock.now(), &pool);
         let (changed, worker_time) = (Instant::now(), Duration::ZERO);
         let (profiles_before, decoding) = (Vec::new(), Decoding::default());
         let (spans_seen, last_task, resuming) = (Vec::new(), None, None);
         Self {
             pool,
             coordinator,
+            clock,
             processes,
             changed,
             worker_time,
@@ -150,7 +159,7 @@ impl Team {
         // Spans of batches that the last epoch has abandoned.
         self.collect_spans();
         (self.trace, self.last_task) = (trace, None);
-        self.coordinator.begin_epoch(supply, slots, Instant::now(), &mut self.pool);
+        self.coordinator.begin_epoch(supply, slots, self.clock.now(), &mut self.pool);
         (self.changed, self.worker_time) = (Instant::now(), Duration::ZERO);
         self.profiles_before = (0..self.pool.len()).map(|worker| self.pool.profile(worker).read()).collect();
         self.decoding = Decoding::default();
@@ -158,13 +167,13 @@ impl Team {
 
     /// Sends tasks while the window has room for them.
     pub(super) fn send_tasks(&mut self) -> Result<(), Error> {
-        self.coordinator.send_tasks(Instant::now(), &mut self.pool)
+        self.coordinator.send_tasks(self.clock.now(), &mut self.pool)
     }
 
     /// Sets the number of workers that get tasks.
     pub(super) fn set_workers(&mut self, workers: usize) {
         (self.worker_time, self.changed) = (self.worker_time(), Instant::now());
-        self.coordinator.set_workers(workers, Instant::now(), &mut self.pool);
+        self.coordinator.set_workers(workers, self.clock.now(), &mut self.pool);
     }
 
     fn worker_time(&self) -> Duration {
@@ -247,13 +256,13 @@ impl Team {
     /// Waits until the user's next batch has arrived. False if the epoch is over.
     pub(super) fn wait(&mut self, mut interrupt: Option<&mut Interrupt>) -> Result<bool, Error> {
         self.coordinator.slots().set_user(thread::current().id());
-        let started = Instant::now();
+        let started = self.clock.now();
         self.coordinator.start_wait(started);
         if let Some(interrupt) = &mut interrupt {
             interrupt.start_wait(started);
         }
         loop {
-            let now = Instant::now();
+            let now = self.clock.now();
             match self.coordinator.poll(now, &mut self.pool)? {
                 Next::Return => return Ok(true),
                 Next::End => return Ok(false),
@@ -269,12 +278,12 @@ impl Team {
         }
     }
 
-    /// Waits for a report until the time `until`, and handles it. If none arrives and `then_check_exits` is
-    /// true, looks for workers that have ended.
+    /// Waits for a report until the time `until` of the coordinator's clock, and handles it. If none arrives and
+    /// `then_check_exits` is true, looks for workers that have ended.
     fn receive(&mut self, until: Instant, then_check_exits: bool) -> Result<(), Error> {
-        let Self { pool, coordinator, .. } = self;
-        match pool.receive(until) {
-            Ok(Some(report)) => coordinator.handle(report, Instant::now(), pool),
+        let Self { pool, coordinator, clock, .. } = self;
+        match pool.receive(clock.pause_until(until)) {
+            Ok(Some(report)) => coordinator.handle(report, clock.now(), pool),
             Ok(None) => {
                 if then_check_exits {
                     pool.look_for_exits();
@@ -286,13 +295,8 @@ impl Team {
     }
 
     /// Tells the workers that `epoch` begins, and waits until each has answered everything that it was sent
-    /// before, for at most `patience` after the last answer.
-    fn resume(
-        &mut self,
-        epoch: u64,
-        patience: Duration,
-        interrupt: Option<&StartInterrupt>,
-    ) -> Result<(), Error> {
+    /// before, for at most `limit` after the last answer.
+    fn resume(&mut self, epoch: u64, limit: Duration, wait: &mut StartWait<'_>) -> Result<(), Error> {
         if !self.pool.is_owned() {
             let source = io::Error::other("the workers are its parent's");
             return Err(Error::System { what: "resuming in a forked process", source });
@@ -301,33 +305,26 @@ impl Team {
             self.coordinator.start_resuming(epoch, &mut self.pool)?;
             self.resuming = Some(epoch);
         }
-        let started = Instant::now();
-        let mut interrupt = interrupt.map(|interrupt| interrupt.start(started));
-        let mut deadline = started + patience;
-        let warn_after = self.coordinator.warn_after();
-        let mut warn_at = warn_after.and_then(|after| started.checked_add(after));
+        let mut patience = Patience::new(limit);
         let mut unanswered = self.coordinator.unanswered();
         while let Some(late) = self.coordinator.not_resumed() {
-            let now = Instant::now();
-            if interrupt.as_mut().is_some_and(|interrupt| interrupt.is_wanted(now)) {
-                return Err(Error::Interrupted);
+            if wait.look(patience.waited(), || self.doing(late))
+                && let Some(error) = wait.error()
+            {
+                return Err(error);
             }
             if self.coordinator.unanswered() < unanswered {
                 unanswered = self.coordinator.unanswered();
-                deadline = now + patience;
-            }
-            if warn_at.is_some_and(|warn_at| now >= warn_at) {
-                warn_at = None;
-                let after = warn_after.unwrap_or_default();
-                self.pool.warn(&Warning::LongWait { after, waiting_for: self.doing(late) });
+                patience.begin_again(limit);
             }
             // Checked after each report too: other reports than answers must not extend the deadline.
-            if now >= deadline {
-                let waiting_for = self.doing(late);
-                return Err(Error::TimedOut { after: patience, waiting_for });
+            if patience.is_over() {
+                return Err(Error::TimedOut { after: limit, waiting_for: self.doing(late) });
             }
-            let look_at = interrupt.as_ref().map_or(deadline, |interrupt| deadline.min(interrupt.due()));
-            self.receive(look_at.min(now + LIVENESS_INTERVAL), true)?;
+            patience.step(|step| {
+                let until = self.clock.now() + step;
+                self.receive(until, true)
+            })?;
         }
         self.resuming = None;
         Ok(())
@@ -398,17 +395,17 @@ impl IdleTeam {
         &self,
         epoch: u64,
         options: &WorkerOptions,
-        interrupt: Option<&StartInterrupt>,
+        wait: &mut StartWait<'_>,
     ) -> Result<Option<Team>, Error> {
         let team = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         // Workers that were told to begin another epoch are ended.
         let team = team.filter(|team| team.resuming.is_none_or(|begun| begun == epoch));
         let Some(mut team) = team else { return Ok(None) };
-        let patience = match options.move_tasks {
+        let limit = match options.move_tasks {
             true => RESUME_DEADLINE,
             false => MAX_RESUME_DEADLINE,
         };
-        match team.resume(epoch, options.timeout.unwrap_or(patience).min(MAX_RESUME_DEADLINE), interrupt) {
+        match team.resume(epoch, options.timeout.unwrap_or(limit).min(MAX_RESUME_DEADLINE), wait) {
             Ok(()) => Ok(Some(team)),
             Err(Error::Interrupted) => {
                 *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(team);

@@ -19,7 +19,6 @@ use loader_ipc::{
 
 use super::{
     Step,
-    interrupt::Interrupt,
     team::{Summary, Team, WeakIdleTeam},
     tuning::{SharedTuner, Tuning},
 };
@@ -29,6 +28,7 @@ use crate::{
     error::Error,
     fetch::ShardBatch,
     figures::ResourceUse,
+    interrupt::Interrupt,
     load_times::LoadTimes,
     report::WorkerReport,
     state::Position,

@@ -1,10 +1,6 @@
 //! Implements [`Crew`] for [`Pool`]: carries out what the coordinator decides.
 
-use std::{
-    io, mem,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{io, mem, sync::Arc, time::Duration};
 
 use loader_ipc::{
     channel::SendError,
@@ -12,6 +8,7 @@ use loader_ipc::{
     frame::{Command, Lease, MAX_FORGOTTEN},
     handshake::Notice,
     lifeline::LifelineError,
+    patience::Patience,
     process::{CpuUse, Halt},
     violation::ProtocolViolation,
 };
@@ -124,7 +121,8 @@ impl Crew for Pool {
     }
 
     fn halt(&self, worker: usize) -> Option<Halt> {
-        self.workers[worker].process.halt()
+        let Worker { process, lifeline, .. } = &self.workers[worker];
+        if lifeline.is_closed() { Some(Halt::LifelineClosed) } else { process.halt() }
     }
 
     fn has_oom_killer_acted(&mut self) -> bool {
@@ -165,14 +163,15 @@ impl Pool {
             return Ok(());
         }
         let notice = Notice::Slots { first: region.first, count: region.count, slot_len: region.slot_len };
-        let deadline = Instant::now() + LIFELINE_DEADLINE;
         let memory = region.fd.get().map_err(LifelineError::Io);
-        let sent = memory.and_then(|memory| worker.lifeline.send(&notice, &[memory], deadline));
+        let sent = memory.and_then(|memory| {
+            worker.lifeline.send(&notice, &[memory], &mut Patience::new(LIFELINE_DEADLINE))
+        });
         sent.or_else(|error| lifeline_failed(number, error))
     }
 
     fn notify(&self, worker: usize, notice: &Notice) -> Result<(), Error> {
-        let sent = self.workers[worker].lifeline.send(notice, &[], Instant::now() + LIFELINE_DEADLINE);
+        let sent = self.workers[worker].lifeline.send(notice, &[], &mut Patience::new(LIFELINE_DEADLINE));
         sent.or_else(|error| lifeline_failed(worker, error))
     }
 }

@@ -30,6 +30,7 @@ use loader_ipc::{
     fault::{self, Point},
     frame::Report,
     oom::OomWatch,
+    patience::Patience,
     profile::ProfileArea,
     queue::{NoteSender, ReportError, ReportReceiver},
     slots::SlotPool,
@@ -198,18 +199,18 @@ impl Pool {
         }
         fault::point(Point::MainDrop);
         self.ask_to_end();
-        let deadline = Instant::now() + JOIN_DEADLINE;
-        self.join(Instant::now() + CONTINUE_AFTER);
+        self.join(CONTINUE_AFTER);
         // A stopped worker continues and ends by itself; otherwise only SIGKILL would end it. SIGCONT has no
         // effect on the others.
         self.signal_running(Signal::SIGCONT);
-        self.join(deadline);
+        self.join(JOIN_DEADLINE - CONTINUE_AFTER);
         mem::take(&mut self.restarts).into_values().for_each(Restart::forget);
         for signal in [Signal::SIGTERM, Signal::SIGKILL] {
             self.signal_running(signal);
-            self.join(Instant::now() + SIGNAL_DEADLINE);
+            self.join(SIGNAL_DEADLINE);
         }
         reaper.stop();
+        template::reap_ended();
     }
 
     fn signal_running(&self, signal: Signal) {
@@ -217,18 +218,19 @@ impl Pool {
         running.for_each(|worker| worker.process.signal(signal));
     }
 
-    /// Reads reports until every worker has exited, or until `deadline`. Reading also frees workers that are
+    /// Reads reports until every worker has exited, or for at most `limit`. Reading also frees workers that are
     /// blocked because the result queue is full.
-    fn join(&mut self, deadline: Instant) {
-        while self.workers.iter().any(|worker| worker.exited.is_none()) && Instant::now() < deadline {
-            match self.receive(deadline) {
+    fn join(&mut self, limit: Duration) {
+        let mut patience = Patience::new(limit);
+        while self.workers.iter().any(|worker| worker.exited.is_none()) && !patience.is_over() {
+            patience.step(|step| match self.receive(Instant::now() + step) {
                 Ok(_) | Err(Error::WorkerMisbehaved { .. }) => {}
                 // The result queue has failed, so check the processes themselves.
                 Err(_) => {
                     self.look_for_exits();
                     thread::sleep(LOOK_INTERVAL);
                 }
-            }
+            });
         }
         // The reaper may have missed an exit, or the queue may still hold its report.
         for worker in self.workers.iter_mut().filter(|worker| worker.exited.is_none()) {

@@ -10,6 +10,7 @@ use std::{
 
 use loader_ipc::{
     cpu_set::CpuSet,
+    patience::Patience,
     process::{self, WorkerProcess},
 };
 
@@ -21,7 +22,7 @@ use crate::{error::Error, launch::Init, ranks};
 pub(crate) trait StartProcess: fmt::Debug + Send + Sync {
     /// Starts a process with `lifeline` as its standard input and `output` as its standard output and error.
     /// `name` is how lists of processes should show it. The process is bound to `cpus`, or inherits main's
-    /// mask.
+    /// mask. It is to be worker number `worker`. Waits with `patience` if another process must start it.
     ///
     /// # Errors
     /// [`WorkerStartError`]. A process may have started nevertheless; it ends when main drops its end of the
@@ -32,6 +33,8 @@ pub(crate) trait StartProcess: fmt::Debug + Send + Sync {
         cpus: Option<&CpuSet>,
         lifeline: OwnedFd,
         output: OwnedFd,
+        worker: usize,
+        patience: &mut Patience<'_>,
     ) -> Result<WorkerProcess, WorkerStartError>;
 
     /// Returns what it starts, for error messages.
@@ -101,6 +104,8 @@ impl StartProcess for Program {
         cpus: Option<&CpuSet>,
         lifeline: OwnedFd,
         output: OwnedFd,
+        _worker: usize,
+        _patience: &mut Patience<'_>,
     ) -> Result<WorkerProcess, WorkerStartError> {
         WorkerProcess::spawn(&self.path, &self.args, cpus, launchers_variables(), name, lifeline, output)
             .map_err(|source| WorkerStartError::NotSpawned { program: self.describe(), source })

@@ -11,12 +11,12 @@ use std::{
         mpsc,
     },
     thread::{self, JoinHandle},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use loader_ipc::{
-    WakeSocket, WokenSocket, frame::Report, process::WorkerProcess, queue::NoteSender, wake_on_sigchld,
-    wake_sockets,
+    WakeSocket, WokenSocket, frame::Report, patience::Patience, process::WorkerProcess, queue::NoteSender,
+    wake_on_sigchld, wake_sockets,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use signal_hook::{SigId, consts::SIGCHLD, low_level};
@@ -94,9 +94,9 @@ impl Reaper {
         }
         // Every wait of the thread has a deadline. But the host may have stopped the thread, or the channel
         // that wakes main may be full. In these cases the thread is left behind.
-        let deadline = Instant::now() + STOP_DEADLINE;
-        while !self.thread.is_finished() && Instant::now() < deadline {
-            thread::sleep(Duration::from_micros(200));
+        let mut patience = Patience::new(STOP_DEADLINE);
+        while !self.thread.is_finished() && !patience.is_over() {
+            patience.step(|_| thread::sleep(Duration::from_micros(200)));
         }
     }
 

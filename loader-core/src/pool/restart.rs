@@ -9,10 +9,15 @@ use std::{
     io,
     sync::{Arc, Mutex, PoisonError},
     thread::{self, JoinHandle},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use loader_ipc::{frame::Report, process::WorkerProcess, queue::NoteSender};
+use loader_ipc::{
+    frame::Report,
+    patience::{Awaited, Patience},
+    process::WorkerProcess,
+    queue::NoteSender,
+};
 use nix::sys::signal::Signal;
 
 use super::start::{Greeted, Starter};
@@ -62,8 +67,10 @@ impl Restart {
             // Sends the report when the thread ends, even by a panic, because main waits for it.
             let told = ReportOnDrop { notes, worker };
             thread::sleep(pause);
-            starter.start_one(worker, told.notes.wake(), |process| {
-                let mut attempt = ours.lock().unwrap_or_else(PoisonError::into_inner);
+            let attempt = || ours.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut look = |_: Duration, _: &Awaited| attempt().is_called_off;
+            starter.start_one(worker, told.notes.wake(), &mut Patience::with(&mut look), |process| {
+                let mut attempt = attempt();
                 attempt.process = Some(Arc::clone(process));
                 !attempt.is_called_off
             })
@@ -92,13 +99,13 @@ impl Restart {
 
     /// Waits for the thread of a cancelled attempt until a deadline, and ends the worker if it started.
     pub(super) fn forget(self) {
-        let deadline = Instant::now() + STOP_DEADLINE;
+        let mut patience = Patience::new(STOP_DEADLINE);
         while !self.thread.is_finished() {
             // The host may have stopped the thread. The worker's process was killed nevertheless.
-            if Instant::now() >= deadline {
+            if patience.is_over() {
                 return;
             }
-            thread::sleep(Duration::from_micros(200));
+            patience.step(|_| thread::sleep(Duration::from_micros(200)));
         }
         if let Ok(greeted) = self.finish() {
             greeted.end();

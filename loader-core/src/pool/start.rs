@@ -4,19 +4,21 @@ use std::{
     collections::{BTreeMap, VecDeque},
     ffi::OsStr,
     sync::Arc,
-    time::{Duration, Instant},
+    thread,
+    time::Duration,
 };
 
 use loader_ipc::{
     channel::{Sender, channel},
-    control::ControlPage,
+    control::{ControlPage, WorkerState},
     frame::ExitStatus,
     handshake::{DatasetCode, HandshakeError, Invitation, WorkerConfig, random_nonce},
     held_fd::HeldFd,
-    lifeline::Lifeline,
+    lifeline::{Lifeline, LifelineError},
     memory::SealedMemory,
     oom::OomWatch,
     open_closed_streams,
+    patience::{Awaited, Patience},
     process::WorkerProcess,
     queue::{ReportReader, ReportReceiver, Wake},
     slots::SlotPool,
@@ -30,9 +32,9 @@ use super::{
     output::Output,
     program::StartProcess,
     reaper::{Reaper, Watched},
-    start_error::{WorkerStartError, is_tried_again},
+    start_error::{WorkerStartError, was_killed},
 };
-use crate::{affinity::WorkerCpus, error::Error, warning::Warn};
+use crate::{affinity::WorkerCpus, error::Error, exit::WorkerActivity, start_wait::StartWait, warning::Warn};
 
 /// Maximum time from the start of a worker's process to the end of its handshake.
 const START_DEADLINE: Duration = Duration::from_secs(30);
@@ -41,6 +43,8 @@ const REAP_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Maximum time for a worker to end by itself after main has dropped its lifeline.
 const GRACE: Duration = Duration::from_millis(500);
+/// Time between two looks whether workers have ended.
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// What a loader starts all of its pools from.
 #[derive(Debug)]
@@ -69,12 +73,13 @@ impl Launch {
     ///
     /// # Errors
     /// [`Error::WorkerNotStarted`] if a worker cannot be started; [`Error::System`] if a channel, the control
-    /// page or the reaper cannot be created. No worker is left running.
+    /// page or the reaper cannot be created; and the error with which `wait` ends the start. No worker is left running.
     pub(crate) fn start(
         self: &Arc<Self>,
         workers: usize,
         slots: &SlotPool,
         base_seed: u64,
+        wait: &mut StartWait<'_>,
     ) -> Result<Pool, Error> {
         let system = |what| move |source| Error::System { what, source };
         open_closed_streams().map_err(system("opening the standard streams"))?;
@@ -84,7 +89,9 @@ impl Launch {
         let control = Arc::new(control);
         let oom = OomWatch::start();
         let starter = Arc::new(Starter { launch: Arc::clone(self), base_seed, control: control_fd });
-        let Fresh { workers, watched, readers } = starter.start_all(workers, &wake)?;
+        let mut look = |waited, awaited: &Awaited| wait.look_at_start(waited, || starting(awaited, waited));
+        let fresh = starter.start_all(workers, &wake, &mut Patience::with(&mut look));
+        let Fresh { workers, watched, readers } = fresh.map_err(|error| wait.error().unwrap_or(error))?;
         let (results, notes) = ReportReceiver::new(readers, (wake, woken), Arc::clone(&control));
         let reaper = Reaper::start(watched, notes.clone(), self.handle_sigchld);
         let mut pool = Pool {
@@ -115,6 +122,12 @@ impl Launch {
     }
 }
 
+/// Says that main has waited for a worker, or for the template that is to start it, for the time `waited`.
+fn starting(awaited: &Awaited, waited: Duration) -> WorkerActivity {
+    let (worker, pid) = (awaited.worker, awaited.process.pid());
+    WorkerActivity { worker, pid, state: WorkerState::Starting, batch: 0, index: 0, age: waited }
+}
+
 /// What a pool starts all of its workers from.
 #[derive(Debug)]
 pub(super) struct Starter {
@@ -127,8 +140,8 @@ pub(super) struct Starter {
 pub(super) struct Spawned {
     pub(super) process: Arc<WorkerProcess>,
     number: usize,
-    /// Until when the handshake must end.
-    deadline: Instant,
+    /// The time on the clock of the start at which the handshake must end.
+    deadline: Duration,
     lifeline: Lifeline,
     output: Output,
     /// Dropped once the worker is connected or reaped.
@@ -159,10 +172,17 @@ struct Fresh {
 impl Starter {
     /// Starts the processes of `workers` workers, then waits for the answer of each. If one fails, ends all
     /// of them.
-    fn start_all(&self, workers: usize, wake: &Sender<Wake>) -> Result<Fresh, Error> {
-        let start = |number| self.spawn(number).and_then(|spawned| self.invite(spawned));
+    fn start_all(
+        &self,
+        workers: usize,
+        wake: &Sender<Wake>,
+        patience: &mut Patience<'_>,
+    ) -> Result<Fresh, Error> {
+        let start = |number, patience: &mut Patience<'_>| {
+            self.spawn(number, patience).and_then(|spawned| self.invite(spawned, patience))
+        };
         let mut start_retries = self.launch.start_retries;
-        // A worker killed during start-up is retried, exactly as after start-up.
+        // A worker or a template killed during start-up is retried, exactly as a worker after start-up.
         let mut is_tried_again = |failed: &Failed| {
             let is_forgiven = failed.was_killed && start_retries > 0;
             start_retries -= u32::from(is_forgiven);
@@ -170,9 +190,9 @@ impl Starter {
         };
         let mut invited = VecDeque::with_capacity(workers);
         for number in 0..workers {
-            let mut started = start(number);
+            let mut started = start(number, patience);
             while started.as_ref().is_err_and(&mut is_tried_again) {
-                started = start(number);
+                started = start(number, patience);
             }
             match started {
                 Ok(worker) => invited.push_back(worker),
@@ -182,9 +202,9 @@ impl Starter {
         let mut fresh = Fresh::default();
         while let Some(worker) = invited.pop_front() {
             let number = worker.spawned.number;
-            let mut greeted = greet(worker, wake);
+            let mut greeted = greet(worker, wake, patience);
             while greeted.as_ref().is_err_and(&mut is_tried_again) {
-                greeted = start(number).and_then(|worker| greet(worker, wake));
+                greeted = start(number, patience).and_then(|worker| greet(worker, wake, patience));
             }
             match greeted {
                 Ok(Greeted { worker, watched, reader }) => {
@@ -204,30 +224,28 @@ impl Starter {
         &self,
         number: usize,
         wake: &Sender<Wake>,
+        patience: &mut Patience<'_>,
         accept: impl FnOnce(&Arc<WorkerProcess>) -> bool,
     ) -> Result<Greeted, Error> {
-        let spawned = self.spawn(number).map_err(|failed| failed.error)?;
+        let spawned = self.spawn(number, patience).map_err(|failed| failed.error)?;
         if !accept(&spawned.process) {
             kill_and_reap(&spawned.process);
         }
-        let greeted = self.invite(spawned).and_then(|invited| greet(invited, wake));
+        let greeted = self.invite(spawned, patience);
+        let greeted = greeted.and_then(|invited| greet(invited, wake, patience));
         greeted.map_err(|failed| failed.error)
     }
 
-    /// Starts the process of a worker. A template that hangs or was killed is replaced once. The second attempt
-    /// has descriptors of its own, because the first template may have given those of the first to a worker.
-    fn spawn(&self, number: usize) -> Result<Spawned, Failed> {
-        let spawned = match self.spawn_once(number) {
-            Err(WorkerStartError::TemplateFailed { source, .. }) if is_tried_again(&source) => {
-                self.spawn_once(number)
-            }
-            spawned => spawned,
-        };
-        let failed = |source| Error::WorkerNotStarted { worker: number, source };
-        spawned.map_err(|source| Failed { error: failed(source), was_killed: false })
+    /// Starts the process of a worker. Each attempt has descriptors of its own, because a template that failed may have
+    /// given those of its attempt to a worker.
+    fn spawn(&self, number: usize, patience: &mut Patience<'_>) -> Result<Spawned, Failed> {
+        self.try_spawn(number, patience).map_err(|source| Failed {
+            was_killed: matches!(&source, WorkerStartError::TemplateFailed { source, .. } if was_killed(source)),
+            error: Error::WorkerNotStarted { worker: number, source },
+        })
     }
 
-    fn spawn_once(&self, number: usize) -> Result<Spawned, WorkerStartError> {
+    fn try_spawn(&self, number: usize, patience: &mut Patience<'_>) -> Result<Spawned, WorkerStartError> {
         let Launch { program, max_workers, .. } = &*self.launch;
         let failed = |source| WorkerStartError::NotSpawned { program: program.describe(), source };
         ControlPage::reserve_area(&self.control, *max_workers, number).map_err(failed)?;
@@ -236,12 +254,13 @@ impl Starter {
         let (lifeline, theirs) = Lifeline::pair().map_err(failed)?;
         let (output, writer) = Output::pipe(number).map_err(failed)?;
         let name = format!("loader-worker-{number}");
-        let process = program.start(OsStr::new(&name), self.launch.cpus.of(number), theirs, writer)?;
-        let deadline = Instant::now() + START_DEADLINE;
+        let (name, cpus) = (OsStr::new(&name), self.launch.cpus.of(number));
+        let process = program.start(name, cpus, theirs, writer, number, patience)?;
+        let deadline = patience.waited() + START_DEADLINE;
         Ok(Spawned { process: Arc::new(process), number, deadline, lifeline, output, socket_folder })
     }
 
-    fn invite(&self, spawned: Spawned) -> Result<Invited, Failed> {
+    fn invite(&self, spawned: Spawned, patience: &mut Patience<'_>) -> Result<Invited, Failed> {
         let Launch { max_workers, seed, code, dataset, memories, files, memory_limit, .. } = &*self.launch;
         let config = WorkerConfig {
             workers: u32::try_from(*max_workers).expect("checked by the builder"),
@@ -255,17 +274,25 @@ impl Starter {
             files,
         };
         let worker = u32::try_from(spawned.number).expect("checked by the builder");
-        match Invitation::send(worker, &config, &spawned.socket_folder, &spawned.lifeline, spawned.deadline) {
+        patience.turn_to(spawned.awaited(), spawned.deadline);
+        match Invitation::send(worker, &config, &spawned.socket_folder, &spawned.lifeline, patience) {
             Ok(invitation) => Ok(Invited { spawned, invitation }),
             Err(error) => Err(refused(spawned, error)),
         }
     }
 }
 
+impl Spawned {
+    fn awaited(&self) -> Awaited {
+        Awaited { worker: self.number, process: Arc::clone(&self.process) }
+    }
+}
+
 /// Waits for the worker's answer and connects its queues.
-fn greet(invited: Invited, wake: &Sender<Wake>) -> Result<Greeted, Failed> {
+fn greet(invited: Invited, wake: &Sender<Wake>, patience: &mut Patience<'_>) -> Result<Greeted, Failed> {
     let Invited { spawned, invitation } = invited;
-    match invitation.connect(&spawned.lifeline, wake, spawned.deadline) {
+    patience.turn_to(spawned.awaited(), spawned.deadline);
+    match invitation.connect(&spawned.lifeline, wake, patience) {
         Ok((commands, reader)) => {
             let Spawned { process, lifeline, output, .. } = spawned;
             let watched = Watched { process: Arc::clone(&process), output: Some(output) };
@@ -309,16 +336,19 @@ fn refused(spawned: Spawned, error: HandshakeError) -> Failed {
     // The worker may be about to end by itself, with an exit status and last output that say more than a
     // SIGKILL by main.
     let grace = if error.is_gone() { REAP_DEADLINE } else { GRACE };
-    let own_end = process.reap_until(Instant::now() + grace);
+    let own_end = process.reap_within(grace);
     kill_and_reap(&process);
     if error.is_gone() {
         remove_abandoned_sockets();
     }
     output.finish();
-    let was_killed = match own_end {
-        Some(ExitStatus::Signal { .. }) => true,
+    let was_killed = match (&error, own_end) {
+        (HandshakeError::Lifeline(LifelineError::Interrupted), _) => false,
+        (HandshakeError::Lifeline(LifelineError::Halted(_)), _) | (_, Some(ExitStatus::Signal { .. })) => {
+            true
+        }
         // The host has reaped it, so main cannot know the exit status. A signal may have ended it.
-        Some(ExitStatus::Unknown) => error.is_gone(),
+        (_, Some(ExitStatus::Unknown)) => error.is_gone(),
         _ => false,
     };
     let source = WorkerStartError::new(error, own_end);
@@ -329,9 +359,9 @@ fn refused(spawned: Spawned, error: HandshakeError) -> Failed {
 /// together, so that they can clean up, and kills the rest.
 fn end_all(workers: impl Iterator<Item = (Arc<WorkerProcess>, Lifeline)>) {
     let processes: Vec<_> = workers.map(|(process, _lifeline)| process).collect();
-    let deadline = Instant::now() + GRACE;
-    for process in &processes {
-        process.reap_until(deadline);
+    let mut patience = Patience::new(GRACE);
+    while processes.iter().any(|process| process.try_reap().is_none()) && !patience.is_over() {
+        patience.step(|_| thread::sleep(LOOK_INTERVAL));
     }
     processes.iter().for_each(|process| kill_and_reap(process));
     remove_abandoned_sockets();
@@ -339,48 +369,52 @@ fn end_all(workers: impl Iterator<Item = (Arc<WorkerProcess>, Lifeline)>) {
 
 fn kill_and_reap(process: &WorkerProcess) {
     process.signal(Signal::SIGKILL);
-    process.reap_until(Instant::now() + REAP_DEADLINE);
+    process.reap_within(REAP_DEADLINE);
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{io, os::fd::OwnedFd};
+    use std::{io, os::fd::OwnedFd, time::Instant};
 
-    use loader_ipc::{cpu_set::CpuSet, schema::Schema};
+    use loader_ipc::{cpu_set::CpuSet, process::Halt, schema::Schema};
 
     use super::*;
-    use crate::ranks::LocalRanks;
+    use crate::{interrupt::StartInterrupt, ranks::LocalRanks};
 
-    /// Starts the first workers, and no other.
+    /// Starts the first workers, with a shell that runs `script`, and no other.
     #[derive(Debug)]
-    struct Limited(usize);
+    struct Shells {
+        workers: usize,
+        script: &'static str,
+    }
 
-    impl StartProcess for Limited {
+    impl StartProcess for Shells {
         fn start(
             &self,
             name: &OsStr,
             cpus: Option<&CpuSet>,
             lifeline: OwnedFd,
             output: OwnedFd,
+            worker: usize,
+            _patience: &mut Patience<'_>,
         ) -> Result<WorkerProcess, WorkerStartError> {
-            let number: usize = name.to_str().and_then(|name| name.rsplit('-').next()?.parse().ok()).unwrap();
             let failed = |source| WorkerStartError::NotSpawned { program: self.describe(), source };
-            if number >= self.0 {
+            if worker >= self.workers {
                 return Err(failed(io::ErrorKind::QuotaExceeded.into()));
             }
-            WorkerProcess::spawn("/bin/sleep".as_ref(), &["60".into()], cpus, [], name, lifeline, output)
-                .map_err(failed)
+            let args = ["-c".into(), self.script.into()];
+            WorkerProcess::spawn("/bin/sh".as_ref(), &args, cpus, [], name, lifeline, output).map_err(failed)
         }
 
         fn describe(&self) -> String {
-            format!("at most {}", self.0)
+            format!("at most {}", self.workers)
         }
     }
 
-    #[test]
-    fn a_process_that_does_not_start_ends_the_start() {
+    /// Starts three workers, of which `shells` starts some, until `interrupt` says to end.
+    fn start(shells: Shells, start_retries: u32, interrupt: Option<&StartInterrupt>) -> Error {
         let launch = Launch {
-            program: Box::new(Limited(2)),
+            program: Box::new(shells),
             cpus: WorkerCpus::inherited(LocalRanks::default()),
             max_workers: 3,
             seed: 0,
@@ -393,13 +427,40 @@ mod tests {
             memories: Vec::new(),
             files: Vec::new(),
             handle_sigchld: false,
-            start_retries: 0,
+            start_retries,
             memory_limit: None,
             warn: Warn::default(),
         };
-        let error = Arc::new(launch).start(3, &SlotPool::new(1 << 20), 0).unwrap_err();
+        let warn = Warn::default();
+        let mut wait = StartWait::new(interrupt, None, None, &warn);
+        Arc::new(launch).start(3, &SlotPool::new(1 << 20), 0, &mut wait).unwrap_err()
+    }
+
+    #[test]
+    fn a_process_that_does_not_start_ends_the_start() {
+        let error = start(Shells { workers: 2, script: "exec sleep 60" }, 0, None);
         let Error::WorkerNotStarted { worker: 2, source } = error else { panic!("{error:?}") };
         let WorkerStartError::NotSpawned { program, source } = source else { panic!("{source:?}") };
         assert_eq!((program.as_str(), source.kind()), ("at most 2", io::ErrorKind::QuotaExceeded));
+    }
+
+    #[test]
+    fn an_interrupt_ends_the_wait_for_workers_that_do_not_answer() {
+        let began = Instant::now();
+        let interrupt = StartInterrupt::new(Duration::ZERO, move || began.elapsed() >= GRACE);
+        // Three retries do not make it wait again.
+        let error = start(Shells { workers: 3, script: "exec sleep 60" }, 3, Some(&interrupt));
+        assert!(matches!(error, Error::Interrupted), "{error:?}");
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn workers_that_are_stopped_are_replaced_while_they_start() {
+        let began = Instant::now();
+        let error = start(Shells { workers: 3, script: "kill -STOP $$" }, 1, None);
+        let Error::WorkerNotStarted { worker: 0, source } = error else { panic!("{error:?}") };
+        assert!(matches!(source, WorkerStartError::Halted(Halt::Stopped { .. })), "{source:?}");
+        // The second attempt has the whole time too.
+        assert!((20..28).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
     }
 }

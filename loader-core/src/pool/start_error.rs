@@ -5,7 +5,8 @@
 use std::io;
 
 use loader_ipc::{
-    advice, frame::ExitStatus, handshake::HandshakeError, lifeline::LifelineError, template::TemplateError,
+    advice, frame::ExitStatus, handshake::HandshakeError, lifeline::LifelineError, process::Halt,
+    template::TemplateError,
 };
 use nix::libc::{EAGAIN, EMFILE, ENFILE, ENOMEM};
 
@@ -21,9 +22,8 @@ pub enum WorkerStartError {
         /// The error of the operating system.
         source: io::Error,
     },
-    /// The template forked no worker. If it hung or was killed, main has ended it and tried another one, which
-    /// failed too.
-    #[error("the template{} failed: {source} ({program})", and_its_replacement(.source))]
+    /// The template forked no worker.
+    #[error("the template failed: {source} ({program})")]
     TemplateFailed {
         /// The worker program.
         program: String,
@@ -37,6 +37,9 @@ pub enum WorkerStartError {
     /// The process ended before it answered.
     #[error("{}", ended(*.0))]
     Ended(ExitStatus),
+    /// The process did not answer, because it could not continue, for example because SIGSTOP had stopped it.
+    #[error("it did not answer: {0}")]
+    Halted(Halt),
     /// The process did not answer within 30 seconds.
     #[error(
         "it did not answer; a worker program must call loader::init() or serve a registry first in its main"
@@ -62,6 +65,7 @@ impl WorkerStartError {
             (Some(status @ ExitStatus::Signal { .. }), _) => Self::Ended(status),
             (Some(status), error) if error.is_gone() => Self::Ended(status),
             (_, HandshakeError::Lifeline(LifelineError::TimedOut)) => Self::NoAnswer,
+            (_, HandshakeError::Lifeline(LifelineError::Halted(halt))) => Self::Halted(halt),
             (_, HandshakeError::Refused(reason)) => Self::Refused(reason),
             (_, HandshakeError::Queue(source)) => Self::NoQueues(source),
             (_, error) => Self::InvalidAnswer(error.to_string()),
@@ -69,17 +73,15 @@ impl WorkerStartError {
     }
 }
 
-/// True if another template may start the worker. A program that ends by itself would end again.
-pub(super) fn is_tried_again(error: &TemplateError) -> bool {
+/// True if the template was killed, by main because it hung or by another process, so that another template may start the
+/// worker. A program that ends by itself would end again, and one that takes long to load its libraries would take as
+/// long again.
+pub(super) fn was_killed(error: &TemplateError) -> bool {
     match error {
-        TemplateError::NoAnswer => true,
+        TemplateError::NoAnswer | TemplateError::Halted(_) => true,
         TemplateError::Ended(status) => !matches!(status, ExitStatus::Code(_)),
         _ => false,
     }
-}
-
-fn and_its_replacement(error: &TemplateError) -> &'static str {
-    if is_tried_again(error) { " and its replacement" } else { "" }
 }
 
 fn not_spawned(error: &io::Error, program: &str) -> String {

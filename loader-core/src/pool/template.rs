@@ -15,12 +15,13 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use loader_ipc::{
     cpu_set::CpuSet,
     open_closed_streams,
+    patience::{Awaited, Patience},
     process::WorkerProcess,
     template::{TemplateError, TemplateProcess},
 };
@@ -59,7 +60,6 @@ type Key = (PathBuf, Vec<OsString>);
 #[derive(Debug)]
 struct Running {
     template: TemplateProcess,
-    started: Instant,
     /// True once it has answered a request, and so has loaded its libraries.
     has_answered: AtomicBool,
     /// The environment of this process when it started the template.
@@ -72,6 +72,18 @@ struct Running {
 
 /// The templates of this process.
 static TEMPLATES: Mutex<BTreeMap<Key, Arc<Running>>> = Mutex::new(BTreeMap::new());
+
+/// Reaps templates that have ended, whichever loaders name them.
+pub(super) fn reap_ended() {
+    // A forked child of this process has copies of them, which it must not touch.
+    templates().retain(|_, running| running.owner != process::id() || running.is_running());
+}
+
+impl Running {
+    fn is_running(&self) -> bool {
+        self.template.process().try_reap().is_none()
+    }
+}
 
 fn templates() -> MutexGuard<'static, BTreeMap<Key, Arc<Running>>> {
     TEMPLATES.lock().unwrap_or_else(PoisonError::into_inner)
@@ -93,21 +105,22 @@ impl Template {
         // pytest changes its variable for each test; a template that is started again takes seconds.
         let environment = env::vars_os().filter(|(name, _)| name != "PYTEST_CURRENT_TEST").collect();
         let user = (geteuid(), getegid());
+        reap_ended();
         let mut templates = templates();
         if let Some(running) = templates.get(&self.key)
             && running.owner == process::id()
             && running.environment == environment
             && running.user == user
             && running.template.has_descriptors()
-            && running.template.process().try_reap().is_none()
+            && running.is_running()
         {
             return Ok(Arc::clone(running));
         }
         let (path, args) = &self.key;
         open_closed_streams()?;
         let template = TemplateProcess::spawn(path, args, launchers_variables())?;
-        let (started, has_answered) = (Instant::now(), AtomicBool::new(false));
-        let running = Running { template, started, has_answered, environment, user, owner: process::id() };
+        let has_answered = AtomicBool::new(false);
+        let running = Running { template, has_answered, environment, user, owner: process::id() };
         let running = Arc::new(running);
         if let Some(replaced) = templates.insert(self.key.clone(), Arc::clone(&running))
             && replaced.owner == process::id()
@@ -126,7 +139,7 @@ impl Template {
         drop(templates);
         let process = failed.template.process();
         process.signal(Signal::SIGKILL);
-        if process.reap_until(Instant::now() + REAP_DEADLINE).is_none() {
+        if process.reap_within(REAP_DEADLINE).is_none() {
             reap_at_its_end(Arc::clone(process));
         }
     }
@@ -155,25 +168,33 @@ impl StartProcess for Template {
         cpus: Option<&CpuSet>,
         lifeline: OwnedFd,
         output: OwnedFd,
+        worker: usize,
+        patience: &mut Patience<'_>,
     ) -> Result<WorkerProcess, WorkerStartError> {
         let program = || self.describe();
         let not_spawned = |source| WorkerStartError::NotSpawned { program: program(), source };
         let running = self.running().map_err(not_spawned)?;
         let (load, answer) = self.deadlines;
-        // Relaxed, here and below: the flag guards no other data. With an old value, the deadline is later.
-        let loaded_by = match running.has_answered.load(Ordering::Relaxed) {
-            true => Instant::now(),
-            false => Instant::now().max(running.started + load),
-        };
-        match running.template.start(cpus, lifeline, output, loaded_by + answer) {
+        // Relaxed, here and below: the flag guards no other data. With an old value, the wait is longer.
+        let has_answered = running.has_answered.load(Ordering::Relaxed);
+        let limit = if has_answered { answer } else { load + answer };
+        let awaited = Awaited { worker, process: Arc::clone(running.template.process()) };
+        patience.turn_to(awaited, patience.waited() + limit);
+        let failed = |source| Err(WorkerStartError::TemplateFailed { program: program(), source });
+        match running.template.start(cpus, lifeline, output, patience) {
             Ok(process) => {
                 running.has_answered.store(true, Ordering::Relaxed);
                 Ok(process)
             }
             Err(TemplateError::Refused(source)) => Err(not_spawned(source)),
+            // It may load its libraries for the next call.
+            Err(source @ TemplateError::Interrupted) => failed(source),
             Err(source) => {
                 self.discard(&running);
-                Err(WorkerStartError::TemplateFailed { program: program(), source })
+                failed(match source {
+                    TemplateError::NoAnswer if !has_answered => TemplateError::NotLoaded,
+                    source => source,
+                })
             }
         }
     }
@@ -196,7 +217,10 @@ mod tests {
         let template = Template { key, deadlines: (short, short) };
         let (_lifeline, theirs) = Lifeline::pair().unwrap();
         let (_reader, output) = io::pipe().unwrap();
-        let error = template.start(OsStr::new("worker"), None, theirs, output.into()).unwrap_err();
+        let mut look = |_: Duration, _: &Awaited| false;
+        let mut patience = Patience::with(&mut look);
+        let name = OsStr::new("worker");
+        let error = template.start(name, None, theirs, output.into(), 0, &mut patience).unwrap_err();
         assert!(!templates().contains_key(&template.key), "the template is discarded");
         let WorkerStartError::TemplateFailed { program, source } = error else { panic!("{error:?}") };
         assert_eq!(program, "/bin/sh");
@@ -217,8 +241,32 @@ mod tests {
     }
 
     #[test]
-    fn a_template_that_hangs_is_killed_at_the_deadline() {
+    fn a_template_that_does_not_load_its_libraries_is_killed_at_the_deadline() {
         let error = ask("exec sleep 60");
-        assert!(matches!(error, TemplateError::NoAnswer), "{error:?}");
+        assert!(matches!(error, TemplateError::NotLoaded), "{error:?}");
+    }
+
+    #[test]
+    fn a_template_goes_on_loading_when_the_wait_for_it_is_interrupted() {
+        let key = ("/bin/sleep".into(), vec!["61".into()]);
+        let template = Template { key, deadlines: (LOAD_DEADLINE, ANSWER_DEADLINE) };
+        let mut pids = Vec::new();
+        for worker in 0..2 {
+            let (_lifeline, theirs) = Lifeline::pair().unwrap();
+            let (_reader, output) = io::pipe().unwrap();
+            let mut look = |_: Duration, awaited: &Awaited| {
+                pids.push(awaited.process.pid());
+                awaited.worker == worker
+            };
+            let mut patience = Patience::with(&mut look);
+            let started =
+                template.start(OsStr::new("worker"), None, theirs, output.into(), worker, &mut patience);
+            let error = started.unwrap_err();
+            let WorkerStartError::TemplateFailed { source, .. } = error else { panic!("{error:?}") };
+            assert!(matches!(source, TemplateError::Interrupted), "{source:?}");
+        }
+        let running = templates().get(&template.key).map(Arc::clone).unwrap();
+        assert_eq!(pids, [running.template.process().pid(); 2]);
+        template.discard(&running);
     }
 }

@@ -23,7 +23,6 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     path::PathBuf,
     sync::Arc,
-    time::Instant,
 };
 
 use ipc_channel::ipc::IpcReceiver;
@@ -39,6 +38,7 @@ use crate::{
     held_fd::HeldFd,
     lifeline::{Lifeline, LifelineError, MAX_FDS, PROTOCOL},
     memory::SealedMemory,
+    patience::{Patience, WaitError},
     queue::{
         CommandReceiver, CommandSender, ReportReader, ReportSender, Rings, Wake, WakeupReceiver,
         wakeup_channel::wakeup_channel,
@@ -174,6 +174,12 @@ pub enum HandshakeError {
     Queue(#[source] io::Error),
 }
 
+impl From<WaitError> for HandshakeError {
+    fn from(error: WaitError) -> Self {
+        Self::Lifeline(error.into())
+    }
+}
+
 impl HandshakeError {
     /// True if the other process is gone or about to end. Its exit status then tells more than this error.
     pub fn is_gone(&self) -> bool {
@@ -228,7 +234,7 @@ impl Invitation {
         config: &WorkerConfig<'_>,
         socket_folder: &SocketFolder,
         lifeline: &Lifeline,
-        deadline: Instant,
+        patience: &mut Patience<'_>,
     ) -> Result<Self, HandshakeError> {
         let count = |len| u32::try_from(len).expect("fewer than 2^32 attachments");
         let nonce = random_nonce().map_err(HandshakeError::Queue)?;
@@ -252,9 +258,9 @@ impl Invitation {
         let held = fixed.into_iter().chain(memories).chain(config.files.iter().map(|file| &**file));
         let fds = held.map(HeldFd::get).collect::<io::Result<Vec<_>>>().map_err(LifelineError::Io)?;
         let (first, rest) = fds.split_at(fds.len().min(MAX_FDS));
-        lifeline.send(&bootstrap, first, deadline)?;
+        lifeline.send(&bootstrap, first, &mut *patience)?;
         for part in rest.chunks(MAX_FDS) {
-            lifeline.send(&More, part, deadline)?;
+            lifeline.send(&More, part, &mut *patience)?;
         }
         Ok(Self { nonce, rings })
     }
@@ -268,17 +274,17 @@ impl Invitation {
         self,
         lifeline: &Lifeline,
         wake: &Sender<Wake>,
-        deadline: Instant,
+        patience: &mut Patience<'_>,
     ) -> Result<(CommandSender, ReportReader), HandshakeError> {
-        let (answer, socket) = lifeline.receive_with_one::<Answer>(deadline)?;
+        let (answer, socket) = lifeline.receive_with_one::<Answer>(&mut *patience)?;
         let server = match answer {
             Answer::Refused { reason } => return Err(HandshakeError::Refused(reason)),
             Answer::Listening { server } => Address::check(server, socket)?,
         };
         let (wakeups, receiving) = wakeup_channel(lifeline.socket()).map_err(HandshakeError::Queue)?;
         let waker = wake.new_remote_end().map_err(HandshakeError::Queue)?;
-        lifeline.send(&WakeEnd, &[waker.as_fd()], deadline)?;
-        server.send_welcome(Welcome { nonce: self.nonce, wakeups: receiving }, deadline)?;
+        lifeline.send(&WakeEnd, &[waker.as_fd()], &mut *patience)?;
+        server.send_welcome(Welcome { nonce: self.nonce, wakeups: receiving }, patience)?;
         Ok(self.rings.main_ends(wakeups))
     }
 }
@@ -307,13 +313,16 @@ impl Bootstrap {
     ///
     /// # Errors
     /// [`HandshakeError`]. If main uses another protocol, main was told.
-    pub fn receive(lifeline: &Lifeline, deadline: Instant) -> Result<(Self, Vec<OwnedFd>), HandshakeError> {
-        match lifeline.receive::<Self>(deadline) {
+    pub fn receive(
+        lifeline: &Lifeline,
+        patience: &mut Patience<'_>,
+    ) -> Result<(Self, Vec<OwnedFd>), HandshakeError> {
+        match lifeline.receive::<Self>(&mut *patience) {
             Err(LifelineError::OtherProtocol { theirs }) => {
                 let reason = format!(
                     "the worker program uses protocol {PROTOCOL}, the main program {theirs}; build both from the same release"
                 );
-                Err(refuse(lifeline, reason, deadline))
+                Err(refuse(lifeline, reason, patience))
             }
             received => Ok(received?),
         }
@@ -328,20 +337,20 @@ impl Bootstrap {
         &self,
         lifeline: &Lifeline,
         accepts: impl FnOnce(&DatasetCode) -> Result<(), String>,
-        deadline: Instant,
+        patience: &mut Patience<'_>,
     ) -> Result<Listening, HandshakeError> {
         if self.version != VERSION {
             let theirs = &self.version;
             let reason = format!(
                 "the worker program is version {VERSION}, the main program {theirs}; build both from the same release"
             );
-            return Err(refuse(lifeline, reason, deadline));
+            return Err(refuse(lifeline, reason, patience));
         }
         if let Err(reason) = accepts(&self.code) {
-            return Err(refuse(lifeline, reason, deadline));
+            return Err(refuse(lifeline, reason, patience));
         }
         let made = server::make(self.socket_folder.clone());
-        made.map(Listening).map_err(|problem| refuse(lifeline, problem, deadline))
+        made.map(Listening).map_err(|problem| refuse(lifeline, problem, patience))
     }
 }
 
@@ -365,11 +374,11 @@ impl Listening {
         bootstrap: Bootstrap,
         mut fds: Vec<OwnedFd>,
         lifeline: &Lifeline,
-        deadline: Instant,
+        patience: &mut Patience<'_>,
     ) -> Result<Connected, HandshakeError> {
         let wanted = bootstrap.memories as usize + bootstrap.files as usize + 3;
         while fds.len() < wanted {
-            fds.extend(lifeline.receive::<More>(deadline)?.1);
+            fds.extend(lifeline.receive::<More>(&mut *patience)?.1);
         }
         let mut fds = fds.into_iter();
         let mut next =
@@ -387,9 +396,9 @@ impl Listening {
 
         // `_folder` comes first, so that it is dropped last.
         let Server { folder: _folder, server, name, socket } = self.0;
-        lifeline.send(&Answer::Listening { server: name }, &[socket.as_fd()], deadline)?;
+        lifeline.send(&Answer::Listening { server: name }, &[socket.as_fd()], &mut *patience)?;
         drop(socket);
-        let (WakeEnd, fds) = lifeline.receive(deadline)?;
+        let (WakeEnd, fds) = lifeline.receive(patience)?;
         let missing = || LifelineError::Malformed("the socket that wakes main is missing".into());
         let waker = Waker::from_socket(fds.into_iter().next().ok_or_else(missing)?);
         // ipc-channel returns EINTR instead of continuing, so signals are blocked in this thread: some only
@@ -414,8 +423,8 @@ impl std::fmt::Debug for Listening {
 }
 
 /// Tells main why this worker cannot serve. Returns the refusal as an error, or the error of sending it.
-pub fn refuse(lifeline: &Lifeline, reason: String, deadline: Instant) -> HandshakeError {
-    match lifeline.send(&Answer::Refused { reason: reason.clone() }, &[], deadline) {
+pub fn refuse(lifeline: &Lifeline, reason: String, patience: &mut Patience<'_>) -> HandshakeError {
+    match lifeline.send(&Answer::Refused { reason: reason.clone() }, &[], patience) {
         Ok(()) => HandshakeError::Refused(reason),
         Err(error) => error.into(),
     }
@@ -439,20 +448,22 @@ mod tests {
         num::NonZeroUsize,
         os::fd::BorrowedFd,
         thread::{self, JoinHandle},
-        time::Duration,
+        time::{Duration, Instant},
     };
 
     use super::*;
     use crate::{channel::channel, frame::Command, memory};
 
-    fn soon() -> Instant {
-        Instant::now() + Duration::from_secs(5)
+    const SOON: Duration = Duration::from_secs(5);
+
+    fn soon() -> Patience<'static> {
+        Patience::new(SOON)
     }
 
     /// Runs the handshake with a worker that is a thread, over a real socket pair.
     fn meet<R: Send + 'static>(
         worker: impl FnOnce(Lifeline) -> R + Send + 'static,
-        deadline: Instant,
+        limit: Duration,
     ) -> (Result<(CommandSender, ReportReader), HandshakeError>, JoinHandle<R>) {
         let (wake, _woken) = channel().unwrap();
         let (ours, theirs) = Lifeline::pair().unwrap();
@@ -473,23 +484,24 @@ mod tests {
         };
         let worker = thread::spawn(move || worker(Lifeline::from_socket(theirs)));
         let socket_folder = SocketFolder::choose(random_nonce().unwrap()).unwrap();
-        let invitation = Invitation::send(0, &config, &socket_folder, &ours, deadline).unwrap();
-        (invitation.connect(&ours, &wake, deadline), worker)
+        let mut patience = Patience::new(limit);
+        let invitation = Invitation::send(0, &config, &socket_folder, &ours, &mut patience).unwrap();
+        (invitation.connect(&ours, &wake, &mut patience), worker)
     }
 
     fn read_bootstrap(lifeline: &Lifeline) -> (Bootstrap, Vec<OwnedFd>) {
-        Bootstrap::receive(lifeline, soon()).unwrap()
+        Bootstrap::receive(lifeline, &mut soon()).unwrap()
     }
 
     #[test]
     fn main_and_worker_connect() {
         let worker = |lifeline: Lifeline| {
             let (bootstrap, fds) = read_bootstrap(&lifeline);
-            let listening = bootstrap.listen(&lifeline, |_| Ok(()), soon()).unwrap();
-            let mut connected = listening.accept(bootstrap, fds, &lifeline, soon()).unwrap();
-            (connected.dataset.bytes().to_vec(), connected.commands.receive(soon()).unwrap())
+            let listening = bootstrap.listen(&lifeline, |_| Ok(()), &mut soon()).unwrap();
+            let mut connected = listening.accept(bootstrap, fds, &lifeline, &mut soon()).unwrap();
+            (connected.dataset.bytes().to_vec(), connected.commands.receive(Instant::now() + SOON).unwrap())
         };
-        let (met, worker) = meet(worker, soon());
+        let (met, worker) = meet(worker, SOON);
         let (mut commands, _reader) = met.unwrap();
         commands.send(&Some(Command::Resume { epoch: 3 })).unwrap();
         assert_eq!(worker.join().unwrap(), (b"dataset".to_vec(), Some(Command::Resume { epoch: 3 })));
@@ -515,7 +527,7 @@ mod tests {
                 |lifeline| write(lifeline, b"LOADER"),
                 |error| matches!(error, HandshakeError::Lifeline(LifelineError::UnknownMagic(_))),
             ),
-            (|lifeline| lifeline.send(&u64::MAX, &[], soon()).unwrap(), malformed),
+            (|lifeline| lifeline.send(&u64::MAX, &[], &mut soon()).unwrap(), malformed),
             (|lifeline| answer(lifeline, &"x/".repeat(20_000), &[]), malformed),
             (
                 |lifeline| {
@@ -532,7 +544,7 @@ mod tests {
                 answering(&lifeline);
             };
             let started = Instant::now();
-            let (met, worker) = meet(worker, started + Duration::from_millis(200));
+            let (met, worker) = meet(worker, Duration::from_millis(200));
             let error = met.err().unwrap();
             assert!(check(&error), "case {number}: {error}");
             assert!(started.elapsed() < Duration::from_secs(2));
@@ -551,7 +563,7 @@ mod tests {
     }
 
     fn answer(lifeline: &Lifeline, server: &str, fds: &[BorrowedFd<'_>]) {
-        lifeline.send(&Answer::Listening { server: server.to_owned() }, fds, soon()).unwrap();
+        lifeline.send(&Answer::Listening { server: server.to_owned() }, fds, &mut soon()).unwrap();
     }
 
     fn write(lifeline: &Lifeline, bytes: &[u8]) {

@@ -23,7 +23,6 @@ use std::{
     path::{Path, PathBuf},
     sync::mpsc,
     thread,
-    time::Instant,
 };
 
 use ipc_channel::{
@@ -45,6 +44,7 @@ use crate::{
     advice::advice,
     lifeline::LifelineError,
     own_files,
+    patience::Patience,
     signals::{uninterrupted, without_sigpipe},
     socket_file::remove_socket,
     socket_folder::MadeFolder,
@@ -165,28 +165,28 @@ impl Address {
         }
     }
 
-    /// Connects and sends `welcome`, both before `deadline`. Removes the socket's name.
-    pub(super) fn send_welcome<T>(self, welcome: T, deadline: Instant) -> Result<(), HandshakeError>
+    /// Connects and sends `welcome`, and waits for both with `patience`. Removes the socket's name.
+    pub(super) fn send_welcome<T>(self, welcome: T, patience: &mut Patience<'_>) -> Result<(), HandshakeError>
     where
         T: Serialize + Send + 'static,
     {
         let Self { name, socket: _held } = self;
         let (done, outcome) = mpsc::channel();
         let connecting = move || {
-            // After the deadline there is no receiver.
+            // After the end of the wait there is no receiver.
             drop(done.send(connect(&name, welcome)));
         };
         thread::Builder::new()
             .name("loader-connect".into())
             .spawn(connecting)
             .map_err(HandshakeError::Queue)?;
-        match outcome.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(sent) => sent,
-            Err(mpsc::RecvTimeoutError::Timeout) => Err(LifelineError::TimedOut.into()),
+        patience.wait(|step| match outcome.recv_timeout(step) {
+            Ok(sent) => sent.map(Some),
+            Err(mpsc::RecvTimeoutError::Timeout) => Ok(None),
             Err(mpsc::RecvTimeoutError::Disconnected) => {
                 Err(HandshakeError::Queue(io::Error::other("the thread that connects panicked")))
             }
-        }
+        })
     }
 }
 
@@ -216,7 +216,7 @@ mod tests {
             fd::AsFd,
             unix::{fs::PermissionsExt, net::UnixListener},
         },
-        time::Duration,
+        time::{Duration, Instant},
     };
 
     use rustix::net::{AddressFamily, SocketFlags, bind, listen, socket_with};
@@ -224,8 +224,9 @@ mod tests {
     use super::*;
     use crate::socket_folder::SocketFolder;
 
-    fn connect_to(name: String, socket: impl AsFd, deadline: Instant) -> Result<(), HandshakeError> {
-        Address::check(name, Some(socket.as_fd().try_clone_to_owned().unwrap()))?.send_welcome(7u64, deadline)
+    fn connect_to(name: String, socket: impl AsFd, limit: Duration) -> Result<(), HandshakeError> {
+        Address::check(name, Some(socket.as_fd().try_clone_to_owned().unwrap()))?
+            .send_welcome(7u64, &mut Patience::new(limit))
     }
 
     /// A folder for one test.
@@ -251,9 +252,7 @@ mod tests {
         }
     }
 
-    fn soon() -> Instant {
-        Instant::now() + Duration::from_secs(5)
-    }
+    const SOON: Duration = Duration::from_secs(5);
 
     fn new_socket(flags: SocketFlags) -> OwnedFd {
         socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
@@ -275,7 +274,7 @@ mod tests {
         let path = Path::new(&name);
         assert_eq!(fs::metadata(path.parent().unwrap()).unwrap().mode() & 0o777, 0o700);
         assert_eq!(fs::metadata(path).unwrap().mode() & 0o077, 0);
-        connect_to(name.clone(), socket, soon()).unwrap();
+        connect_to(name.clone(), socket, SOON).unwrap();
         assert_eq!(server.accept().unwrap().1, 7u64);
         assert!(!path.exists() && !path.parent().unwrap().exists());
     }
@@ -304,18 +303,18 @@ mod tests {
             open.join("socket"),
         ];
         for name in names {
-            let error = connect_to(name, &listener, soon()).unwrap_err();
+            let error = connect_to(name, &listener, SOON).unwrap_err();
             assert!(matches!(error, HandshakeError::Lifeline(LifelineError::Malformed(_))), "{error}");
         }
         assert_eq!(fs::read_to_string(own.join("file")).unwrap(), "kept");
         assert!(Path::new(&open.join("socket")).exists());
-        let error = connect_to(own.join("gone"), &listener, soon()).unwrap_err();
+        let error = connect_to(own.join("gone"), &listener, SOON).unwrap_err();
         assert!(error.is_gone(), "{error}");
         // A socket of another type, to which main cannot connect; then a socket that does not listen at that
         // name.
         let stream = UnixListener::bind(own.join("stream")).unwrap();
         for socket in [&stream, &listener] {
-            let error = connect_to(own.join("stream"), socket, soon()).unwrap_err();
+            let error = connect_to(own.join("stream"), socket, SOON).unwrap_err();
             assert!(matches!(error, HandshakeError::Lifeline(LifelineError::Malformed(_))), "{error}");
         }
         assert!(Path::new(&own.join("stream")).exists());
@@ -331,7 +330,7 @@ mod tests {
             // Only main has the socket, as if the worker had sent it and died.
             let address = Address::check(name.clone(), Some(server_at(&name))).unwrap();
             // The connect thread fails before or after it has sent the message.
-            drop(address.send_welcome(7u64, soon()));
+            drop(address.send_welcome(7u64, &mut Patience::new(SOON)));
         }
         // Other tests may open some descriptors too.
         assert!(open() < before + 80);
@@ -350,7 +349,7 @@ mod tests {
             .collect();
         assert!(waiting.len() < 8);
         let started = Instant::now();
-        let error = connect_to(name, server, started + Duration::from_millis(50)).unwrap_err();
+        let error = connect_to(name, server, Duration::from_millis(50)).unwrap_err();
         assert!(matches!(error, HandshakeError::Lifeline(LifelineError::TimedOut)), "{error}");
         assert!(started.elapsed() < Duration::from_secs(3));
     }

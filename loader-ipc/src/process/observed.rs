@@ -1,6 +1,6 @@
 //! What the system tells about any process: whether it can continue, its processor time, its memory.
 
-use std::{fs, ops::Add, path::Path, time::Duration};
+use std::{fmt, fs, ops::Add, path::Path, time::Duration};
 
 use nix::{
     time::{clock_getcpuclockid, clock_gettime},
@@ -23,6 +23,33 @@ pub enum Halt {
     },
     /// Its main thread has ended, and other threads keep the process alive.
     MainThreadEnded,
+    /// It has closed its lifeline, as a process does that executes another program.
+    LifelineClosed,
+}
+
+impl fmt::Display for Halt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Stopped { .. } => "a signal has stopped it",
+            Self::Traced { .. } => "a debugger has stopped it",
+            Self::MainThreadEnded => "its main thread has ended",
+            Self::LifelineClosed => "it has closed its connection to main",
+        })
+    }
+}
+
+/// Since when a process is halted.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HaltWatch(Option<(Duration, Halt)>);
+
+impl HaltWatch {
+    /// Notes at the time `now` whether the process is halted, and returns for how long it has been halted in the same
+    /// way. The time starts again from zero if the process has used processor time since the last call, for example
+    /// because a program stops and continues it to slow it down.
+    pub fn note(&mut self, now: Duration, halt: Option<Halt>) -> Duration {
+        self.0 = self.0.filter(|&(_, before)| Some(before) == halt).or_else(|| Some((now, halt?)));
+        self.0.map_or(Duration::ZERO, |(since, _)| now.saturating_sub(since))
+    }
 }
 
 /// Returns the reason for which the process `pid` is halted; `None` if it is not halted, or does not exist.

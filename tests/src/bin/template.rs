@@ -3,7 +3,7 @@
 #![allow(unsafe_code)] // for `fork`
 
 use std::{
-    env,
+    env, fs,
     io::{self, Write},
     process::{self, ExitCode},
     thread,
@@ -30,6 +30,11 @@ fn main() -> anyhow::Result<ExitCode> {
 }
 
 fn serve(fault: &str) -> io::Result<ExitCode> {
+    if let Some(token) = fault.strip_prefix("stops-while-it-loads-if-it-can-remove ")
+        && fs::remove_file(token).is_ok()
+    {
+        raise(Signal::SIGSTOP)?;
+    }
     let mut template = Template::from_stdin()?;
     if fault == "slow-to-load" {
         thread::sleep(Duration::from_secs(60));

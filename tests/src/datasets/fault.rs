@@ -1,6 +1,12 @@
 //! The ways in which a sample can fail.
 
-use std::{hint::black_box, process, thread, time::Duration};
+use std::{
+    hint::black_box,
+    os::unix::process::CommandExt,
+    process::{self, Command},
+    thread,
+    time::Duration,
+};
 
 use anyhow::Context;
 use nix::sys::{
@@ -44,6 +50,8 @@ pub enum Fault {
     HangHard,
     /// The process stops (SIGSTOP).
     Stop,
+    /// The process executes another program, which never ends.
+    Execute,
     /// The process prints lines to standard error and never ends.
     PrintForever,
 }
@@ -88,6 +96,7 @@ impl Fault {
                 }
             }
             Self::Stop => drop(raise(Signal::SIGSTOP)),
+            Self::Execute => Err(Command::new("sleep").arg("1000").exec())?,
             Self::PrintForever => loop {
                 eprintln!("{}", "on and on ".repeat(20));
             },

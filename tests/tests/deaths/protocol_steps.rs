@@ -30,8 +30,8 @@ struct Ended {
 }
 
 /// Loads an epoch. `at` is a point and a count: the first process that reaches the point for the `count`th
-/// time dies, or sleeps for `pause`.
-fn run(kind: &str, workers: usize, at: Option<(Point, u64)>, pause: Option<Duration>) -> Ended {
+/// time dies, or does what the variables of `fault` say.
+fn run(kind: &str, workers: usize, at: Option<(Point, u64)>, fault: Option<(&str, &str)>) -> Ended {
     let folder = tempfile::tempdir().unwrap();
     let token = folder.path().join("token");
     fs::write(&token, "").unwrap();
@@ -42,9 +42,7 @@ fn run(kind: &str, workers: usize, at: Option<(Point, u64)>, pause: Option<Durat
     if let Some((point, count)) = at {
         command.env("FAULT_POINT", format!("{}:{count}", point.name()));
     }
-    if let Some(pause) = pause {
-        command.env("FAULT_PAUSE", pause.as_millis().to_string());
-    }
+    command.envs(fault);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let workers = lines.next().map_or_else(Vec::new, |line| serde_json::from_str(&line.unwrap()).unwrap());
@@ -56,6 +54,28 @@ fn run(kind: &str, workers: usize, at: Option<(Point, u64)>, pause: Option<Durat
         .unwrap_or_else(|left| panic!("workers {left:?} still run"));
     assert_eq!(fs::read_dir(&sockets).unwrap().count(), 0, "a socket is left");
     Ended { status, workers, epoch, errors, was_reached: !token.exists() }
+}
+
+/// The guards of user code do not catch these panics.
+#[test]
+fn a_panic_of_the_loader_in_a_worker_reaches_standard_error_and_main() {
+    let _watchdog = Watchdog::start();
+    let (order, content, ..) = run("small", 2, None, None).epoch.unwrap();
+    for point in [Point::WorkerReceive, Point::WorkerSend] {
+        let ended = run("small", 2, Some((point, 2)), Some(("FAULT_PANIC", "")));
+        let Ended { status, epoch, errors, was_reached, .. } = ended;
+        assert!(was_reached && status.success(), "{errors}");
+        let (same_order, same_content, restarts, _) = epoch.unwrap();
+        assert_eq!((same_order, same_content, restarts), (order, content, 1), "{errors}");
+        let message = format!(": the fault point {} is reached", point.name());
+        let lines = |begin: &str| {
+            let is_it = |line: &&str| line.starts_with(begin) && line.contains(&message);
+            errors.lines().filter(is_it).count()
+        };
+        assert_eq!(lines("[worker "), 1, "the worker prints it: {errors}");
+        assert_eq!(lines("loader: warning: worker "), 1, "main knows it: {errors}");
+        assert!(errors.contains("fault.rs:"), "{errors}");
+    }
 }
 
 // PyTorch: N02
@@ -122,10 +142,11 @@ fn a_worker_that_gives_back_a_slot_late_is_not_killed() {
     let _watchdog = Watchdog::start();
     let (order, content, ..) = run("offered", 2, None, None).epoch.unwrap();
     // Long enough for the other worker to load the batch, and shorter than the epoch.
-    let pause = Duration::from_millis(400);
+    let pause = 400;
+    let variable = pause.to_string();
     let waits = [1, 4].map(|count| {
         let Ended { epoch, errors, was_reached, .. } =
-            run("offered", 2, Some((Point::WorkerGiveBack, count)), Some(pause));
+            run("offered", 2, Some((Point::WorkerGiveBack, count)), Some(("FAULT_PAUSE", &variable)));
         assert!(was_reached, "no {count}th slot was offered: {errors}");
         let (same_order, same_content, restarts, longest) = epoch.unwrap();
         assert_eq!((same_order, same_content, restarts), (order, content, 0), "{errors}");
@@ -133,7 +154,7 @@ fn a_worker_that_gives_back_a_slot_late_is_not_killed() {
     });
     println!("longest waits: {waits:?} ms");
     assert!(
-        waits.iter().any(|&longest| u128::from(longest) < pause.as_millis()),
+        waits.iter().any(|&longest| longest < pause),
         "the other worker did not load the batch: {waits:?}"
     );
 }

@@ -4,13 +4,15 @@
 use std::{
     env,
     fs::{self, File},
-    process::{self, Command},
+    io::{BufRead, BufReader},
+    process::{self, Command, Stdio},
+    sync::mpsc::Receiver,
     thread,
     time::Duration,
 };
 
 use loader_core::{
-    Builder, Error, ExitCause, Warning,
+    Builder, Error, ExitCause, ExitStatus, Warning, WorkerExit,
     collate::Collate,
     kind::{MapStyle, WorkerInit},
     prelude::*,
@@ -27,6 +29,7 @@ use nix::sys::signal::{Signal, raise};
 
 use crate::with_warnings;
 
+const TRACER: &str = env!("CARGO_BIN_EXE_test-tracer");
 const TIMEOUT: Duration = Duration::from_millis(300);
 
 #[test]
@@ -221,4 +224,65 @@ fn with_sample_timeout_an_idle_worker_that_is_stopped_is_replaced_after_5_s() {
 
 fn is_no_progress_for_5_s(cause: &ExitCause) -> bool {
     matches!(cause, ExitCause::NoProgress { elapsed } if elapsed.as_secs() == 5)
+}
+
+/// Returns how the workers ended that were replaced so far.
+fn replaced(warnings: &Receiver<Warning>) -> Vec<WorkerExit> {
+    let exit = |warning| match warning {
+        Warning::WorkerReplaced { exit, .. } => Some(exit),
+        _ => None,
+    };
+    warnings.try_iter().filter_map(exit).collect()
+}
+
+/// Two crashes on a sample make it bad, and each is noticed long before the program ends.
+#[test]
+fn a_worker_that_executes_another_program_counts_as_dead() {
+    alone(|| {
+        let before = Before::take();
+        let faulty =
+            || DataLoader::builder(Faulty { count: 40, at: 12, fault: Fault::Execute }).num_workers(2);
+        let (builder, warnings) = with_warnings(faulty().on_bad_sample(OnBadSample::Skip));
+        let mut batches = builder.build().unwrap().iter().unwrap();
+        let (epoch, took) = timed(|| batches.by_ref().map(Result::unwrap).collect::<Vec<_>>());
+        println!("the epoch took {took:?}");
+        assert!(took < Duration::from_secs(10), "{took:?}");
+        assert!(numbers(&epoch).concat().into_iter().eq((0..40).filter(|&sample| sample != 12)));
+        drop((batches, epoch));
+        let is_closed = |exit: &WorkerExit| exit.cause == Some(ExitCause::LifelineClosed);
+        let replaced = replaced(&warnings);
+        assert!(replaced.len() == 2 && replaced.iter().all(is_closed), "{replaced:?}");
+        let builder = faulty().on_worker_death(OnWorkerDeath::Fail);
+        let (error, took) = timed(|| builder.build().unwrap().iter().unwrap().find_map(Result::err).unwrap());
+        assert!(matches!(&error, Error::WorkerExited { exit, .. } if is_closed(exit)), "{error:?}");
+        assert!(took < Duration::from_secs(15), "{took:?}");
+        before.assert_nothing_left();
+    });
+}
+
+/// The debugger keeps the exit status of a worker from main.
+#[test]
+fn a_worker_that_another_process_traces_is_replaced_when_main_has_killed_it() {
+    alone(|| {
+        let dataset = Faulty { count: 40, at: 12, fault: Fault::Hang };
+        let builder = DataLoader::builder(dataset).num_workers(2).sample_timeout(TIMEOUT);
+        let (builder, warnings) = with_warnings(builder.on_bad_sample(OnBadSample::Skip));
+        let mut batches = builder.build().unwrap().iter().unwrap();
+        let pids: Vec<String> = batches.worker_pids().iter().map(u32::to_string).collect();
+        let mut tracer = Command::new(TRACER).args(pids).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(tracer.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "traces\n");
+        let (epoch, took) = timed(|| batches.by_ref().map(Result::unwrap).collect::<Vec<_>>());
+        println!("the epoch took {took:?}");
+        assert!(took < Duration::from_secs(10), "{took:?}");
+        assert!(numbers(&epoch).concat().into_iter().eq((0..40).filter(|&sample| sample != 12)));
+        let replaced = replaced(&warnings);
+        let [exit] = &replaced[..] else { panic!("{replaced:?}") };
+        assert_eq!(exit.cause, Some(ExitCause::SampleTimedOut));
+        assert_eq!(exit.status, ExitStatus::Signal { signal: 9, core_dumped: false });
+        tracer.kill().unwrap();
+        tracer.wait().unwrap();
+        drop(batches);
+    });
 }

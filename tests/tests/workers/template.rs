@@ -256,6 +256,49 @@ fn a_template_that_hangs_is_killed_and_replaced() {
     });
 }
 
+/// It is replaced after 10 s. Ctrl-C, a warning and `timeout` need not wait for that.
+#[test]
+fn a_template_that_stops_while_it_loads_its_libraries_is_noticed() {
+    alone(|| {
+        let token = env::temp_dir().join("token");
+        let fault = format!("stops-while-it-loads-if-it-can-remove {}", token.display());
+        fs::write(&token, "").unwrap();
+        let second = Duration::from_secs(1);
+        let began = Instant::now();
+        let interrupted = noise(&fault).interrupt_start_when(second / 20, move || began.elapsed() >= second);
+        let (error, took) = timed(|| interrupted.build().unwrap().iter().unwrap_err());
+        assert!(matches!(error, Error::Interrupted), "{error:?}");
+        assert!(took >= second && took < 5 * second, "{took:?}");
+        // The template was left alone.
+        let first = template();
+        let (sender, warnings) = mpsc::channel();
+        let builder = noise(&fault).warn_after(second).timeout(second);
+        let loader =
+            builder.on_warning(move |warning| sender.send(warning.clone()).unwrap()).build().unwrap();
+        let (digest, took) = timed(|| digest(loader.iter().unwrap()).unwrap());
+        assert_eq!(digest, undisturbed());
+        assert!(took >= 8 * second && took < 25 * second, "{took:?}");
+        let warned = warnings.try_iter().find_map(|warning| match warning {
+            Warning::LongWait { waiting_for, .. } => Some(waiting_for.pid),
+            _ => None,
+        });
+        assert_eq!(warned, Some(first));
+        assert_ne!(template(), first);
+    });
+}
+
+#[test]
+fn a_template_that_has_died_is_reaped_at_the_next_start_of_any_workers() {
+    alone(|| {
+        drop(noise("").build().unwrap().iter().unwrap());
+        let first = template();
+        kill(first);
+        assert!(processes::exists(first), "it is a zombie");
+        drop(noise("other").build().unwrap().iter().unwrap());
+        assert!(!processes::exists(first));
+    });
+}
+
 #[test]
 fn the_template_reports_how_a_worker_ends() {
     alone(|| {

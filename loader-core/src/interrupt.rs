@@ -15,17 +15,17 @@ pub(crate) struct Interrupt {
 }
 
 impl Interrupt {
-    pub(super) fn new(every: Duration, check: impl FnMut() -> bool + Send + 'static) -> Self {
+    pub(crate) fn new(every: Duration, check: impl FnMut() -> bool + Send + 'static) -> Self {
         Self { every, check: Box::new(check), due: Instant::now() }
     }
 
     /// Begins a wait: the function is asked for the first time after an interval.
-    pub(super) fn start_wait(&mut self, now: Instant) {
+    pub(crate) fn start_wait(&mut self, now: Instant) {
         self.due = now + self.every;
     }
 
     /// Asks the function if an interval has passed. Returns true if the wait must end.
-    pub(super) fn is_wanted(&mut self, now: Instant) -> bool {
+    pub(crate) fn is_wanted(&mut self, now: Instant) -> bool {
         if now < self.due {
             return false;
         }
@@ -33,7 +33,7 @@ impl Interrupt {
         (self.check)()
     }
 
-    pub(super) fn due(&self) -> Instant {
+    pub(crate) fn due(&self) -> Instant {
         self.due
     }
 }
@@ -50,7 +50,7 @@ impl StartInterrupt {
         Self { every, check: Arc::new(check) }
     }
 
-    pub(super) fn start(&self, now: Instant) -> Interrupt {
+    pub(crate) fn start(&self, now: Instant) -> Interrupt {
         let check = Arc::clone(&self.check);
         let mut interrupt = Interrupt::new(self.every, move || check());
         interrupt.start_wait(now);
