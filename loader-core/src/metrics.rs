@@ -4,6 +4,7 @@
 //! an async runtime, for one short text.
 
 use std::{
+    collections::VecDeque,
     fmt::Write as _,
     io::{self, Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
@@ -28,8 +29,10 @@ use crate::{
 
 /// Maximum time for a client to send its request and to receive the answer.
 const CLIENT_DEADLINE: Duration = Duration::from_secs(1);
-/// Maximum time between two checks whether the server was stopped, in milliseconds. A stop ends the wait at once.
-const POLL_MILLISECONDS: u16 = 1000;
+/// Maximum time between two checks whether the server was stopped. A stop ends the wait at once.
+const POLL_TIME: Duration = Duration::from_secs(1);
+/// Maximum number of clients at the same time. One more takes the place of the oldest.
+const MAX_CLIENTS: usize = 64;
 /// Maximum length of a request in bytes.
 const MAX_REQUEST: usize = 8 << 10;
 
@@ -61,7 +64,9 @@ impl MetricsServer {
         let address = listener.local_addr().map_err(refused)?;
         let (stop, stopped) = UnixStream::pair().map_err(refused)?;
         let thread = thread::Builder::new().name("loader-metrics".into());
-        let thread = thread.spawn(move || serve(&listener, &stopped, &stats)).map_err(refused)?;
+        let thread = thread
+            .spawn(move || serve(&listener, &stopped, |request| answer(request, &stats)))
+            .map_err(refused)?;
         Ok(Self { thread: Some(thread), address, stop, owner: std::process::id() })
     }
 }
@@ -83,20 +88,68 @@ impl Drop for MetricsServer {
         // Not only dropped: a forked child of the program has a copy of it.
         drop(self.stop.shutdown(Shutdown::Both));
         if let Some(thread) = self.thread.take() {
-            // It ends after at most one client, whose deadline is short.
             drop(thread.join());
         }
     }
 }
 
-/// Answers requests until `stopped` is shut down.
-fn serve(listener: &TcpListener, stopped: &UnixStream, stats: &SharedStats) {
+/// A client, its request as far as it has come, and its answer as far as it is not sent.
+struct Client {
+    stream: TcpStream,
+    request: Vec<u8>,
+    answer: Option<Vec<u8>>,
+    /// Number of bytes of the answer that are sent.
+    sent: usize,
+    deadline: Instant,
+}
+
+impl Client {
+    fn new(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        let deadline = Instant::now() + CLIENT_DEADLINE;
+        Ok(Self { stream, request: Vec::new(), answer: None, sent: 0, deadline })
+    }
+
+    /// Returns what must happen before the client can be served further.
+    fn awaited(&self) -> PollFlags {
+        if self.answer.is_none() { PollFlags::POLLIN } else { PollFlags::POLLOUT }
+    }
+
+    /// Reads and writes once, if that is possible without waiting. Returns true if the client has its answer.
+    fn serve(&mut self, answer: &impl Fn(&[u8]) -> Vec<u8>) -> io::Result<bool> {
+        if self.answer.is_none() {
+            let mut part = [0; 1024];
+            let read = self.stream.read(&mut part)?;
+            self.request.extend_from_slice(&part[..read]);
+            if self.request.ends_with(b"\r\n\r\n") {
+                self.answer = Some(answer(&self.request));
+            } else if read == 0 || self.request.len() > MAX_REQUEST {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+        }
+        let Some(answer) = &self.answer else { return Ok(false) };
+        self.sent += self.stream.write(&answer[self.sent..])?;
+        Ok(self.sent == answer.len())
+    }
+}
+
+/// Answers requests until `stopped` is shut down. No client waits for another one. `answer` returns the answer to the head
+/// of a request.
+fn serve(listener: &TcpListener, stopped: &UnixStream, answer: impl Fn(&[u8]) -> Vec<u8>) {
+    // In the order of their deadlines.
+    let mut clients: VecDeque<Client> = VecDeque::new();
     loop {
-        let mut fds = [
+        let now = Instant::now();
+        clients.retain(|client| client.deadline > now);
+        let left = clients.front().map_or(POLL_TIME, |client| client.deadline - now);
+        let mut fds = vec![
             PollFd::new(listener.as_fd(), PollFlags::POLLIN),
             PollFd::new(stopped.as_fd(), PollFlags::POLLIN),
         ];
-        match poll(&mut fds, PollTimeout::from(POLL_MILLISECONDS)) {
+        fds.extend(clients.iter().map(|client| PollFd::new(client.stream.as_fd(), client.awaited())));
+        // Rounded up, so that the deadline is over after the wait.
+        let milliseconds = u16::try_from(left.as_millis() + 1).unwrap_or(u16::MAX);
+        match poll(&mut fds, PollTimeout::from(milliseconds)) {
             Ok(_) => {}
             Err(Errno::EINTR) => continue,
             // Memory is short. Wait, so that this thread does not use a whole CPU.
@@ -105,12 +158,34 @@ fn serve(listener: &TcpListener, stopped: &UnixStream, stats: &SharedStats) {
                 continue;
             }
         }
-        if fds[1].revents().is_some_and(|events| !events.is_empty()) {
+        let ready: Vec<bool> =
+            fds.iter().map(|fd| fd.revents().is_some_and(|events| !events.is_empty())).collect();
+        if ready[1] {
             return;
         }
-        match listener.accept() {
+        let mut is_ready = ready[2..].iter();
+        clients.retain_mut(|client| {
+            let is_ready = is_ready.next().is_some_and(|&ready| ready);
             // An error ends only this client's connection.
-            Ok((client, _)) => drop(answer(client, stats)),
+            !is_ready
+                || match client.serve(&answer) {
+                    Ok(is_answered) => !is_answered,
+                    Err(error) => {
+                        matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+                    }
+                }
+        });
+        if !ready[0] {
+            continue;
+        }
+        match listener.accept() {
+            Ok((stream, _)) => {
+                if clients.len() == MAX_CLIENTS {
+                    // The one that has had the most time.
+                    clients.pop_front();
+                }
+                clients.extend(Client::new(stream));
+            }
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {
                 }
@@ -121,10 +196,8 @@ fn serve(listener: &TcpListener, stopped: &UnixStream, stats: &SharedStats) {
     }
 }
 
-fn answer(mut client: TcpStream, stats: &SharedStats) -> io::Result<()> {
-    let deadline = Instant::now() + CLIENT_DEADLINE;
-    client.set_nonblocking(false)?;
-    let request = request(&mut client, deadline)?;
+/// Returns the answer to the head of a request.
+fn answer(request: &[u8], stats: &SharedStats) -> Vec<u8> {
     let (status, text) =
         match request.strip_prefix(b"GET ").map(|rest| rest.split(|&byte| byte == b' ').next()) {
             Some(Some(b"/metrics" | b"/")) => ("200 OK", metrics(&stats.read())),
@@ -136,45 +209,7 @@ fn answer(mut client: TcpStream, stats: &SharedStats) -> io::Result<()> {
          Connection: close\r\n\r\n{text}",
         text.len()
     );
-    send(&mut client, answer.as_bytes(), deadline)
-}
-
-/// Sends an answer. A client that reads slowly gets a part of it.
-fn send(client: &mut TcpStream, mut answer: &[u8], deadline: Instant) -> io::Result<()> {
-    while !answer.is_empty() {
-        client.set_write_timeout(Some(left(deadline)?))?;
-        match client.write(answer) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(sent) => answer = &answer[sent..],
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-/// Returns the time until `deadline`, which is not zero.
-fn left(deadline: Instant) -> io::Result<Duration> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
-}
-
-/// Reads the head of a request.
-fn request(client: &mut TcpStream, deadline: Instant) -> io::Result<Vec<u8>> {
-    let (mut request, mut part) = (Vec::new(), [0; 1024]);
-    while !request.ends_with(b"\r\n\r\n") {
-        if request.len() > MAX_REQUEST {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-        client.set_read_timeout(Some(left(deadline)?))?;
-        match client.read(&mut part) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(read) => request.extend_from_slice(&part[..read]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(request)
+    answer.into_bytes()
 }
 
 /// Formats statistics as Prometheus reads them.
@@ -313,37 +348,43 @@ mod tests {
         }
         assert!(ask(address, "GET /other HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
         assert!(ask(address, "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
-        // A client that says nothing does not stop the server.
-        let silent = TcpStream::connect(address).unwrap();
+        // Clients that say nothing do not hold the server, and may be more than it serves.
+        let begun = Instant::now();
+        let mut silent: Vec<_> =
+            (0..MAX_CLIENTS + 10).map(|_| TcpStream::connect(address).unwrap()).collect();
         assert!(ask(address, "GET / HTTP/1.1\r\n\r\n").contains("loader_epochs_total 1"));
-        drop(silent);
+        let took = begun.elapsed();
+        assert!(took < 10 * CLIENT_DEADLINE, "the answer took {took:?}");
+        // The server closes their connections.
+        for client in &mut silent {
+            client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+            assert_eq!(client.read(&mut [0]).unwrap(), 0);
+        }
         drop(server);
         assert_eq!(Arc::strong_count(&stats), 1, "the thread has ended");
     }
 
-    /// The server ends such a client too, because dropping the server waits for it.
     #[test]
     fn a_client_that_reads_slowly_does_not_get_more_time() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut slow = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = UnixStream::pair().unwrap();
+        let server = thread::spawn(move || serve(&listener, &stopped, |_| vec![b'x'; 256 << 20]));
+        let mut slow = TcpStream::connect(address).unwrap();
         slow.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        let (mut client, _) = listener.accept().unwrap();
         let begun = Instant::now();
-        let reader = thread::spawn(move || {
-            // Each read makes room in the socket, so each write of the server succeeds.
-            let mut part = vec![0; 1 << 20];
-            while slow.read(&mut part).is_ok_and(|read| read > 0) {
-                thread::sleep(Duration::from_millis(100));
-            }
-        });
-        let answer = vec![b'x'; 256 << 20];
-        let error = send(&mut client, &answer, begun + CLIENT_DEADLINE).unwrap_err();
+        slow.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        // Each read makes room in the socket, so each write of the server succeeds.
+        let (mut part, mut received) = (vec![0; 1 << 20], 0);
+        while let Ok(read @ 1..) = slow.read(&mut part) {
+            received += read;
+            thread::sleep(Duration::from_millis(100));
+        }
         let took = begun.elapsed();
-        drop(client);
-        let is_timeout = matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
-        assert!(is_timeout && took >= CLIENT_DEADLINE, "{error} after {took:?}");
-        assert!(took < 5 * CLIENT_DEADLINE, "the client had {took:?}");
-        reader.join().unwrap();
+        assert!(received < 256 << 20, "the whole answer was sent in {took:?}");
+        assert!(took >= CLIENT_DEADLINE && took < 10 * CLIENT_DEADLINE, "the client had {took:?}");
+        drop(stop);
+        server.join().unwrap();
     }
 
     #[test]

@@ -22,6 +22,10 @@ use crate::options::OptionInfo;
 /// Key that names the config to extend.
 pub(super) const EXTENDS: &str = "extends";
 
+/// Max number of files that a config is made of. Each one is parsed behind as many line breaks as the files before it have
+/// bytes.
+const MAX_FILES: usize = 64;
+
 /// A config, or a text that was not read from a file, and behind it the files that it extends.
 #[derive(Default)]
 pub(super) struct Files(Vec<File>);
@@ -64,6 +68,10 @@ impl Files {
             let path = folder.join(extended);
             if self.0.iter().any(|other| other.path.as_deref().is_some_and(|other| is_same(other, &path))) {
                 return Err(ConfigError::ExtendsCycle { chain: self.chain(path) });
+            }
+            if self.0.len() == MAX_FILES {
+                let location = self.location(value.span().start);
+                return Err(ConfigError::TooManyExtended { location, max: MAX_FILES });
             }
             self.read(path)?;
         }

@@ -22,6 +22,14 @@ pub enum ConfigError {
         /// The configs. Each extends the next one, and the last one is also an earlier one.
         chain: Vec<PathBuf>,
     },
+    /// A config extends another one, which extends a third one, and so on, through too many files.
+    #[error("{location}: `extends` is one too many: a config may be made of {max} files; merge some of them")]
+    TooManyExtended {
+        /// Line of the `extends` in the last file that was read.
+        location: Location,
+        /// Max number of files.
+        max: usize,
+    },
     /// The text is not TOML.
     #[error("{location}: not TOML: {problem}")]
     NotToml {

@@ -59,7 +59,7 @@ pub use layers::{LayeredOptions, Origin};
 ///
 /// With `extends = "base.toml"` at its beginning, a config has all keys of another config, and overrides some
 /// of them: tables are merged key by key, and other values are replaced. The path starts at the folder of the
-/// config, or at the current directory for a text. The other config may extend another one, too.
+/// config, or at the current directory for a text. The other config may extend another one, too, up to 64 files in all.
 #[derive(Debug, Clone, Default, Serialize)]
 #[non_exhaustive]
 pub struct Config<D = toml::Table> {
@@ -140,8 +140,8 @@ impl Config {
     /// Reads a config from the file at `path`, with the section `[dataset]` as a TOML table.
     ///
     /// # Errors
-    /// The errors of [`from_toml`](Self::from_toml), with the path, [`ConfigError::Unreadable`] and
-    /// [`ConfigError::ExtendsCycle`].
+    /// The errors of [`from_toml`](Self::from_toml), with the path, [`ConfigError::Unreadable`],
+    /// [`ConfigError::ExtendsCycle`] and [`ConfigError::TooManyExtended`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         Self::load_as(path)
     }
@@ -622,6 +622,17 @@ mod tests {
         );
         let itself = refusal(&[("a.toml", &extends("a.toml"))]);
         assert!(itself.contains("a cycle: a.toml extends a.toml;"), "{itself}");
+        let names: Vec<_> = (0..65).map(|number| format!("{number}.toml")).collect();
+        let texts: Vec<_> = (1..66).map(|number| format!("\nextends = \"{number}.toml\"\n")).collect();
+        let mut many: Vec<_> =
+            names.iter().zip(&texts).map(|(name, text)| (name.as_str(), text.as_str())).collect();
+        let too_many = refusal(&many);
+        assert_eq!(
+            too_many,
+            "63.toml, line 2: `extends` is one too many: a config may be made of 64 files; merge some of them"
+        );
+        many[63].1 = "";
+        assert!(load(&many).1.is_ok());
         let list = refusal(&[("a.toml", "\nextends = [\"b.toml\"]\n")]);
         assert_eq!(list, "a.toml, line 2: `extends`: expected a path, found array");
         let misspelt = refusal(&[("a.toml", "extend = \"b.toml\"\n")]);

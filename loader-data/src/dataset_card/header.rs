@@ -23,6 +23,10 @@ pub(super) const README: &str = "README.md";
 /// Max number of bytes that are searched for the end of the header.
 const MAX_BYTES: u64 = 1 << 20;
 
+/// Max product of the number of opening brackets and the number of bytes of the header. For each token, the parser looks
+/// at each bracket that is open, so this bounds its time to about a second.
+const MAX_BRACKETS: usize = 1 << 29;
+
 /// Max number of values in the header. An alias has all values of what it stands for.
 const MAX_VALUES: usize = 200_000;
 
@@ -112,6 +116,18 @@ pub(super) fn read(readme: &Location, store: &StoreOptions) -> Result<Vec<Config
 
 fn parse(header: &[u8]) -> Result<Vec<Configuration>, String> {
     let header = str::from_utf8(header).map_err(|error| error.to_string())?;
+    let brackets = header.bytes().filter(|byte| matches!(byte, b'[' | b'{')).count();
+    if brackets * header.len() > MAX_BRACKETS {
+        return Err(format!(
+            "it has {brackets} opening brackets in {} bytes, which takes too long to parse; write lists with an item on \
+             each line, after `- `",
+            header.len()
+        ));
+    }
+    // The parser compares each directive with all others.
+    if header.lines().any(|line| line.starts_with('%')) {
+        return Err("a line begins with `%`, and directives are not supported; remove it".to_owned());
+    }
     let left = Cell::new(MAX_VALUES);
     Count(&left)
         .deserialize(yaml_serde::Deserializer::from_str(header))
@@ -268,6 +284,17 @@ mod tests {
         assert_eq!(parse(configs(10).as_bytes()).unwrap().len(), 1);
         let error = parse(configs(1000).as_bytes()).unwrap_err();
         assert!(error.contains("more than 200000 values"), "{error}");
+    }
+
+    #[test]
+    fn what_the_parser_needs_long_for_is_refused_before_it() {
+        let brackets = format!("configs:\nx: {}\n", "[\n".repeat(100_000));
+        let error = parse(brackets.as_bytes()).unwrap_err();
+        assert!(error.contains("100000 opening brackets"), "{error}");
+        let flow = format!("tags: [{}]\nconfigs:\n- config_name: a\n", "[],".repeat(10_000));
+        assert_eq!(parse(flow.as_bytes()).unwrap().len(), 1);
+        let directives = "%TAG !a! x\n---\nconfigs: []\n";
+        assert!(parse(directives.as_bytes()).unwrap_err().contains("directives"));
     }
 
     #[test]

@@ -120,7 +120,9 @@ file_table! {
     /// for each field that ends with `_file_name`. These files may have any type. A null or an empty text in
     /// such a field gives a null. The table then needs no `file_name`.
     ///
-    /// A name may have sub-folders. A name that is absolute or has `..` in it is an error of its sample.
+    /// A name may have sub-folders. A name that is absolute or has `..` in it, and one from which a symbolic link leads
+    /// out of the folder, are errors of their samples. If the table is a link itself, links may also lead to the folder
+    /// of the table that it leads to.
     ///
     /// # On a server
     /// The table may be at a URL; the names of images are then relative to the folder of this URL. Images are

@@ -1,6 +1,10 @@
 //! The rows of a table with the files that they name.
 
-use std::path::{Component, Path};
+use std::{
+    ffi::OsString,
+    fs, io,
+    path::{Component, Path},
+};
 
 use loader_core::SampleContext;
 use serde::{Deserialize, Serialize};
@@ -26,6 +30,9 @@ pub(super) struct FileTable {
     /// The file of the table.
     table: Files,
     folder: Location,
+    /// The folders without symbolic links that the files must be in; none if the table is on a server. A table that is a
+    /// link itself may name files beside its target too, as in the cache of the Hugging Face Hub.
+    roots: Vec<OsString>,
     /// Field of the file that `file_name` names.
     field: String,
     fields: FieldOptions,
@@ -43,7 +50,14 @@ impl FileTable {
         let table = find(source)?;
         let location = table.get(0).location;
         let rows = Box::new(Rows::open(source, &location)?);
-        Ok(Self { rows, table, folder: location.folder(), field: field.to_owned(), fields, max_file_bytes })
+        let folder = location.folder();
+        let mut roots = Vec::new();
+        if let (Location::Path(folder), Location::Path(table)) = (&folder, &location) {
+            let failed = |error: io::Error| DataError::new(&location, error);
+            let target = Location::from(fs::canonicalize(table).map_err(failed)?).folder();
+            roots = vec![fs::canonicalize(folder).map_err(failed)?.into(), target.as_path().into()];
+        }
+        Ok(Self { rows, table, folder, roots, field: field.to_owned(), fields, max_file_bytes })
     }
 
     pub(super) fn len(&self) -> usize {
@@ -74,6 +88,7 @@ impl FileTable {
                 None => Value::Null,
                 Some(name) => {
                     let file = self.folder.join(name);
+                    self.refuse_outside(&file).map_err(at_row)?;
                     let read = self.table.read_unlisted(&file, self.max_file_bytes, "max_file_bytes");
                     Value::Record(encoded_file(read.map_err(at_row)?, name.to_owned()))
                 }
@@ -84,6 +99,24 @@ impl FileTable {
             row.set(field, file);
         }
         self.fields.apply(row).map_err(of_table)
+    }
+
+    /// Returns an error if a symbolic link on the way to `file` leads to another folder.
+    fn refuse_outside(&self, file: &Location) -> Result<()> {
+        let Location::Path(path) = file else { return Ok(()) };
+        let target = fs::canonicalize(path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => DataError::new(file, DataProblem::NotFound),
+            _ => DataError::new(file, error),
+        })?;
+        if self.roots.iter().any(|root| target.starts_with(root)) {
+            return Ok(());
+        }
+        let target = Location::from(target);
+        let reason = format!(
+            "a symbolic link leads from it to {target}, outside the folder of the table; move the table into the folder \
+             of its files"
+        );
+        Err(DataError::new(file, DataProblem::Record(reason)))
     }
 
     /// Returns the columns that name the files to read, each with the field of its file.

@@ -331,6 +331,41 @@ fn a_table_with_bad_names_fails_sample_by_sample() {
 }
 
 #[test]
+fn links_lead_to_files_in_the_folder_of_the_table_or_beside_its_target() {
+    use std::os::unix::fs::symlink;
+    let made = folder_of_images();
+    let (folder, blobs) = (made.path().join("data"), made.path().join("blobs"));
+    fs::create_dir(&blobs).unwrap();
+    fs::copy(folder.join("good.png"), blobs.join("1")).unwrap();
+    for (target, link) in
+        [("good.png", "inside.png"), ("../outside.png", "out.png"), ("..", "up"), ("../blobs/1", "blob.png")]
+    {
+        symlink(target, folder.join(link)).unwrap();
+    }
+    let names = ["inside.png", "out.png", "up/outside.png", "blob.png"];
+    let rows: String = names.iter().map(|name| format!("{{\"file_name\": \"{name}\"}}\n")).collect();
+    fs::write(folder.join("metadata.jsonl"), &rows).unwrap();
+    let is_read = |table: &ImageTable| {
+        [0, 1, 2, 3].map(|index| match table.get(index, &mut SampleContext::new(0)) {
+            Ok(_) => true,
+            Err(_) => {
+                let problem = problem(table, index);
+                assert!(
+                    matches!(&problem, DataProblem::Record(reason) if reason.contains("symbolic link")),
+                    "{problem}"
+                );
+                false
+            }
+        })
+    };
+    assert_eq!(is_read(&ImageTable::open(&folder).unwrap()), [true, false, false, false]);
+    // In the Hub's cache, the table is a link to the same folder as the links of its files.
+    fs::rename(folder.join("metadata.jsonl"), blobs.join("0")).unwrap();
+    symlink("../blobs/0", folder.join("metadata.jsonl")).unwrap();
+    assert_eq!(is_read(&ImageTable::open(&folder).unwrap()), [true, false, false, true]);
+}
+
+#[test]
 fn the_folder_of_a_table_is_not_a_pattern() {
     let made = tempfile::tempdir().unwrap();
     let folder = |name: &str| made.path().join(name);
