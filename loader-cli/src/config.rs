@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     arguments::ConfigArguments,
+    events::json_line,
     schema,
     settings::{self, Target},
     stop::Stop,
@@ -110,13 +111,13 @@ fn toml(value: &Value) -> String {
             if keys.is_empty() { "{}".to_owned() } else { format!("{{ {} }}", keys.join(", ")) }
         }
         // Numbers, true and false, and strings are written as in JSON.
-        value => value.to_string(),
+        value => json_line(value),
     }
 }
 
 fn toml_key(key: &str) -> String {
     let is_bare = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
-    if !key.is_empty() && key.bytes().all(is_bare) { key.to_owned() } else { Value::from(key).to_string() }
+    if !key.is_empty() && key.bytes().all(is_bare) { key.to_owned() } else { json_line(&key) }
 }
 
 /// Writes the comments of all lines in one column.

@@ -2,7 +2,7 @@
 
 use loader_core::{
     Advice, BadSample, BatchDigest, BatchInfo, EpochReport, Error, LaunchedRank, LoadTimes, TuningDecision,
-    Verdict, Warning, WorkerReport, pack::Fill,
+    Verdict, Warning, WorkerReport, internal::is_printable, pack::Fill,
 };
 use serde::Serialize;
 
@@ -224,8 +224,7 @@ impl<'a> Event<'a> {
 
     /// Returns the event as JSON, without a line break.
     pub(crate) fn to_line(&self) -> String {
-        // Serialising cannot fail: an event consists of strings, numbers, arrays and maps with string keys.
-        serde_json::to_string(self).unwrap_or_default()
+        json_line(self)
     }
 }
 
@@ -268,7 +267,35 @@ impl ErrorContext {
     }
 }
 
+/// Returns a value as JSON in one line. JSON may have characters in strings that a terminal would obey: they are escaped.
+pub(crate) fn json_line(value: &impl Serialize) -> String {
+    // Serialising cannot fail: what the command prints consists of strings, numbers, arrays and maps with string keys.
+    let text = serde_json::to_string(value).unwrap_or_default();
+    let mut line = String::with_capacity(text.len());
+    for character in text.chars() {
+        match is_printable(character) {
+            true => line.push(character),
+            // All of these are below U+10000.
+            false => line.push_str(&format!("\\u{:04x}", u32::from(character))),
+        }
+    }
+    line
+}
+
 /// Formats a digest: 16 hexadecimal digits.
 pub(crate) fn hex(digest: u64) -> String {
     format!("{digest:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_json_has_no_character_that_a_terminal_obeys() {
+        let text = "a\n\u{1b}]0;\u{9b}2J\u{202e}é";
+        let line = json_line(&[text]);
+        assert_eq!(line, "[\"a\\n\\u001b]0;\\u009b2J\\u202eé\"]");
+        assert_eq!(serde_json::from_str::<[String; 1]>(&line).unwrap(), [text]);
+    }
 }

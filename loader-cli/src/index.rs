@@ -2,13 +2,17 @@
 
 use std::path::PathBuf;
 
+use loader_core::internal::printable;
 use loader_data::{
     CsvOptions, DataError, DatasetConfig, IndexPlace, IndexStatus, JsonLinesOptions, RecordConfig,
     StoredIndex, TarOptions, TextLinesOptions,
 };
 use serde::Serialize;
 
-use crate::{arguments::IndexArguments, options::LoaderArguments, reporter::Reporter, settings, stop::Stop};
+use crate::{
+    arguments::IndexArguments, events::json_line, options::LoaderArguments, reporter::Reporter, settings,
+    stop::Stop,
+};
 
 /// Runs the command. Returns the number of files whose index is not current.
 pub(crate) fn index(arguments: &IndexArguments, reporter: &Reporter) -> Result<u64, Stop> {
@@ -26,9 +30,8 @@ pub(crate) fn index(arguments: &IndexArguments, reporter: &Reporter) -> Result<u
         let is_new = before.status != index.status;
         let entry = IndexEntry { index, is_new };
         match arguments.json {
-            // Serialising cannot fail: an entry consists of text.
-            true => reporter.line(&serde_json::to_string(&entry).unwrap_or_default())?,
-            false => reporter.line(&entry.text(arguments.check))?,
+            true => reporter.line(&json_line(&entry))?,
+            false => reporter.line(&printable(entry.text(arguments.check)))?,
         }
     }
     Ok(failures)

@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use loader_core::internal::printable;
 use loader_data::{PackError, PackFormat, PackOptions, PackPlan, PackSummary, check_packed};
 
 use crate::{
@@ -43,17 +44,18 @@ pub(crate) fn pack(
         Some(output) => {
             let summary = write(arguments, output, reporter, interrupt)?;
             let PackSummary { shards, samples, kept } = summary;
-            reporter.line(&format!(
+            reporter.line(&printable(format_args!(
                 "{}: {samples} samples in {shards} archives; {kept} of the archives were there already",
                 output.display()
-            ))?;
+            )))?;
             Ok(0)
         }
         None => {
             let (shards, problems) = check_packed(source)?;
             let good = shards - problems.len();
-            problems.iter().try_for_each(|problem| reporter.line(problem))?;
-            reporter.line(&format!("{}: {good} of {shards} archives are intact", source.display()))?;
+            problems.iter().try_for_each(|problem| reporter.line(&printable(problem)))?;
+            let of = printable(source.display());
+            reporter.line(&format!("{of}: {good} of {shards} archives are intact"))?;
             Ok(problems.len() as u64)
         }
     }

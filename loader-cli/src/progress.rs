@@ -2,13 +2,14 @@
 //! regular intervals.
 
 use std::{
+    env,
     io::{self, IsTerminal, Write},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use indicatif::{FormattedDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
-use loader_core::EpochReport;
+use loader_core::{EpochReport, internal::printable};
 
 use crate::{terminal::Terminal, worker_view::WorkerView};
 
@@ -33,8 +34,9 @@ impl Screen {
         }
     }
 
-    /// Prints a line to standard error. (`eprintln` would panic if standard error has no reader.)
+    /// Prints one line to standard error. (`eprintln` would panic if standard error has no reader.)
     pub(crate) fn error_line(&self, line: &str) {
+        let line = printable(line.replace('\n', " "));
         self.without_bar(|| drop(writeln!(io::stderr(), "{line}")));
     }
 
@@ -87,13 +89,13 @@ impl Progress {
         Self { screen, shown: Shown::Nothing, task: Task::default(), updated: Instant::now() }
     }
 
-    /// Begins `task`. If standard error is a terminal, shows a bar, and `below` below it. Otherwise, a line
+    /// Begins `task`. If standard error is a terminal that can draw one, shows a bar, and `below` below it. Otherwise, a line
     /// is printed after each `interval`, or none if there is no interval.
     pub(crate) fn begin(&mut self, task: Task, interval: Option<Duration>, below: Option<WorkerView>) {
         self.task = task;
         self.updated = Instant::now();
         self.shown = match interval {
-            _ if io::stderr().is_terminal() => Shown::Bar(self.bar(below)),
+            _ if has_bar() => Shown::Bar(self.bar(below)),
             Some(interval) => Shown::Lines(interval),
             None => Shown::Nothing,
         };
@@ -159,6 +161,11 @@ impl Progress {
         self.shown = Shown::Nothing;
         self.screen.replace_bar(None);
     }
+}
+
+/// True if standard error is a terminal that obeys escape sequences.
+fn has_bar() -> bool {
+    io::stderr().is_terminal() && env::var_os("TERM").is_none_or(|terminal| terminal != "dumb")
 }
 
 /// Returns the number of batches that an epoch has returned, and the estimated time left with [`figures`].

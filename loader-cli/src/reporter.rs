@@ -183,7 +183,6 @@ impl Reporter {
     }
 
     fn error_line(&self, message: &str) {
-        let message = message.replace('\n', " ");
         self.screen.error_line(&format!("loader: {message}"));
     }
 }

@@ -94,6 +94,7 @@ mod panic;
 mod pinning;
 mod plan;
 mod pool;
+mod printable;
 mod random;
 mod ranks;
 mod ready_batches;
@@ -242,6 +243,7 @@ pub mod internal {
         memory::{available, default_limit, left_in_control_group, of_control_group, of_machine},
         observers::SharedObservers,
         panic::{record_backtraces, to_failure},
+        printable::{is_printable, printable},
         random::{below, shuffle},
     };
 }

@@ -11,6 +11,7 @@ use std::{
 
 use crate::{
     exit::{WorkerActivity, WorkerExit, ended},
+    printable::printable,
     ranks::{LaunchedRank, Launcher},
     report::BadSample,
 };
@@ -314,7 +315,7 @@ impl Default for Warn {
         Self::with(|warning| {
             let text = warning.to_string();
             // `eprintln` would panic if standard error is closed.
-            let line = format!("loader: warning: {text}");
+            let line = format!("loader: warning: {}", printable(&text));
             if PRINTED.lock().unwrap_or_else(PoisonError::into_inner).insert(text) {
                 drop(writeln!(io::stderr(), "{line}"));
             }

@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, io, time::Duration};
 
-use loader_core::{MemoryLimitReached, Outage};
+use loader_core::{MemoryLimitReached, Outage, internal::printable};
 
 /// Why a data file, or a part of it, cannot be loaded.
 ///
@@ -38,7 +38,8 @@ impl DataError {
 
 impl fmt::Display for DataError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}: {}", self.file, self.position, self.problem)
+        // The names of files, members and fields come from others.
+        f.write_str(&printable(format_args!("{}{}: {}", self.file, self.position, self.problem)))
     }
 }
 

@@ -22,6 +22,7 @@ use loader_core::{
 
 use crate::{
     arguments::DoctorArguments,
+    events::json_line,
     interrupt::Interrupt,
     reporter::Reporter,
     settings::{self, Target},
@@ -60,8 +61,7 @@ pub(crate) fn doctor(
         report.extend(dataset::checks(target, interrupt)?);
     }
     let text = match arguments.json {
-        // Serialising cannot fail: a report consists of text and numbers.
-        true => serde_json::to_string(&report).unwrap_or_default(),
+        true => json_line(&report),
         false => report.to_string(),
     };
     reporter.line(&text)?;

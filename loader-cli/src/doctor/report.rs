@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use loader_core::internal::printable;
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 
 /// How a check ended.
@@ -61,7 +62,8 @@ impl fmt::Display for Check {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, status, found, meaning, advice } = self;
         let parts = [Some(found), Some(meaning).filter(|meaning| !meaning.is_empty()), advice.as_ref()];
-        let parts: Vec<_> = parts.into_iter().flatten().map(|part| part.replace('\n', " ")).collect();
+        let parts: Vec<_> =
+            parts.into_iter().flatten().map(|part| printable(part.replace('\n', " "))).collect();
         write!(f, "{status:<7} {name}: {}", parts.join("; "))
     }
 }

@@ -16,6 +16,7 @@ use loader_core::{DataLoader, Error, OnBadSample};
 
 use crate::{
     arguments::InspectArguments,
+    events::json_line,
     interrupt::Interrupt,
     progress::{self, Task},
     reporter::Reporter,
@@ -53,8 +54,7 @@ pub(crate) fn inspect(
     let read = read(&loader, arguments.limit, reporter, interrupt)?;
     let inspection = Inspection::new(&mut source, read);
     let text = match arguments.json {
-        // Serialising cannot fail: the keys of maps are strings.
-        true => serde_json::to_string(&inspection).unwrap_or_default(),
+        true => json_line(&inspection),
         false => inspection.to_string(),
     };
     reporter.line(text.trim_end())?;

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use indicatif::DecimalBytes;
-use loader_core::BadSample;
+use loader_core::{BadSample, internal::printable};
 use serde::Serialize;
 
 use super::{
@@ -203,26 +203,12 @@ fn list<T>(
     }
     writeln!(f, "{} {name}", entries.len())?;
     for entry in entries.iter().take(MAX_SHOWN) {
-        writeln!(f, "  {}", printable(&text(entry)))?;
+        writeln!(f, "  {}", printable(text(entry).replace('\n', " ")))?;
     }
     match entries.len().saturating_sub(MAX_SHOWN) {
         0 => Ok(()),
         more => writeln!(f, "  and {more} more; --json lists all"),
     }
-}
-
-/// Replaces line breaks by spaces, and escapes other control characters, because a terminal would obey those
-/// in a value.
-fn printable(text: &str) -> String {
-    let mut printable = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '\n' => printable.push(' '),
-            character if character.is_control() => printable.extend(character.escape_debug()),
-            character => printable.push(character),
-        }
-    }
-    printable
 }
 
 impl fmt::Display for BadSampleEntry {
@@ -244,7 +230,7 @@ impl fmt::Display for FieldEntry {
         if let Some(values) = &self.values {
             let counts: Vec<_> =
                 values.iter().map(|(value, samples)| format!("{value} ({samples})")).collect();
-            write!(f, "\n  {} distinct: {}", values.len(), printable(&counts.join(", ")))?;
+            write!(f, "\n  {} distinct: {}", values.len(), printable(counts.join(", ")))?;
         }
         let Some(Lengths { range, buckets }) = &self.lengths else { return Ok(()) };
         write!(f, "\n  lengths {range}")?;
@@ -278,16 +264,10 @@ impl fmt::Display for Type {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "formats"))]
 mod tests {
     use super::*;
 
-    #[test]
-    fn control_characters_are_escaped() {
-        assert_eq!(printable("a\nb\t\u{1b}[2J\u{9b}2Jc \"d\" é"), "a b\\t\\u{1b}[2J\\u{9b}2Jc \"d\" é");
-    }
-
-    #[cfg(feature = "formats")]
     #[test]
     fn a_bad_file_is_listed_without_credentials() {
         let url = "https://host/a.parquet?X-Signature=secret";

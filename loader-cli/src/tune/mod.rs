@@ -18,6 +18,7 @@ use loader_core::{
     DataLoader, Dataset, Error, LoaderOptions, NumWorkers, OptionInfo, PrefetchFactor, Sample,
     collate::Batch,
     config::{LayeredOptions, Origin},
+    internal::printable,
 };
 use loader_data::OpenDataset;
 use serde::Serialize;
@@ -288,7 +289,7 @@ fn finish(
     let written = (!arguments.dry_run).then_some(&**path);
     if written.is_some() {
         edit::write(path, choice.setting).map_err(Stop::not_written(path))?;
-        reporter.text(&format!("wrote {}", path.display()))?;
+        reporter.text(&format!("wrote {}", printable(path.display())))?;
     }
     reporter.event(&Event::Tuned(TunedFigures {
         setting: choice.setting,

@@ -181,4 +181,38 @@ fn a_path_that_is_not_unicode_is_shown_with_replacement_characters() {
     let finished = Running::start(run).finish();
     let start = &finished.assert_status(0).named("start")[0];
     assert!(start["config"]["dataset"]["path"].to_string().contains("x\u{fffd}.jsonl"), "{start}");
+    let mut print = command(&["config", "--print"]);
+    print.arg(&path);
+    let printed = Running::start(print).finish();
+    assert!(printed.assert_status(0).stdout.contains("x\u{fffd}.jsonl"), "{printed:#?}");
+}
+
+#[test]
+fn names_that_a_terminal_would_obey_are_escaped() {
+    let folder = tempfile::tempdir().unwrap();
+    let name = "x\u{1b}]0;title\u{7}\nloader: error: forged \u{9b}2J\u{202e}";
+    let path = |end: &str| folder.path().join(format!("{name}{end}")).to_str().unwrap().to_owned();
+    fs::write(path(".jsonl"), "{\"a\u{9b}2J\": 1}\n{\"a\": }\n").unwrap();
+    fs::create_dir_all(path("/class\u{1b}[2J")).unwrap();
+    fs::write(path("/class\u{1b}[2J/a.png"), "no image").unwrap();
+    for target in [path(".jsonl"), path(""), path(".missing")] {
+        for arguments in [
+            &["run", &target] as &[&str],
+            &["run", &target, "--json"],
+            &["inspect", &target],
+            &["inspect", &target, "--json"],
+            &["index", &target],
+            &["index", &target, "--json"],
+            &["pack", &target],
+            &["config", "--print", &target],
+        ] {
+            let Finished { stdout, stderr, .. } = run(arguments);
+            let printed = format!("{stdout}{stderr}");
+            let is_bad =
+                |character: char| character.is_control() && character != '\n' || character == '\u{202e}';
+            assert!(!printed.contains(is_bad), "{arguments:?}: {printed:?}");
+            let is_forged = |line: &str| line.starts_with("loader: error: forged");
+            assert!(!printed.lines().any(is_forged), "{arguments:?}: {printed:?}");
+        }
+    }
 }

@@ -2,12 +2,14 @@
 
 use std::{fmt, io, path::PathBuf};
 
+use crate::printable::printable;
+
 /// An error of a config file or of an environment variable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("{}: cannot be read: {source}{}", path.display(), extending(chain, "; "))]
+    #[error("{}: cannot be read: {source}{}", printable(path.display()), extending(chain, "; "))]
     Unreadable {
         /// Path of the file.
         path: PathBuf,
@@ -106,7 +108,7 @@ impl fmt::Display for UnknownKey {
         let Self { location, key, section, is_section, nearest, known } = self;
         let nearest = nearest.as_deref();
         if *is_section {
-            let bracketed = |name: &str| format!("[{}]", name.escape_debug());
+            let bracketed = |name: &str| format!("[{}]", printable(name));
             let hint = hint(nearest, known, bracketed);
             return write!(f, "{location}: unknown section {}{hint}", bracketed(key));
         }
@@ -128,7 +130,7 @@ pub struct Location {
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(path) = &self.path {
-            write!(f, "{}, ", path.display())?;
+            write!(f, "{}, ", printable(path.display()))?;
         }
         write!(f, "line {}", self.line)
     }
@@ -148,7 +150,7 @@ pub(super) fn hint(nearest: Option<&str>, known: &[String], quote: impl Fn(&str)
 
 /// "; a.toml extends b.toml, which extends c.toml", if the chain has several files and `before` is "; ".
 fn extending(chain: &[PathBuf], before: &str) -> String {
-    let names: Vec<String> = chain.iter().map(|path| path.display().to_string()).collect();
+    let names: Vec<String> = chain.iter().map(|path| printable(path.display())).collect();
     match &names[..] {
         [first, rest @ ..] if !rest.is_empty() => {
             format!("{before}{first} extends {}", rest.join(", which extends "))
@@ -158,8 +160,7 @@ fn extending(chain: &[PathBuf], before: &str) -> String {
 }
 
 pub(super) fn quoted(key: &str) -> String {
-    // Escaped, because a quoted key may contain any character and the message must stay on one line.
-    format!("`{}`", key.escape_debug())
+    format!("`{}`", printable(key))
 }
 
 fn name(key: &str, section: &str) -> String {
@@ -167,5 +168,5 @@ fn name(key: &str, section: &str) -> String {
 }
 
 fn within(section: &str) -> String {
-    if section.is_empty() { String::new() } else { format!(" in [{}]", section.escape_debug()) }
+    if section.is_empty() { String::new() } else { format!(" in [{}]", printable(section)) }
 }

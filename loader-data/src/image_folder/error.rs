@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use loader_core::SharedVecError;
+use loader_core::{SharedVecError, internal::printable};
 
 use super::{
     picture::{MAX_PIXELS, MAX_SIDE, Size},
@@ -16,7 +16,7 @@ pub enum ImageFolderError {
     /// There is nothing at the path.
     #[error(
         "image folder `{}` does not exist; give the folder that holds one sub-folder of images per class",
-        path.display()
+        printable(path.display())
     )]
     NotFound {
         /// The path that was given.
@@ -25,7 +25,7 @@ pub enum ImageFolderError {
     /// The path is that of a file.
     #[error(
         "image folder `{}` is a file; give the folder that holds one sub-folder of images per class",
-        path.display()
+        printable(path.display())
     )]
     NotAFolder {
         /// The path that was given.
@@ -34,7 +34,7 @@ pub enum ImageFolderError {
     /// The folder, or one inside it, cannot be listed.
     #[error(
         "folder `{}` cannot be listed: {error}; check that it is a folder and that you may read it",
-        path.display()
+        printable(path.display())
     )]
     Unreadable {
         /// The folder that cannot be listed.
@@ -46,7 +46,7 @@ pub enum ImageFolderError {
     #[error(
         "image folder `{path}` has images (such as `{example}`) but no class folders; \
          move them into one sub-folder per class, such as `{path}/some-class/{example}`",
-        path = path.display()
+        path = printable(path.display()), example = printable(example)
     )]
     ImagesWithoutClass {
         /// The path that was given.
@@ -57,7 +57,7 @@ pub enum ImageFolderError {
     /// There is no class folder in the folder.
     #[error(
         "image folder `{}` has no class folders; make one sub-folder per class and put its images ({}) there",
-        path.display(), IMAGE_EXTENSIONS.join(", ")
+        printable(path.display()), IMAGE_EXTENSIONS.join(", ")
     )]
     NoClasses {
         /// The path that was given.
@@ -66,7 +66,7 @@ pub enum ImageFolderError {
     /// Class folders have no images in them.
     #[error(
         "image folder `{}`: no images in class folder {}; put images ({}) there or remove it",
-        path.display(), list(classes), IMAGE_EXTENSIONS.join(", ")
+        printable(path.display()), list(classes), IMAGE_EXTENSIONS.join(", ")
     )]
     EmptyClasses {
         /// The path that was given.
@@ -78,7 +78,7 @@ pub enum ImageFolderError {
     #[error(
         "image folder `{}`: class folder(s) {} have audio files (such as `{example}`) and no images; open the folder with \
          `AudioFolder`, or with a config (a .toml file) that has `kind = \"audio-folder\"`",
-        path.display(), list(classes)
+        printable(path.display()), list(classes), example = printable(example)
     )]
     AudioInClasses {
         /// The path that was given.
@@ -110,7 +110,7 @@ pub enum ImageFolderError {
 
 fn list(names: &[String]) -> String {
     const SHOWN: usize = 5;
-    let shown: Vec<_> = names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect();
+    let shown: Vec<_> = names.iter().take(SHOWN).map(|name| format!("`{}`", printable(name))).collect();
     let more = names.len().saturating_sub(SHOWN);
     if more == 0 { shown.join(", ") } else { format!("{} and {more} more", shown.join(", ")) }
 }
@@ -118,7 +118,7 @@ fn list(names: &[String]) -> String {
 /// Why one image could not be loaded. A loader returns it as the error of the batch that would contain the
 /// image.
 #[derive(Debug, thiserror::Error)]
-#[error("image `{}` {problem}", path.display())]
+#[error("image `{}` {problem}", printable(path.display()))]
 pub struct ImageError {
     /// The file.
     pub path: PathBuf,

@@ -2,6 +2,8 @@
 
 use std::{io, path::PathBuf};
 
+use loader_core::internal::printable;
+
 use crate::error::DataError;
 
 /// Why files cannot be packed, or an archive is not as it was packed.
@@ -12,23 +14,23 @@ pub enum PackError {
     #[error(transparent)]
     Source(#[from] DataError),
     /// The source is not a folder, or has no files.
-    #[error("`{}` is not a folder with files; give a folder", .0.display())]
+    #[error("`{}` is not a folder with files; give a folder", printable(.0.display()))]
     NothingToPack(PathBuf),
     /// A class folder has no images.
     #[error(
         "the class folder `{}` has no images, so the classes may have other numbers than in another part of the dataset; \
          add images to the folder, or remove it",
-        .0.display()
+        printable(.0.display())
     )]
     EmptyClass(PathBuf),
     /// The name of a file does not say to which sample and field the file belongs.
     #[error(
         "`{}`: the name is not Unicode, or has no dot, or is one that readers of archives skip; rename or remove the file",
-        .0.display()
+        printable(.0.display())
     )]
     Name(PathBuf),
     /// Two files are the same field of a sample.
-    #[error("`{}` and another file are the same field of a sample; rename one of them", .0.display())]
+    #[error("`{}` and another file are the same field of a sample; rename one of them", printable(.0.display()))]
     DuplicateField(PathBuf),
     /// The samples need more archives than a manifest may have.
     #[error(
@@ -52,7 +54,7 @@ pub enum PackError {
         max: usize,
     },
     /// A file has too many bytes for a value of Parquet.
-    #[error("`{}` has more than {max} bytes, the maximum of a value in Parquet; pack it into tar archives", path.display())]
+    #[error("`{}` has more than {max} bytes, the maximum of a value in Parquet; pack it into tar archives", printable(path.display()))]
     TooLarge {
         /// The file.
         path: PathBuf,
@@ -60,10 +62,10 @@ pub enum PackError {
         max: u64,
     },
     /// A file has changed since the packing began.
-    #[error("`{}` has changed while it was packed; run the command again", .0.display())]
+    #[error("`{}` has changed while it was packed; run the command again", printable(.0.display()))]
     Changed(PathBuf),
     /// A file of the output cannot be written or read.
-    #[error("`{}`: {error}", path.display())]
+    #[error("`{}`: {error}", printable(path.display()))]
     Output {
         /// The file or folder.
         path: PathBuf,
@@ -71,16 +73,16 @@ pub enum PackError {
         error: io::Error,
     },
     /// The output folder has files, but no manifest.
-    #[error("`{}` exists and was not made by this command; give a new folder", .0.display())]
+    #[error("`{}` exists and was not made by this command; give a new folder", printable(.0.display()))]
     NotOurs(PathBuf),
     /// The manifest is damaged, or was made with other options or from another source.
-    #[error("`{}` is damaged, or describes archives that were made with other options; give a new folder", .0.display())]
+    #[error("`{}` is damaged, or describes archives that were made with other options; give a new folder", printable(.0.display()))]
     OtherManifest(PathBuf),
     /// The output folder lies in the source.
-    #[error("`{}` lies in the folder that is packed; give another folder", .0.display())]
+    #[error("`{}` lies in the folder that is packed; give another folder", printable(.0.display()))]
     InsideSource(PathBuf),
     /// Another process packs into the folder.
-    #[error("another process packs into `{}`; wait until it ends", .0.display())]
+    #[error("another process packs into `{}`; wait until it ends", printable(.0.display()))]
     Locked(PathBuf),
     /// The progress function has asked to stop.
     #[error("stopped")]
