@@ -212,11 +212,11 @@ fn times(report: &EpochReport) -> Markup {
             td { (times.count) } td { (time(times.p50)) } td { (time(times.p95)) } td { (time(times.p99)) }
         } }
     };
-    html! { table {
+    html! { div.wide { table {
         caption { "Percentiles, each at most 13 % too large or too small" }
         thead { tr { th.text scope="col" { "times of" } @for name in ["measured", "p50", "p95", "p99"] { th scope="col" { (name) } } } }
         tbody { @for (name, times) in rows { @if let Some(times) = times { (row(name, times)) } } }
-    } }
+    } } }
 }
 
 fn slowest(report: &EpochReport) -> Markup {
@@ -224,7 +224,7 @@ fn slowest(report: &EpochReport) -> Markup {
         return html! {};
     }
     let has_shards = report.times.slowest.iter().any(|sample| sample.shard.is_some());
-    html! { table {
+    html! { div.wide { table {
         caption { "Slowest samples" }
         thead { tr {
             th scope="col" { "index" }
@@ -236,7 +236,7 @@ fn slowest(report: &EpochReport) -> Markup {
             @if has_shards { td { @if let Some(shard) = sample.shard { (shard) } } }
             td { (sample.batch.map_or("-".to_owned(), |batch| batch.to_string())) } td { (time(sample.time)) }
         } } }
-    } }
+    } } }
 }
 
 fn workers(report: &EpochReport) -> Markup {
@@ -292,9 +292,9 @@ fn settings(settings: &Value) -> Markup {
         h2 { "Settings" }
         @for (section, values) in sections {
             h3 { "[" (section) "]" }
-            table { tbody { @for (key, value) in values.as_object().into_iter().flatten() {
+            div.wide { table { tbody { @for (key, value) in values.as_object().into_iter().flatten() {
                 tr { th.text scope="row" { code { (key) } } td.text { code { (value) } } }
-            } } }
+            } } } }
         }
     }
 }

@@ -62,6 +62,9 @@ fn the_page_has_the_figures_of_the_run() {
     assert!(texts(&page, "p.note")[0].contains("The run ended by itself."));
     let headings = ["Epochs", "Epoch 0", "Epoch 1", "Bad samples", "Settings"];
     assert_eq!(texts(&page, "h2"), headings);
+    // A wide table can be scrolled, and is not cut off.
+    let count = |selector| page.select(&Selector::parse(selector).unwrap()).count();
+    assert!(count("table") > 3 && count("table") == count("div.wide > table"));
     let rows = Selector::parse("div.wide table").unwrap();
     let table = Html::parse_fragment(&page.select(&rows).next().unwrap().html());
     for (number, epoch) in epochs.iter().enumerate() {

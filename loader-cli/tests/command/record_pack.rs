@@ -288,7 +288,8 @@ fn bad_sources_and_outputs_are_refused() {
     fs::create_dir(&empty).unwrap();
     refused(empty.to_str().unwrap(), &output, &[], "is not a folder with files");
     refused(&source, &Path::new(&source).join("inside"), &[], "lies in the folder that is packed");
-    fs::remove_dir(Path::new(&source).join("inside")).unwrap();
+    refused(&source, &Path::new(&source).join("a/../inside/b"), &[], "lies in the folder that is packed");
+    assert!(!Path::new(&source).join("inside").exists(), "the refused folder was made");
 
     fs::create_dir(folder.path().join("other")).unwrap();
     fs::write(folder.path().join("other/file"), "").unwrap();

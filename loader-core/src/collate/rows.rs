@@ -56,6 +56,7 @@ impl<R: Row> Stack for RowStack<R> {
             return Err(ragged(rows.shape(), &sample));
         }
         if !sample.as_tensor().is_some_and(|tensor| rows.add_in_place(tensor.buffer())) {
+            rows.reserve(1).map_err(CollateProblem::from)?;
             sample.write(rows.next_row());
         }
         Ok(())
@@ -85,7 +86,7 @@ fn start<'a, R: Row>(
     let in_batch = sample.as_tensor().and_then(|tensor| Rows::of_batch(capacity, &shape, tensor.buffer()));
     Ok(rows.insert(match in_batch {
         Some(rows) => rows,
-        None => Rows::new(capacity, &shape).map_err(CollateProblem::from)?,
+        None => Rows::at_most(capacity, &shape).map_err(CollateProblem::from)?,
     }))
 }
 

@@ -196,7 +196,9 @@ impl AnyStack {
             let len = bytes.len() / dtype.size();
             return Err(TensorError::WrongLength { len, shape: shape.to_vec() }.into());
         }
-        self.rows(dtype, shape, bytes.len())?.next_row().copy_from_slice(bytes);
+        let rows = self.rows(dtype, shape, bytes.len())?;
+        rows.reserve(1)?;
+        rows.next_row().copy_from_slice(bytes);
         Ok(())
     }
 
@@ -220,6 +222,7 @@ impl AnyStack {
         let len = bytes_of(dtype, shape).ok_or_else(too_large)?;
         let rows = self.rows(dtype, shape, len)?;
         for range in ranges {
+            rows.reserve(range.len())?;
             rows.next_rows(range.len()).copy_from_slice(&column[range.start * len..range.end * len]);
         }
         Ok(())
@@ -228,7 +231,7 @@ impl AnyStack {
     /// Returns the rows if they have this dtype and shape, of `len` bytes, and starts them if there are none.
     fn rows(&mut self, dtype: DType, shape: &[usize], len: usize) -> Result<&mut Rows<u8>, CollateProblem> {
         if self.started.is_none() {
-            self.start(dtype, shape, Rows::new(self.capacity, &[len])?);
+            self.start(dtype, shape, Rows::at_most(self.capacity, &[len])?);
         }
         let Some(started) = &mut self.started else { unreachable!("the rows were just started") };
         if started.dtype != dtype {
@@ -260,6 +263,7 @@ impl Stack for AnyStack {
         }
         let rows = self.rows(*dtype, shape, bytes.len())?;
         if !rows.add_in_place(buffer) {
+            rows.reserve(1).map_err(CollateProblem::from)?;
             rows.next_row().copy_from_slice(bytes);
         }
         Ok(())

@@ -11,6 +11,16 @@ use loader_ipc::buffer::Buffer;
 
 use super::{Element, Tensor, TensorError, bytes_of};
 
+/// Max number of rows for which memory is reserved before they come. A stream may have far fewer samples than a batch may
+/// have. More rows are moved to more memory.
+const MAX_RESERVED_ROWS: usize = 1 << 16;
+
+/// Max number of bytes that are reserved for more than [`MIN_RESERVED_ROWS`] rows.
+const MAX_RESERVED_BYTES: usize = 1 << 30;
+
+/// Number of rows for which memory is always reserved.
+const MIN_RESERVED_ROWS: usize = 1 << 12;
+
 /// A tensor that is written row by row.
 #[derive(Debug)]
 pub(crate) struct Rows<T> {
@@ -18,6 +28,8 @@ pub(crate) struct Rows<T> {
     /// Maximum number of rows, then the shape of a row.
     shape: Vec<usize>,
     row_bytes: usize,
+    /// Number of rows that the memory has room for.
+    reserved: usize,
     /// Number of rows written so far.
     len: usize,
     element: PhantomData<T>,
@@ -34,7 +46,39 @@ impl<T: Element> Rows<T> {
             return Err(TensorError::TooLarge { shape });
         };
         let row_bytes = row.iter().product::<usize>() * size_of::<T>();
-        Ok(Self { buffer, shape, row_bytes, len: 0, element: PhantomData })
+        Ok(Self { buffer, shape, row_bytes, reserved: capacity, len: 0, element: PhantomData })
+    }
+
+    /// As [`new`](Self::new), but reserves the memory of many rows only when they come. The caller calls
+    /// [`reserve`](Self::reserve) before it writes rows.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub(crate) fn at_most(capacity: usize, row: &[usize]) -> Result<Self, TensorError> {
+        let row_bytes = bytes_of(T::DTYPE, row).unwrap_or(usize::MAX);
+        let reserved = MAX_RESERVED_ROWS.min(MIN_RESERVED_ROWS.max(MAX_RESERVED_BYTES / row_bytes.max(1)));
+        let mut rows = Self::new(capacity.min(reserved), row)?;
+        rows.shape[0] = capacity;
+        Ok(rows)
+    }
+
+    /// Makes room for `count` more rows.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    #[inline]
+    pub(crate) fn reserve(&mut self, count: usize) -> Result<(), TensorError> {
+        if count <= self.reserved - self.len { Ok(()) } else { self.grow(count) }
+    }
+
+    #[cold]
+    fn grow(&mut self, count: usize) -> Result<(), TensorError> {
+        let rows = self.len.saturating_add(count.max(self.len)).min(self.shape[0]);
+        let mut more = Self::new(rows, &self.shape[1..])?;
+        let written = self.len * self.row_bytes;
+        more.buffer.as_bytes_mut()[..written].copy_from_slice(&self.buffer.as_bytes()[..written]);
+        (self.buffer, self.reserved) = (more.buffer, rows);
+        Ok(())
     }
 
     /// Takes over the memory in which `first`, a row of the shape `row`, is the first of exactly `capacity` rows.
@@ -48,7 +92,7 @@ impl<T: Element> Rows<T> {
         }
         let buffer = Buffer::part(whole, 0, bytes);
         let row_bytes = row.iter().product::<usize>() * size_of::<T>();
-        Some(Self { buffer, shape, row_bytes, len: 0, element: PhantomData })
+        Some(Self { buffer, shape, row_bytes, reserved: capacity, len: 0, element: PhantomData })
     }
 
     /// Counts `row` as the next row if its place in memory is that of the next row. Otherwise returns false, and the
@@ -74,7 +118,7 @@ impl<T: Element> Rows<T> {
     /// Returns the next row for writing. Its previous content is arbitrary.
     ///
     /// # Panics
-    /// Panics if `capacity` rows have been written.
+    /// Panics if `capacity` rows have been written, or if there is no memory for the row.
     #[inline]
     pub(crate) fn next_row(&mut self) -> &mut [T] {
         self.next_rows(1)
@@ -232,6 +276,29 @@ mod tests {
         let samples = load(&mut arena, 1000, true);
         assert!(samples[999].buffer().whole().is_none(), "the slot has no room");
         assert_eq!(stack(&mut arena, Tensor::stack(1000), samples).row(999), [999; 2]);
+    }
+
+    /// A batch of a stream may have far fewer samples than `batch_size`.
+    #[test]
+    fn memory_is_reserved_for_many_rows_only_when_they_come() {
+        let mut rows = Rows::<u64>::at_most(1 << 40, &[2]).unwrap();
+        assert_eq!(rows.buffer.as_bytes().len(), 16 * MAX_RESERVED_ROWS);
+        let large = Rows::<u8>::at_most(1 << 40, &[1 << 16]).unwrap();
+        assert_eq!(large.buffer.as_bytes().len(), MAX_RESERVED_BYTES);
+        let count = 3 * MAX_RESERVED_ROWS;
+        for number in 0..count {
+            rows.reserve(1).unwrap();
+            rows.next_row().fill(number as u64);
+        }
+        rows.reserve(2 * count).unwrap();
+        rows.next_rows(2 * count).fill(7);
+        let tensor = rows.finish();
+        assert_eq!(tensor.shape(), [3 * count, 2]);
+        assert!((0..count).all(|number| tensor.row(number) == [number as u64; 2]));
+        assert_eq!(tensor.row(3 * count - 1), [7, 7]);
+        let mut few = Rows::<u8>::at_most(3, &[1]).unwrap();
+        few.reserve(3).unwrap();
+        assert_eq!(few.buffer.as_bytes().len(), 3);
     }
 
     #[test]

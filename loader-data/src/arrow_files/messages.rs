@@ -26,6 +26,9 @@ const TRAILER: u64 = 10;
 const HEAD: u64 = 4 << 10;
 /// Number of messages of a file that are read at once.
 const MESSAGES: usize = 256;
+/// Max number of bytes between two messages that are fetched with one request. The bodies between the messages are the
+/// data of the file, so a larger gap would fetch most of the file.
+const GAP: u64 = 32 << 10;
 
 /// What the messages of a file say.
 pub(super) struct Messages {
@@ -117,7 +120,7 @@ fn read_file(blob: &Blob) -> Result<Messages> {
         );
     }
     for ranges in ranges.chunks(MESSAGES) {
-        for (bytes, range) in blob.read_ranges(ranges)?.iter().zip(ranges) {
+        for (bytes, range) in blob.read_ranges_within(ranges, GAP)?.iter().zip(ranges) {
             // Old writers leave out the first four bytes.
             let prefix = if bytes.starts_with(CONTINUATION) { PREFIX } else { PREFIX / 2 };
             messages.add(blob, &bytes[prefix as usize..], range)?;

@@ -57,12 +57,15 @@ impl PackPlan {
         progress: impl Fn(u64) -> bool + Sync,
     ) -> Result<PackSummary, PackError> {
         let output = output.as_ref();
-        fs::create_dir_all(output).map_err(failed(output))?;
-        if let (Ok(inner), Ok(outer)) = (output.canonicalize(), self.source.canonicalize())
+        // Before the folder is made: in the source, it would be a folder of data.
+        let absolute = std::path::absolute(output).map_err(failed(output))?;
+        let existing = absolute.ancestors().find_map(|folder| folder.canonicalize().ok());
+        if let (Some(inner), Ok(outer)) = (existing, self.source.canonicalize())
             && inner.starts_with(outer)
         {
             return Err(PackError::InsideSource(output.to_owned()));
         }
+        fs::create_dir_all(output).map_err(failed(output))?;
         let _lock = lock(output)?;
         let manifest = Mutex::new(self.manifest(output)?);
         let kept = parallel::map(self.shards.len(), |shard| {

@@ -22,6 +22,9 @@ const CHUNK: u64 = 256 << 10;
 /// one before, so that a short read stays cheap.
 const REMOTE_CHUNKS: (u64, u64) = (512 << 10, 8 << 20);
 
+/// Bytes between two ranges up to which fetching them from a server costs less than another request does.
+pub(super) const GAP: u64 = 1 << 20;
+
 /// Number of bytes after the part that a [`BlobReader`] is expected to read, which it reads together with the part: of
 /// a local file, and of a file on a server, where another request costs more.
 #[cfg(any(feature = "csv", feature = "json-lines"))]
@@ -148,11 +151,21 @@ impl Blob {
     /// # Errors
     /// As for [`read`](Self::read).
     pub(crate) fn read_ranges(&self, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        ranges.iter().try_for_each(|range| self.check(range))?;
-        Phase::Read.measure(|| self.read_checked(ranges))
+        self.read_ranges_within(ranges, GAP)
     }
 
-    fn read_checked(&self, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+    /// As [`read_ranges`](Self::read_ranges), but from a server with one request only for ranges with at most `gap` bytes
+    /// between them.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read).
+    pub(crate) fn read_ranges_within(&self, ranges: &[Range<u64>], gap: u64) -> Result<Vec<Bytes>> {
+        ranges.iter().try_for_each(|range| self.check(range))?;
+        Phase::Read.measure(|| self.read_checked(ranges, gap))
+    }
+
+    #[cfg_attr(not(feature = "cloud"), allow(unused_variables, reason = "local files have no requests"))]
+    fn read_checked(&self, ranges: &[Range<u64>], gap: u64) -> Result<Vec<Bytes>> {
         match &self.inner {
             Inner::Local { file, modified } => {
                 let mut failed = None;
@@ -171,7 +184,7 @@ impl Blob {
             }
             #[cfg(feature = "cloud")]
             Inner::Remote(object) => {
-                object.read(ranges).map_err(|problem| self.ranges_error(ranges, problem))
+                object.read(ranges, gap).map_err(|problem| self.ranges_error(ranges, problem))
             }
         }
     }

@@ -295,7 +295,7 @@ fn list_paths(path: &Path, extensions: &[&str], files: &mut Vec<DataFile>) -> Re
         for Match { path, folders } in LocalPattern::new(&name).map_err(invalid)?.matches(Path::new(""))? {
             // An index that is stored beside its data file.
             let is_left_out =
-                path.file_name().is_some_and(|name| found::is_beside_data(&name.to_string_lossy()));
+                path.file_name().is_some_and(|file| found::is_left_out(&name, &file.to_string_lossy()));
             if path.extension().is_none_or(|extension| extension != "index") && !is_left_out {
                 list_path(&path, folders, extensions, files)?;
             }
@@ -521,6 +521,8 @@ mod tests {
         }
         // What `map` has written of the same rows is left out.
         ["hf/json-train.arrow", "hf/cache-0123456789abcdef.arrow"].into_iter().for_each(write);
+        let cache = "cache-0123456789abcdef.arrow";
+        assert_eq!(names("hf/cache-*.arrow", ".arrow").unwrap(), [cache], "a pattern for such files");
         ["described/a.json", "described/config.json", "described/dataset_infos.json"]
             .into_iter()
             .for_each(write);
@@ -543,6 +545,7 @@ mod tests {
             ("delta/**/*.parquet", "Delta Lake"),
             ("ice", "Iceberg"),
             ("ice/data", "Iceberg"),
+            ("ice/data/*.parquet", "Iceberg"),
         ] {
             let problem = names(pattern, ".parquet").unwrap_err().problem;
             assert!(
@@ -551,6 +554,12 @@ mod tests {
             );
         }
         assert_eq!(names("delta/a=1/x.parquet", ".parquet").unwrap(), ["x.parquet"], "a file that is named");
+        write("ice/mine/x.parquet");
+        assert_eq!(
+            names("ice/mine", ".parquet").unwrap(),
+            ["x.parquet"],
+            "a folder beside those of the table"
+        );
         // Partitions.
         ["hive/year=1/x.parquet", "hive/year=2/x.parquet"].into_iter().for_each(write);
         for pattern in ["hive", "hive/**/*.parquet", "hive/year={1,2}/x.parquet", "hive/*"] {

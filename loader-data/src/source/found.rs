@@ -15,6 +15,8 @@ use crate::error::{DataError, DataProblem, Result};
 const LOGS: [(&str, &str); 2] = [("_delta_log", "Delta Lake"), (".hoodie", "Hudi")];
 /// The folder in which Iceberg keeps its metadata, and the end of the names of the files there.
 const ICEBERG: (&str, &str) = ("metadata", ".metadata.json");
+/// The folder beside it in which Iceberg keeps the rows. Other folders may have files of another origin.
+const ICEBERG_DATA: &str = "data";
 /// Files with which `datasets` and `transformers` describe data and models.
 const DESCRIPTIONS: [&str; 4] =
     ["config.json", "dataset_dict.json", "dataset_info.json", "dataset_infos.json"];
@@ -54,6 +56,12 @@ pub(super) fn is_beside_data(name: &str) -> bool {
     DESCRIPTIONS.contains(&name) || is_cache_of_datasets(name)
 }
 
+/// True if a file that `pattern` matches, and that is beside data, is left out. A pattern such as `cache-*.arrow` is meant.
+pub(super) fn is_left_out(pattern: &str, name: &str) -> bool {
+    let is_named = pattern.rsplit('/').next().is_some_and(|last| last.starts_with("cache-"));
+    is_beside_data(name) && !is_named
+}
+
 /// True if Hugging Face's `datasets` has given a file this name: `map`, `filter` and `shuffle` write such files beside the rows
 /// that they have read.
 fn is_cache_of_datasets(name: &str) -> bool {
@@ -85,35 +93,40 @@ pub(super) fn refuse_table_formats(files: &[DataFile]) -> Result<()> {
             if !seen.insert(folder.to_owned()) {
                 break;
             }
-            if let Some(format) = table_format(folder) {
-                return Err(DataError::new(
-                    Location::from(folder.to_owned()),
-                    DataProblem::TableFormat { format },
-                ));
+            if let Some((table, format)) = table_of(folder) {
+                let table = Location::from(table.to_owned());
+                return Err(DataError::new(table, DataProblem::TableFormat { format }));
             }
         }
     }
     Ok(())
 }
 
-/// Returns the name of the table format whose metadata is in `folder`.
-fn table_format(folder: &Path) -> Option<&'static str> {
-    let log = LOGS.iter().find(|(name, _)| folder.join(name).is_dir());
-    let is_iceberg = || {
-        let mut entries = fs::read_dir(folder.join(ICEBERG.0)).into_iter().flatten().map_while(Result::ok);
-        entries.any(|entry| is_metadata_of_iceberg(&entry.file_name().to_string_lossy()))
-    };
-    log.map(|(_, format)| *format).or_else(|| is_iceberg().then_some("Iceberg"))
+/// Returns the folder of the table whose files are in `folder` or below it, and the name of its format.
+fn table_of(folder: &Path) -> Option<(&Path, &'static str)> {
+    if let Some((_, format)) = LOGS.iter().find(|(name, _)| folder.join(name).is_dir()) {
+        return Some((folder, format));
+    }
+    let table = folder.parent().filter(|_| folder.ends_with(ICEBERG_DATA))?;
+    let mut entries = fs::read_dir(table.join(ICEBERG.0)).into_iter().flatten().map_while(Result::ok);
+    let is_iceberg = entries.any(|entry| is_metadata_of_iceberg(&entry.file_name().to_string_lossy()));
+    is_iceberg.then_some((table, "Iceberg"))
 }
 
-/// Returns the name of the table format to which an object or a folder with this key belongs, if it is part of the metadata of
-/// one.
+/// Returns what the keys of a table's files begin with, and the name of the table's format, if an object or a folder with
+/// the key `key` is part of the metadata of a table.
 #[cfg(feature = "cloud")]
-pub(super) fn table_format_of_key(key: &str) -> Option<&'static str> {
-    let log = LOGS.iter().find(|(name, _)| key.split('/').any(|part| part == *name));
-    let name = key.rsplit('/').next().unwrap_or_default();
-    let is_iceberg = key.rsplit('/').nth(1) == Some(ICEBERG.0) && is_metadata_of_iceberg(name);
-    log.map(|(_, format)| *format).or(is_iceberg.then_some("Iceberg"))
+pub(super) fn table_of_key(key: &str) -> Option<(String, &'static str)> {
+    let mut start = 0;
+    for part in key.split('/') {
+        if let Some((_, format)) = LOGS.iter().find(|(name, _)| part == *name) {
+            return Some((key[..start].to_owned(), format));
+        }
+        start += part.len() + 1;
+    }
+    let (folder, name) = key.rsplit_once('/')?;
+    let table = folder.strip_suffix(ICEBERG.0).filter(|table| table.is_empty() || table.ends_with('/'))?;
+    is_metadata_of_iceberg(name).then(|| (format!("{table}{ICEBERG_DATA}/"), "Iceberg"))
 }
 
 /// True if a file in the folder `metadata` has the name of Iceberg's: `v3.metadata.json`, or `00003-`, a UUID and the end.
@@ -287,10 +300,18 @@ mod tests {
 
     #[cfg(feature = "cloud")]
     #[test]
-    fn a_key_tells_the_table_format() {
-        assert_eq!(table_format_of_key("t/_delta_log/00.json"), Some("Delta Lake"));
-        assert_eq!(table_format_of_key("t/metadata/v1.metadata.json"), Some("Iceberg"));
-        assert_eq!(table_format_of_key("t/metadata/a.json"), None);
-        assert_eq!(table_format_of_key("t/a.parquet"), None);
+    fn a_key_tells_the_table() {
+        for (key, table) in [
+            ("t/_delta_log/00.json", Some(("t/", "Delta Lake"))),
+            ("t/_delta_log", Some(("t/", "Delta Lake"))),
+            (".hoodie/x", Some(("", "Hudi"))),
+            ("t/metadata/v1.metadata.json", Some(("t/data/", "Iceberg"))),
+            ("t/metadata/a.json", None),
+            ("t/my_metadata/v1.metadata.json", None),
+            ("t/a.parquet", None),
+        ] {
+            let found = table_of_key(key);
+            assert_eq!(found.as_ref().map(|(table, format)| (table.as_str(), *format)), table, "{key}");
+        }
     }
 }

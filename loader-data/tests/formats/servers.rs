@@ -3,9 +3,13 @@
 use std::{
     fs,
     path::Path,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use arrow_array::{RecordBatch, UInt64Array};
+use arrow_ipc::writer::FileWriter;
+use arrow_schema::{DataType, Field, Schema};
 use loader_core::{DataLoader, Dataset, IterableDataset, SampleContext, Shard};
 use loader_data::{
     AudioFiles, Columns, DataError, DataProblem, FieldOptions, ImageTableOptions, IndexPlace, IndexedTar,
@@ -378,6 +382,31 @@ fn tables_of_images_on_an_http_server() {
     assert!(matches!(problem(1), DataProblem::Record(_)));
     assert!(matches!(problem(2), DataProblem::Record(_)));
     assert!(matches!(problem(3), DataProblem::TooLarge { option: "max_file_bytes", .. }));
+}
+
+/// Most of an Arrow file is the data of its record batches, which opening does not fetch.
+#[test]
+fn opening_an_arrow_file_fetches_its_messages() {
+    let schema = Arc::new(Schema::new(vec![Field::new("x", DataType::UInt64, false)]));
+    let mut file = FileWriter::try_new(Vec::new(), &schema).unwrap();
+    for batch in 0..20 {
+        let numbers = UInt64Array::from_iter_values((0..10_000).map(|number| number * 20 + batch));
+        file.write(&RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(numbers)]).unwrap()).unwrap();
+    }
+    let file = file.into_inner().unwrap();
+    let (server, len) = (Server::start(), file.len());
+    server.put("a.arrow", file);
+    let config = format!(
+        r#"{{"kind": "arrow", "path": "{}", "store": {{"allow_http": true}}}}"#,
+        server.url("a.arrow")
+    );
+    let config: RecordConfig = serde_json::from_str(&config).unwrap();
+    let Records::Map(records) = config.open().unwrap() else { panic!("a file is map-style") };
+    let fetched: usize =
+        server.requests().into_iter().filter_map(|request| request.range).map(|range| range.len()).sum();
+    assert!(fetched < len / 10, "{fetched} of {len} bytes");
+    let row = records.get(123_456, &mut SampleContext::new(0)).unwrap();
+    assert_eq!(row.get("x"), Some(&(3456_u64 * 20 + 12).into()));
 }
 
 #[test]

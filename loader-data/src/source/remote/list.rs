@@ -1,7 +1,7 @@
 //! Lists files on servers.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     sync::Arc,
 };
 
@@ -19,6 +19,9 @@ use crate::error::{DataError, DataProblem, Result};
 
 /// Max number of files that are asked for at the same time.
 const PARALLEL: usize = 16;
+
+/// What the keys of a table's files begin with, and the name of the table's format.
+type Table = (String, &'static str);
 
 /// A URL, its store and its key there.
 type Found = (String, Arc<dyn ObjectStore>, Path);
@@ -75,15 +78,22 @@ impl Remote {
         }
         let Some(wanted) = Wanted::new(&address.key).map_err(failed)? else { return Ok(None) };
         let is_of_table = extensions.iter().any(|extension| found::is_parquet(extension));
-        let (mut objects, folders) = self.list_wanted(address, &wanted, is_of_table).map_err(failed)?;
+        let (mut objects, folders, tables) = self.list_wanted(address, &wanted).map_err(failed)?;
         drop_folders(&mut objects, &folders);
         let chosen = wanted.choose(&objects, &folders, extensions).map_err(|empty| {
             let extensions = extensions.join(" or ");
             DataError::new(Location::Url(address.url_of(&empty)), DataProblem::NoFiles { extensions })
         })?;
+        // The old rows of a table would be read too.
+        let is_of = |meta: &&ObjectMeta, table: &str| meta.location.as_ref().starts_with(table);
+        let mut tables = tables.iter().filter(|_| is_of_table);
+        if let Some((_, format)) = tables.find(|(table, _)| chosen.iter().any(|meta| is_of(meta, table))) {
+            return Err(failed(DataProblem::TableFormat { format }));
+        }
+        let is_left_out = |name: &str| found::is_left_out(&address.key, name);
         let mut files: Vec<_> = chosen
             .into_iter()
-            .filter(|meta| extensions == [""] || !meta.location.filename().is_some_and(found::is_beside_data))
+            .filter(|meta| extensions == [""] || !meta.location.filename().is_some_and(is_left_out))
             .map(|meta| DataFile::on_server(Location::Url(address.url_of(meta.location.as_ref())), meta))
             .collect();
         if files.is_empty() {
@@ -107,29 +117,26 @@ impl Remote {
     /// Lists the objects below the folder before the first wildcard. [`Wanted::choose`] matches the wildcards. Below
     /// that folder there may be millions of objects that a pattern for one level does not match. For such a pattern,
     /// lists only the objects directly in the folder and those of the sub-folders that match, and returns these
-    /// sub-folders too. `is_of_table`: fails if there is the metadata of a table format, whose old rows would be read.
+    /// sub-folders too. Returns the [tables](found::table_of_key) whose metadata it has come by, last.
     fn list_wanted(
         &self,
         address: &Address,
         wanted: &Wanted<'_>,
-        is_of_table: bool,
-    ) -> Result<(Vec<ObjectMeta>, Vec<Path>), DataProblem> {
+    ) -> Result<(Vec<ObjectMeta>, Vec<Path>, Vec<Table>), DataProblem> {
         let (store, limits) = (self.stores.get(address)?, self.limits);
         let folder = Path::parse(wanted.folder).map_err(|error| DataProblem::Pattern(error.to_string()))?;
-        let check = |key: &Path| match found::table_format_of_key(key.as_ref()).filter(|_| is_of_table) {
-            Some(format) => Err(DataProblem::TableFormat { format }),
-            None => Ok(()),
-        };
+        let mut tables = BTreeSet::new();
+        let mut add_table = |key: &Path| tables.extend(found::table_of_key(key.as_ref()));
         if !wanted.is_one_level() {
             let objects = wait(async move { list_folder(limits, store, folder).await })?;
-            objects.iter().try_for_each(|meta| check(&meta.location))?;
-            return Ok((objects, Vec::new()));
+            objects.iter().for_each(|meta| add_table(&meta.location));
+            return Ok((objects, Vec::new(), tables.into_iter().collect()));
         }
         let listing = Arc::clone(&store);
         let level = wait(async move { limits.request(listing.list_with_delimiter(Some(&folder))).await })?;
         let mut objects = level.objects;
         let mut folders = level.common_prefixes;
-        folders.iter().try_for_each(check)?;
+        folders.iter().for_each(&mut add_table);
         folders.retain(|folder| wanted.matches(folder.as_ref()));
         let asked: Vec<_> = folders
             .iter()
@@ -138,9 +145,9 @@ impl Remote {
         let found =
             wait(async move { stream::iter(asked).buffered(PARALLEL).try_collect::<Vec<_>>().await })?;
         let found: Vec<ObjectMeta> = found.into_iter().flatten().collect();
-        found.iter().try_for_each(|meta| check(&meta.location))?;
+        found.iter().for_each(|meta| add_table(&meta.location));
         objects.extend(found);
-        Ok((objects, folders))
+        Ok((objects, folders, tables.into_iter().collect()))
     }
 
     /// Asks for the sizes and versions of files, many at a time.

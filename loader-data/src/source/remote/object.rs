@@ -24,6 +24,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use super::{
     super::DataFile,
     super::StoreOptions,
+    super::blob::GAP,
     cache::Cache,
     client::{LAST, Last},
     io, problem, ranges,
@@ -206,17 +207,17 @@ fn unwanted() -> DataProblem {
 }
 
 impl Object {
-    /// Returns the bytes of each range. Ranges near each other are fetched together; a request asks for at
-    /// most [`ranges::PIECE`] bytes.
+    /// Returns the bytes of each range. Ranges with at most `gap` bytes between them are fetched together; a request asks
+    /// for at most [`ranges::PIECE`] bytes. With a cache, whole blocks are fetched.
     ///
     /// # Errors
     /// Returns an error if the file is no longer the one that was listed, or a request fails until its
     /// deadline.
-    pub(in super::super) fn read(&self, wanted: &[Range<u64>]) -> Result<Vec<Bytes>, DataProblem> {
+    pub(in super::super) fn read(&self, wanted: &[Range<u64>], gap: u64) -> Result<Vec<Bytes>, DataProblem> {
         if let Some(cache) = &self.cache {
             return cache.read(self, wanted);
         }
-        let pieces = ranges::pieces(wanted);
+        let pieces = ranges::pieces(wanted, gap);
         let fetched = self.fetch(pieces.clone())?;
         Ok(wanted.iter().map(|range| ranges::cut(&pieces, &fetched, range)).collect())
     }
@@ -236,12 +237,12 @@ impl Object {
         if self.cache.is_some() {
             let object = Self { ahead: Some(turns), ..self.clone() };
             let bytes = ranges::bytes(&wanted);
-            let read = move || object.read(&wanted);
+            let read = move || object.read(&wanted, GAP);
             let thread = thread::Builder::new().name("loader-ahead".to_owned());
             let start = || Some(Ahead { read: Reading::Cached(thread.spawn(read).ok()?), needed });
             return Reclaimable::new(memory, bytes, start);
         }
-        let pieces = ranges::pieces(&wanted);
+        let pieces = ranges::pieces(&wanted, GAP);
         Reclaimable::new(memory, ranges::bytes(&pieces), || {
             let task = io::start(LONG, self.fetching(pieces.clone(), Some(turns))).ok()?;
             Some(Ahead { read: Reading::Fetched { wanted, pieces: pieces.clone(), task }, needed })

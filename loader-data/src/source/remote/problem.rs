@@ -6,6 +6,7 @@ use std::{io, time::Duration};
 use object_store::{
     Error,
     client::{HttpError, HttpErrorKind},
+    path,
 };
 
 use super::client::Last;
@@ -26,6 +27,18 @@ pub(super) fn of_request(error: &Error, last: &Last, waited: Duration) -> DataPr
         (Error::Unauthenticated { .. }, _) | (_, Some(401)) => return refused(401),
         (Error::PermissionDenied { .. }, _) | (_, Some(403)) => return refused(403),
         (_, Some(status @ 300..)) => return DataProblem::Server { status },
+        (
+            Error::InvalidPath {
+                source: path::Error::EmptySegment { path } | path::Error::BadSegment { path, .. },
+            },
+            _,
+        ) => {
+            let text = format!(
+                "the server lists the key `{path}`, which has `//`, `.` or `..` in it; rename that object, or name the \
+                 files with braces such as {{000..099}} instead of a folder or a wildcard"
+            );
+            return DataProblem::Unsupported(text);
+        }
         (Error::NotSupported { .. } | Error::NotImplemented { .. }, _) => {
             let text = "the server does not send parts of files; download the file, or use another server";
             return DataProblem::Store(text.to_owned());

@@ -7,17 +7,15 @@ use bytes::{Bytes, BytesMut};
 /// Max number of bytes of a request. Also the size of the cache's blocks.
 pub(super) const PIECE: u64 = 8 << 20;
 
-/// Bytes between two ranges up to which fetching them costs less than another request does.
-const GAP: u64 = 1 << 20;
-
-/// Returns ordered pieces of at most [`PIECE`] bytes that cover `wanted`.
-pub(super) fn pieces(wanted: &[Range<u64>]) -> Vec<Range<u64>> {
+/// Returns ordered pieces of at most [`PIECE`] bytes that cover `wanted`. A piece may have up to `gap` bytes between two
+/// ranges.
+pub(super) fn pieces(wanted: &[Range<u64>], gap: u64) -> Vec<Range<u64>> {
     let mut wanted: Vec<_> = wanted.iter().filter(|range| range.start < range.end).cloned().collect();
     wanted.sort_unstable_by_key(|range| range.start);
     let mut merged: Vec<Range<u64>> = Vec::new();
     for range in wanted {
         match merged.last_mut() {
-            Some(last) if range.start <= last.end.saturating_add(GAP) => last.end = last.end.max(range.end),
+            Some(last) if range.start <= last.end.saturating_add(gap) => last.end = last.end.max(range.end),
             _ => merged.push(range),
         }
     }
@@ -54,21 +52,23 @@ pub(super) fn cut(pieces: &[Range<u64>], bytes: &[Bytes], range: &Range<u64>) ->
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::super::blob::GAP, *};
 
     #[test]
     #[allow(clippy::single_range_in_vec_init, reason = "one range is meant")]
     fn near_ranges_are_fetched_together_and_large_ones_in_pieces() {
-        assert_eq!(pieces(&[10..20, 0..5, 7..7]), [0..20]);
+        assert_eq!(pieces(&[10..20, 0..5, 7..7], GAP), [0..20]);
         assert_eq!(
-            pieces(&[0..5, 5 + GAP..8 + GAP, 20 * GAP..20 * GAP + 1]),
+            pieces(&[0..5, 5 + GAP..8 + GAP, 20 * GAP..20 * GAP + 1], GAP),
             [0..8 + GAP, 20 * GAP..20 * GAP + 1]
         );
         assert_eq!(
-            pieces(&[1..2 * PIECE + 2]),
+            pieces(&[1..2 * PIECE + 2], GAP),
             [1..PIECE + 1, PIECE + 1..2 * PIECE + 1, 2 * PIECE + 1..2 * PIECE + 2]
         );
-        assert!(pieces(&[]).is_empty());
+        assert_eq!(pieces(&[0..5, 8..9, 12..13], 3), [0..13]);
+        assert_eq!(pieces(&[0..5, 9..10], 3), [0..5, 9..10]);
+        assert!(pieces(&[], GAP).is_empty());
     }
 
     #[test]

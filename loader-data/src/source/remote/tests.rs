@@ -88,6 +88,40 @@ fn files_of_a_bucket_are_listed_by_name_folder_and_pattern() {
 }
 
 #[test]
+fn a_table_beside_the_files_is_not_theirs() {
+    let server = Server::start();
+    for name in
+        ["a/x.parquet", "t/_delta_log/0.json", "t/x.parquet", "metadata/v1.metadata.json", "i/data/y.parquet"]
+    {
+        server.put(&format!("bucket/data/{name}"), name);
+    }
+    let options = on_s3(&server);
+    let list =
+        |pattern: &str| Files::list_with([format!("s3://bucket/data/{pattern}")], &[".parquet"], &options);
+    for pattern in ["a/", "a/*.parquet", "[ai]/**/*.parquet", "a*/x.parquet"] {
+        assert!(list(pattern).is_ok(), "{pattern}");
+    }
+    for pattern in ["", "t/", "t/*", "*/x.parquet", "**/*.parquet"] {
+        let error = list(pattern).unwrap_err();
+        assert!(
+            matches!(error.problem, DataProblem::TableFormat { format: "Delta Lake" }),
+            "{pattern}: {error}"
+        );
+    }
+}
+
+#[test]
+fn a_key_that_cannot_be_used_is_named() {
+    for key in ["a//b.txt", "a/../b.txt"] {
+        let server = Server::start();
+        server.put("bucket/data/c.txt", "c");
+        server.put(&format!("bucket/data/{key}"), "");
+        let error = list("s3://bucket/data/", &on_s3(&server)).unwrap_err();
+        assert!(error.to_string().contains(&format!("the key `data/{key}`")), "{error}");
+    }
+}
+
+#[test]
 fn a_wildcard_that_matches_a_folder_stands_for_its_files() {
     let server = Server::start();
     let names =
