@@ -216,7 +216,7 @@ impl WorkerProcess {
     /// True if the process has ended, although it was not reaped. Without a pidfd, an ended process is only told from a
     /// running one if this process has killed it.
     fn has_ended(&self, end: &End) -> bool {
-        match self.pidfd {
+        match self.pidfd() {
             Some(_) => !self.is_running(),
             None => end.is_killed && self.halt() == Some(Halt::MainThreadEnded),
         }

@@ -78,7 +78,7 @@ impl Remote {
         }
         let Some(wanted) = Wanted::new(&address.key).map_err(failed)? else { return Ok(None) };
         let is_of_table = extensions.iter().any(|extension| found::is_parquet(extension));
-        let (mut objects, folders, tables) = self.list_wanted(address, &wanted).map_err(failed)?;
+        let Listing { mut objects, folders, tables } = self.list_wanted(address, &wanted).map_err(failed)?;
         drop_folders(&mut objects, &folders);
         let chosen = wanted.choose(&objects, &folders, extensions).map_err(|empty| {
             let extensions = extensions.join(" or ");
@@ -116,13 +116,8 @@ impl Remote {
 
     /// Lists the objects below the folder before the first wildcard. [`Wanted::choose`] matches the wildcards. Below
     /// that folder there may be millions of objects that a pattern for one level does not match. For such a pattern,
-    /// lists only the objects directly in the folder and those of the sub-folders that match, and returns these
-    /// sub-folders too. Returns the [tables](found::table_of_key) whose metadata it has come by, last.
-    fn list_wanted(
-        &self,
-        address: &Address,
-        wanted: &Wanted<'_>,
-    ) -> Result<(Vec<ObjectMeta>, Vec<Path>, Vec<Table>), DataProblem> {
+    /// lists only the objects directly in the folder and those of the sub-folders that match.
+    fn list_wanted(&self, address: &Address, wanted: &Wanted<'_>) -> Result<Listing, DataProblem> {
         let (store, limits) = (self.stores.get(address)?, self.limits);
         let folder = Path::parse(wanted.folder).map_err(|error| DataProblem::Pattern(error.to_string()))?;
         let mut tables = BTreeSet::new();
@@ -130,7 +125,7 @@ impl Remote {
         if !wanted.is_one_level() {
             let objects = wait(async move { list_folder(limits, store, folder).await })?;
             objects.iter().for_each(|meta| add_table(&meta.location));
-            return Ok((objects, Vec::new(), tables.into_iter().collect()));
+            return Ok(Listing { objects, folders: Vec::new(), tables: tables.into_iter().collect() });
         }
         let listing = Arc::clone(&store);
         let level = wait(async move { limits.request(listing.list_with_delimiter(Some(&folder))).await })?;
@@ -147,7 +142,7 @@ impl Remote {
         let found: Vec<ObjectMeta> = found.into_iter().flatten().collect();
         found.iter().for_each(|meta| add_table(&meta.location));
         objects.extend(found);
-        Ok((objects, folders, tables.into_iter().collect()))
+        Ok(Listing { objects, folders, tables: tables.into_iter().collect() })
     }
 
     /// Asks for the sizes and versions of files, many at a time.
@@ -163,6 +158,15 @@ impl Remote {
         files.append(&mut asked?);
         Ok(())
     }
+}
+
+/// What was found below the folder before the first wildcard.
+struct Listing {
+    objects: Vec<ObjectMeta>,
+    /// The sub-folders that match a pattern for one level.
+    folders: Vec<Path>,
+    /// The [tables](found::table_of_key) of whose metadata an object was found.
+    tables: Vec<Table>,
 }
 
 /// The objects that a URL with wildcards, or of a folder, stands for.
