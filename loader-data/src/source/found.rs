@@ -129,6 +129,12 @@ pub(super) fn table_of_key(key: &str) -> Option<(String, &'static str)> {
     is_metadata_of_iceberg(name).then(|| (format!("{table}{ICEBERG_DATA}/"), "Iceberg"))
 }
 
+/// Returns the key of the folder of a table that [`table_of_key`] has found.
+#[cfg(feature = "cloud")]
+pub(super) fn folder_of_table(files: &str) -> &str {
+    files.strip_suffix(&format!("{ICEBERG_DATA}/")).unwrap_or(files)
+}
+
 /// True if a file in the folder `metadata` has the name of Iceberg's: `v3.metadata.json`, or `00003-`, a UUID and the end.
 fn is_metadata_of_iceberg(name: &str) -> bool {
     let version = name

@@ -80,14 +80,19 @@ impl Remote {
         let is_of_table = extensions.iter().any(|extension| found::is_parquet(extension));
         let Listing { mut objects, folders, tables } = self.list_wanted(address, &wanted).map_err(failed)?;
         drop_folders(&mut objects, &folders);
+        let mut tables = tables.iter().filter(|_| is_of_table);
         let chosen = wanted.choose(&objects, &folders, extensions).map_err(|empty| {
             let extensions = extensions.join(" or ");
-            DataError::new(Location::Url(address.url_of(&empty)), DataProblem::NoFiles { extensions })
+            let problem =
+                match tables.clone().find(|(table, _)| empty.starts_with(found::folder_of_table(table))) {
+                    Some((_, format)) => DataProblem::TableFormat { format },
+                    None => DataProblem::NoFiles { extensions },
+                };
+            DataError::new(Location::Url(address.url_of(&empty)), problem)
         })?;
         // The old rows of a table would be read too.
-        let is_of = |meta: &&ObjectMeta, table: &str| meta.location.as_ref().starts_with(table);
-        let mut tables = tables.iter().filter(|_| is_of_table);
-        if let Some((_, format)) = tables.find(|(table, _)| chosen.iter().any(|meta| is_of(meta, table))) {
+        let has = |table: &str| chosen.iter().any(|meta| meta.location.as_ref().starts_with(table));
+        if let Some((_, format)) = tables.find(|(table, _)| has(table)) {
             return Err(failed(DataProblem::TableFormat { format }));
         }
         let is_left_out = |name: &str| found::is_left_out(&address.key, name);
