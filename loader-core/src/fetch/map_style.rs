@@ -2,6 +2,7 @@
 
 use std::{
     cell::Cell,
+    error::Error,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::atomic::{AtomicBool, Ordering},
 };
@@ -20,7 +21,7 @@ use super::{
 use crate::{
     collate::Collate,
     context::{SampleContext, WorkerInfo},
-    dataset::{Dataset, many},
+    dataset::{Dataset, Outage, many},
     dataset_memory::DatasetMemory,
     foreign_error::concerns_process,
     options::OnBadSample,
@@ -155,7 +156,17 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
             return Err(NoBatch::Cancelled);
         }
         let many = match self.options.on_bad_sample {
-            OnBadSample::Error => arena.within_load(|| self.get_many(indices, &mut cx)),
+            OnBadSample::Error => match arena.within_load(|| self.get_many(indices, &mut cx)) {
+                Err(error) if is_of_unknown_sample(&error) => {
+                    self.check_each(indices, &mut cx, sink, at).map_err(|stop| match stop {
+                        Some(error) => failed(&error),
+                        None => NoBatch::Cancelled,
+                    })?;
+                    at.set((Stage::Fetch, None));
+                    Err(error)
+                }
+                many => many,
+            },
             // After a bad sample, the samples are loaded one by one, and their batch needs the whole slot.
             _ => self.get_many_good(indices, &mut cx, sink),
         };
@@ -202,6 +213,27 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         at.set((Stage::Collate, None));
         sink.progress(WorkerState::Collating, indices.last().copied().unwrap_or(0));
         finish::<_, C>(stack, arena, (key(epoch, loaded), hashes)).map_err(|error| failed(&error))
+    }
+
+    /// Loads the samples one by one after `get_many` has failed, so that the error names the sample.
+    ///
+    /// # Errors
+    /// Returns the error of the first sample that fails alone, or `None` if main does not want the batch any more.
+    fn check_each(
+        &self,
+        indices: &[usize],
+        cx: &mut SampleContext,
+        sink: &(impl ProgressSink + ?Sized),
+        at: &Cell<(Stage, Option<u64>)>,
+    ) -> Result<(), Option<anyhow::Error>> {
+        for &index in indices {
+            at.set((Stage::Fetch, Some(index as u64)));
+            if !sink.progress(WorkerState::Fetching, index) {
+                return Err(None);
+            }
+            self.get_alone(index, cx).map_err(Some)?;
+        }
+        Ok(())
     }
 
     fn context(&self, epoch: u64) -> SampleContext {
@@ -295,16 +327,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         if sink.is_known_bad(index) {
             return Err(NoSample::Bad(String::new()));
         }
-        let get =
-            |cx: &mut SampleContext| match self.get_many(&[index], cx)?.and_then(|mut samples| samples.pop())
-            {
-                Some(sample) => Ok(sample),
-                None => {
-                    cx.set_index(index);
-                    self.dataset.get(index, cx)
-                }
-            };
-        let failure = match self.caught(cx, get) {
+        let failure = match self.caught(cx, |cx| self.get_alone(index, cx)) {
             Ok(Ok(sample)) => return Ok(sample),
             Ok(Err(error)) if concerns_process(&error) => {
                 let failure = error_to_failure(&error, Stage::Fetch, Some(index as u64));
@@ -314,6 +337,17 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
             Err(payload) => to_failure(&*payload, Stage::Fetch, Some(index as u64)),
         };
         Err(NoSample::Bad(failure.chain.join(": ")))
+    }
+
+    /// Loads one sample, with `get_many` if the dataset has it.
+    fn get_alone(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<D::Sample> {
+        match self.get_many(&[index], cx)?.and_then(|mut samples| samples.pop()) {
+            Some(sample) => Ok(sample),
+            None => {
+                cx.set_index(index);
+                self.dataset.get(index, cx)
+            }
+        }
     }
 
     /// Loads all samples with `get_many`; `None` if the dataset does not have it.
@@ -344,11 +378,17 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetch for Fetcher<D, C> {
     }
 }
 
+/// True if `error` is that of one of the samples that `get_many` was asked for, and does not tell of which.
+fn is_of_unknown_sample(error: &anyhow::Error) -> bool {
+    let is_outage = error.is::<Outage>() || error.chain().any(<dyn Error>::is::<Outage>);
+    many::failed_index(error).is_none() && !concerns_process(error) && !is_outage
+}
+
 fn key(epoch: u64, index: usize) -> SampleKey {
     SampleKey { epoch, shard: None, index: index as u64 }
 }
 
-/// If `get_many` failed, it is not known at which sample, so the failure names all of them.
+/// If `get_many` failed and no sample fails alone, the failure names all of them.
 fn name_samples(mut failure: Failure, indices: &[usize]) -> Failure {
     const SHOWN: usize = 16;
     if failure.stage == Stage::Fetch && failure.index.is_none() {
