@@ -5,6 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use loader_core::units;
 use loader_data::{DatasetConfig, PixelOption, StandardTransform, TransformOptions};
+use serde_json::Value;
 
 use crate::{options::LoaderArguments, stop::Stop};
 
@@ -55,7 +56,7 @@ pub(crate) struct RunArguments {
     pub(crate) samples: Option<usize>,
 
     #[command(flatten)]
-    pub(crate) images: ImageArguments,
+    pub(crate) images: DatasetArguments,
 
     /// Write the state of the run to this file when the run ends, also after a signal such as Ctrl-C; `{rank}` in the
     /// name stands for the rank
@@ -88,9 +89,9 @@ pub(crate) struct RunArguments {
     pub(crate) batches: bool,
 }
 
-/// The keys of an image folder on the command line.
+/// Keys of a dataset on the command line: those of an image folder, and those of the fields of records.
 #[derive(Debug, Args)]
-pub(crate) struct ImageArguments {
+pub(crate) struct DatasetArguments {
     /// Transform of the images [default: train]
     #[arg(long)]
     transform: Option<TransformName>,
@@ -112,6 +113,22 @@ pub(crate) struct ImageArguments {
     /// Maximum size of an image file [default: 256 MiB]
     #[arg(long, value_name = "SIZE", value_parser = units::parse::<u64>)]
     max_file_bytes: Option<u64>,
+
+    /// Fields of the records, in this order, separated by commas [default: all]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    fields: Vec<String>,
+
+    /// Dtypes to which the numbers of fields are converted, such as label=uint8
+    #[arg(long, value_name = "FIELD=DTYPE", value_delimiter = ',', value_parser = dtype_of_field)]
+    dtypes: Vec<(String, Value)>,
+
+    /// Numbers that take the place of nulls, such as age=-1
+    #[arg(long, value_name = "FIELD=NUMBER", value_delimiter = ',', value_parser = number_of_field)]
+    fill: Vec<(String, Value)>,
+
+    /// Numbers with which sequences of different lengths are padded, such as tokens=0
+    #[arg(long, value_name = "FIELD=NUMBER", value_delimiter = ',', value_parser = number_of_field)]
+    pad: Vec<(String, Value)>,
 }
 
 /// [`StandardTransform`] on the command line.
@@ -149,7 +166,7 @@ pub(crate) struct ConfigArguments {
     pub(crate) loader: LoaderArguments<false>,
 
     #[command(flatten)]
-    pub(crate) images: ImageArguments,
+    pub(crate) images: DatasetArguments,
 }
 
 #[derive(Debug, Args)]
@@ -324,24 +341,42 @@ impl RunArguments {
     }
 }
 
-impl ImageArguments {
+impl DatasetArguments {
     /// Returns the names of the keys that are set.
     pub(crate) fn names(&self) -> Vec<&'static str> {
-        let &Self { transform, size, pixels, exif_orientation, max_file_bytes } = self;
-        let keys = [
+        [self.image_names(), self.field_names()].concat()
+    }
+
+    fn image_names(&self) -> Vec<&'static str> {
+        let &Self { transform, size, pixels, exif_orientation, max_file_bytes, .. } = self;
+        set_keys([
             ("transform", transform.is_some()),
             ("size", size.is_some()),
             ("pixels", pixels.is_some()),
             ("exif_orientation", exif_orientation.is_some()),
             ("max_file_bytes", max_file_bytes.is_some()),
-        ];
-        keys.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name).collect()
+        ])
+    }
+
+    fn field_names(&self) -> Vec<&'static str> {
+        let Self { fields, dtypes, fill, pad, .. } = self;
+        set_keys([
+            ("fields", !fields.is_empty()),
+            ("dtypes", !dtypes.is_empty()),
+            ("fill", !fill.is_empty()),
+            ("pad", !pad.is_empty()),
+        ])
     }
 
     /// Puts the options into `dataset`.
     pub(crate) fn apply_to(&self, dataset: &mut DatasetConfig) -> Result<(), Stop> {
-        let &Self { transform, size, pixels, exif_orientation, max_file_bytes } = self;
+        let &Self { transform, size, pixels, exif_orientation, max_file_bytes, .. } = self;
         match dataset {
+            DatasetConfig::ImageFolder(_) if !self.field_names().is_empty() => {
+                let message = "--fields, --dtypes, --fill and --pad are for records, and the dataset is an image folder; \
+                               leave them out";
+                return Err(Stop::InvalidArguments(message.to_owned()));
+            }
             DatasetConfig::ImageFolder(images) => {
                 if let Some(name) = transform {
                     images.transform = Some(TransformOptions::Standard(name.into()));
@@ -352,7 +387,7 @@ impl ImageArguments {
                 images.max_file_bytes = max_file_bytes.or(images.max_file_bytes);
             }
             dataset => {
-                if !self.names().is_empty() {
+                if !self.image_names().is_empty() {
                     let message = format!(
                         "--transform, --size, --pixels, --exif-orientation and --max-file-bytes are for image \
                          folders, and the dataset is of kind `{}`; leave them out",
@@ -360,9 +395,52 @@ impl ImageArguments {
                     );
                     return Err(Stop::InvalidArguments(message));
                 }
+                #[cfg(feature = "formats")]
+                if let DatasetConfig::Records(config) = dataset
+                    && !self.field_names().is_empty()
+                {
+                    **config = self.with_fields(config).map_err(|error| {
+                        Stop::InvalidArguments(format!("--fields, --dtypes, --fill or --pad: {error}"))
+                    })?;
+                }
             }
         }
         Ok(())
+    }
+
+    /// Returns `config` with the keys of fields that are set. Its tables keep the fields that are not.
+    #[cfg(feature = "formats")]
+    fn with_fields(
+        &self,
+        config: &loader_data::RecordConfig,
+    ) -> serde_json::Result<loader_data::RecordConfig> {
+        let mut keys = serde_json::to_value(config)?;
+        if !self.fields.is_empty() {
+            keys["fields"] = self.fields.clone().into();
+        }
+        for (key, pairs) in [("dtypes", &self.dtypes), ("fill", &self.fill), ("pad", &self.pad)] {
+            for (field, value) in pairs {
+                keys[key][field] = value.clone();
+            }
+        }
+        serde_json::from_value(keys)
+    }
+}
+
+fn set_keys<const COUNT: usize>(keys: [(&'static str, bool); COUNT]) -> Vec<&'static str> {
+    keys.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name).collect()
+}
+
+fn dtype_of_field(text: &str) -> Result<(String, Value), String> {
+    let (field, dtype) = text.rsplit_once('=').ok_or("must be a field, `=` and a dtype")?;
+    Ok((field.to_owned(), dtype.into()))
+}
+
+fn number_of_field(text: &str) -> Result<(String, Value), String> {
+    let number = text.rsplit_once('=').and_then(|(field, number)| Some((field, number.parse::<f64>().ok()?)));
+    match number {
+        Some((field, number)) if number.is_finite() => Ok((field.to_owned(), number.into())),
+        _ => Err("must be a field, `=` and a number".to_owned()),
     }
 }
 

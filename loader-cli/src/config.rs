@@ -4,6 +4,7 @@
 use std::io::{self, Write};
 
 use loader_core::OptionInfo;
+use loader_data::DatasetConfig;
 use serde_json::{Map, Value};
 
 use crate::{
@@ -34,7 +35,7 @@ type Line = (String, String);
 fn dataset_lines(target: &Target, arguments: &ConfigArguments) -> Result<Vec<Line>, Stop> {
     let overridden = arguments.images.names();
     let origin = |key: &str| match &target.config {
-        _ if overridden.contains(&key) => "command line".to_owned(),
+        _ if overridden.contains(&key.split('.').next().unwrap_or_default()) => "command line".to_owned(),
         Some(config) => match config.location(&format!("dataset.{key}")) {
             Some(location) => location.to_string(),
             None => "default".to_owned(),
@@ -47,6 +48,15 @@ fn dataset_lines(target: &Target, arguments: &ConfigArguments) -> Result<Vec<Lin
     add_values(&dataset, &[], &mut values);
     values.sort_by_key(|(path, _)| path != &["kind"]);
     Ok(values.iter().map(|(path, value)| (setting(path, value), origin(&path.join(".")))).collect())
+}
+
+/// Returns the lines of a section `[dataset]` for the files of a dataset.
+pub(crate) fn dataset_section(dataset: &DatasetConfig) -> Result<String, Stop> {
+    let values = json(dataset)?;
+    let keys = ["kind", "path", "config", "split"].into_iter();
+    let lines =
+        keys.filter_map(|key| Some(setting(&[key], values.get(key).filter(|value| !value.is_null())?)));
+    Ok(format!("[dataset]\n{}", lines.collect::<Vec<_>>().join("\n")))
 }
 
 fn loader_lines(target: &Target) -> Result<Vec<Line>, Stop> {

@@ -265,6 +265,110 @@ fn several(folder: &Path, what: &str, pattern: &Path) -> Stop {
     Stop::InvalidArguments(format!("`{folder}` has {what}; give a pattern such as `{pattern}`"))
 }
 
+/// Layouts of folders that the command does not read, each with what tells it and what the user can do.
+const OTHER_LAYOUTS: [(&str, fn(&Path) -> bool, &str); 11] = [
+    (
+        "MNIST's files",
+        |folder| below(folder, |name| name.ends_with("-ubyte") || name.ends_with("-ubyte.gz")),
+        "give a config with `kind = \"arrays\"` and `files = { image = \"train-images-idx3-ubyte\", label = \
+         \"train-labels-idx1-ubyte\" }`",
+    ),
+    (
+        "CIFAR's binary files",
+        |folder| {
+            below(folder, |name| {
+                name == "data_batch_1.bin"
+                    || name == "train.bin" && folder.join("fine_label_names.txt").exists()
+            })
+        },
+        "give a config with `kind = \"arrays\"` and `path = \"data_batch_{1..5}.bin\"` (or `\"train.bin\"`)",
+    ),
+    (
+        "CIFAR's files for Python, which are pickles",
+        |folder| {
+            below(folder, |name| name == "batches.meta" || name == "meta" && folder.join("train").is_file())
+        },
+        "they are not supported; fetch CIFAR's binary version",
+    ),
+    (
+        "shards of MosaicML's `streaming` (MDS)",
+        |folder| below(folder, |name| name.ends_with(".mds") || name.ends_with(".mds.zstd")),
+        "they are not supported; write the samples to Parquet files or tar archives",
+    ),
+    (
+        "chunks of litData",
+        |folder| {
+            folder.join("index.json").is_file()
+                && here(folder, |name| name.starts_with("chunk-") && name.ends_with(".bin"))
+        },
+        "they are not supported; write the samples to Parquet files or tar archives",
+    ),
+    (
+        "an LMDB database",
+        |folder| folder.join("data.mdb").is_file(),
+        "it is not supported; write the samples to Parquet files or tar archives",
+    ),
+    (
+        "a zarr store",
+        |folder| below(folder, |name| [".zgroup", ".zarray", "zarr.json"].contains(&name)),
+        "it is not supported; save the arrays with `numpy.savez` or safetensors",
+    ),
+    (
+        "COCO's annotations",
+        |folder| {
+            entries(&folder.join("annotations")).any(|path| path.extension().is_some_and(|end| end == "json"))
+        },
+        "they are not supported; write a `metadata.jsonl` beside the images, with a `file_name` and the annotations in each \
+         line",
+    ),
+    (
+        "YOLO's labels",
+        |folder| {
+            let is_text = |path: &Path| path.extension().is_some_and(|end| end == "txt");
+            folder.join("images").is_dir() && has(&folder.join("labels"), is_text)
+        },
+        "they are not supported; write a `metadata.jsonl` beside the images, with a `file_name` and the labels in each line",
+    ),
+    (
+        "files of TFRecord or HDF5",
+        |folder| {
+            below(folder, |name| {
+                name.contains(".tfrecord") || name.ends_with(".h5") || name.ends_with(".hdf5")
+            })
+        },
+        "they are not supported; write the samples to Parquet files or tar archives",
+    ),
+    (
+        ".json files, each of which may have one array of all rows",
+        |folder| {
+            here(folder, |name| name.ends_with(".json"))
+                && !entries(folder).any(|path| path.is_dir() || is_image(&path))
+        },
+        "write each object on a line of its own, for example with `jq -c '.[]' FILE.json > FILE.jsonl`",
+    ),
+];
+
+/// Fails if the folder `target`, which has no data files, has one of [`OTHER_LAYOUTS`]: it is no folder of images.
+pub(crate) fn refuse_other_layouts(target: &Path) -> Result<(), Stop> {
+    match OTHER_LAYOUTS.iter().find(|(_, is_such, _)| is_such(target)) {
+        Some((what, _, way)) => {
+            Err(Stop::InvalidArguments(format!("`{}` has {what}: {way}", target.display())))
+        }
+        None => Ok(()),
+    }
+}
+
+/// True if there is a file or a folder with such a name in `folder`.
+fn here(folder: &Path, is_such: impl Fn(&str) -> bool) -> bool {
+    entries(folder).any(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(&is_such))
+}
+
+/// The same, also in the folders in it, and in those in them.
+fn below(folder: &Path, is_such: impl Fn(&str) -> bool) -> bool {
+    let inside = |path: PathBuf| path.is_dir() && here(&path, &is_such);
+    here(folder, &is_such) || entries(folder).any(|path| inside(path.clone()) || entries(&path).any(inside))
+}
+
 /// Returns the split in the name of a data file, and a pattern for the files of this split: `test` in
 /// `test-00000-of-00002.parquet`, `train` in `train_1.csv`, and `json-train` in `json-train.arrow` of the cache of `datasets`.
 fn split_of(name: &str, is_cache: bool) -> Option<(&str, String)> {

@@ -92,6 +92,10 @@ fn read_target(target: &Path) -> Result<(DatasetConfig, Option<Config<KindOnly>>
         let message = format!("`{}`: no such file or folder; check the path", target.display());
         return Err(Stop::InvalidArguments(message));
     }
+    #[cfg(feature = "formats")]
+    if target.is_dir() {
+        layout::refuse_other_layouts(target)?;
+    }
     if target.is_dir() || (!is_config && !target.exists()) {
         // If the folder cannot be listed, opening the dataset returns the error.
         let images = ImageFolderOptions::new(target);
@@ -111,7 +115,12 @@ fn read_target(target: &Path) -> Result<(DatasetConfig, Option<Config<KindOnly>>
 /// Returns the error of a file whose name tells no format.
 fn unknown_file(target: &Path) -> Stop {
     let is_binary = target.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("bin"));
+    let is_json = target.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
     let hint = match cfg!(feature = "formats") {
+        true if is_json => {
+            " nor a data file: a .json file may have one array of all rows; write each object on a line of its own, for \
+             example with `jq -c '.[]' FILE.json > FILE.jsonl`, and give the .jsonl file"
+        }
         true if is_binary => {
             " nor a data file whose extension tells its format; token files need a config with `kind = \"tokens\"`, and \
              CIFAR's files one with `kind = \"arrays\"`"

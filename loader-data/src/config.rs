@@ -16,7 +16,7 @@ use crate::{
     options::SourceOptions,
     parquet,
     record::Record,
-    source::{Compression, Files, Location},
+    source::{Compression, Files, Location, without_bad},
     tar_shards, text_lines,
     tokens::TokenFormat,
 };
@@ -388,6 +388,34 @@ impl RecordConfig {
         paths.filter_map(|(key, path)| is_cache(&key).then(|| path.clone())).collect()
     }
 
+    /// Lists the files as [`files`](Self::files) does, but leaves out those of folders and patterns that are no regular
+    /// files or cannot be reached, such as broken symbolic links. Returns their errors too.
+    ///
+    /// # Errors
+    /// As for [`files`](Self::files).
+    pub fn files_and_errors(&self) -> Result<(Vec<(PathBuf, u64)>, Vec<DataError>), DataError> {
+        let (files, errors) = without_bad(|| self.files());
+        Ok((files?, errors))
+    }
+
+    /// False if the config has no key for its files.
+    #[cfg(feature = "config")]
+    pub(crate) fn names_files(&mut self) -> bool {
+        let has_parts = matches!(self, Self::Mix(_) | Self::Cached(_) | Self::Packed(_));
+        has_parts || self.paths_mut().iter().any(|(key, _)| !key.starts_with("store."))
+    }
+
+    /// Selects the columns `names` of Arrow and Parquet files, and returns true. Changes nothing and returns false for
+    /// other kinds.
+    pub fn select_columns(&mut self, names: Vec<String>) -> bool {
+        match self {
+            Self::Arrow(options) | Self::ArrowStream(options) => options.select(names),
+            Self::Parquet(options) | Self::ParquetStream(options) => options.select(names),
+            _ => return false,
+        }
+        true
+    }
+
     /// Lists the files of the dataset, in its order, and reads none of them: the path or URL of each, and its
     /// number of bytes. Of Megatron's pairs of token files it lists the indexes. Of arrays it lists the files
     /// with all fields, then those of single fields.
@@ -594,11 +622,11 @@ mod tests {
             // The keys of a dataset in the part.
             (
                 r#""kind": "cached", "folder": "x", "dataset": {"kind": "csv", "weigth": 2.0}"#,
-                "`dtypes`, `pad`",
+                "`dtypes`, `fill`, `pad`",
             ),
             (
                 r#""kind": "packed", "window": 8, "dataset": {"kind": "csv", "weigth": 2.0}"#,
-                "`dtypes`, `pad`",
+                "`dtypes`, `fill`, `pad`",
             ),
             (r#""kind": "mix", "parts": [{"kind": "csv", "weigth": 2.0}]"#, "`pad`, `weight`, `shuffle`"),
         ] {

@@ -123,6 +123,11 @@ impl DatasetConfig {
             KindName::Records => {
                 let mut records = Config::load_as::<RecordConfig>(path)?.dataset;
                 records.relative_to_each(|key| config.folder_of(&format!("dataset.{key}")).to_owned());
+                if let Some(location) = config.location("dataset").filter(|_| !records.names_files()) {
+                    let (location, key, section) =
+                        (location.clone(), "path".to_owned(), "dataset".to_owned());
+                    return Err(ConfigError::MissingKey { location, key, section });
+                }
                 Self::Records(Box::new(records))
             }
         };

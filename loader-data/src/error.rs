@@ -165,6 +165,9 @@ pub enum DataProblem {
     /// The client of a store cannot be made.
     #[error("the store cannot be used: {0}")]
     Store(String),
+    /// Git LFS has put a short text in place of the file.
+    #[error("is a Git LFS pointer, not the file that it stands for; fetch the file with `git lfs pull`")]
+    GitLfsPointer,
     /// The file is not the one that was there when the dataset was opened.
     #[error("has changed since the dataset was opened ({expected}, now {found}); open the dataset again")]
     Changed {
@@ -231,7 +234,7 @@ pub enum DataProblem {
     },
     /// A field is null, but a tensor cannot hold nulls.
     #[error(
-        "field `{field}` is null, and a tensor cannot hold nulls; fill it, drop the row, or use `Option`"
+        "field `{field}` is null, and a tensor cannot hold nulls; fill it (option `fill`), drop the row, or use `Option`"
     )]
     Null {
         /// The field.
@@ -314,6 +317,18 @@ pub enum DataProblem {
         min: i64,
         /// Largest token that is accepted.
         max: i64,
+    },
+    /// A column that is read has a type that is not supported.
+    #[error(
+        "column `{column}` has the type {data_type}, which is not supported; select other columns with `fields`"
+    )]
+    UnsupportedColumn {
+        /// The column.
+        column: String,
+        /// Its type, or the type of a part of it.
+        data_type: String,
+        /// The other columns that were to be read.
+        others: Vec<String>,
     },
     /// The library of the format was asked for something that it does not support.
     #[error("is not supported: {0}")]

@@ -19,6 +19,7 @@ use crate::{
     events::json_line,
     interrupt::Interrupt,
     progress::{self, Task},
+    replace_file,
     reporter::Reporter,
     stop::Stop,
     workers::Workers,
@@ -42,6 +43,9 @@ pub(crate) fn inspect(
     reporter: &mut Reporter,
     interrupt: Interrupt,
 ) -> Result<u64, Stop> {
+    if let Some(path) = &arguments.contact_sheet {
+        replace_file::check(path).map_err(Stop::not_written(path))?;
+    }
     let (mut source, mut options) = Source::open(arguments)?;
     let batch_size = options.batch_size.unwrap_or(BATCH_SIZE);
     options.batch_size = Some(arguments.limit.map_or(batch_size, |limit| limit.min(batch_size)));

@@ -8,11 +8,12 @@ use loader_data::{
 };
 
 use super::{
-    report::{BadFileEntry, ClassEntry},
+    report::{BadFileEntry, ClassEntry, ColumnEntry},
     statistics::{self, Statistics},
 };
 use crate::{
     arguments::InspectArguments,
+    config,
     settings::{self, Target},
     stop::Stop,
 };
@@ -22,6 +23,10 @@ use crate::{
 pub(super) struct Source {
     opened: Opened,
     pub(super) bad_files: Vec<BadFileEntry>,
+    /// Columns of types that are not supported.
+    pub(super) left_out: Vec<ColumnEntry>,
+    /// The lines of a config for the target; `None` if the target is a config.
+    pub(super) config: Option<String>,
     /// Number of files, without the bad ones.
     pub(super) files: u64,
     /// Number of bytes of these files.
@@ -48,16 +53,19 @@ impl Source {
         let mut options = options.options().clone();
         // All of the dataset is inspected, unless the options select a share.
         options.launcher.get_or_insert(LauncherMode::Off);
-        let source = match dataset.resolved()? {
+        let is_config = arguments.target.extension().is_some_and(|extension| extension == "toml");
+        let dataset = dataset.resolved()?;
+        let section = if is_config { None } else { Some(config::dataset_section(&dataset)?) };
+        let mut source = match dataset {
             DatasetConfig::ImageFolder(settings) => Self::open_images(settings)?,
             #[cfg(feature = "formats")]
             DatasetConfig::Records(config) => {
-                let is_config = arguments.target.extension().is_some_and(|extension| extension == "toml");
                 let reads_as_run = is_config || options.shuffle == Some(true);
                 records::open(if reads_as_run { *config } else { records::in_order(*config) })?
             }
             dataset => return Err(Stop::without_formats(dataset.kind())),
         };
+        source.config = section;
         Ok((source, options))
     }
 
@@ -68,6 +76,8 @@ impl Source {
         Ok(Self {
             opened: Opened::Images { settings, images: Box::new(images) },
             bad_files: Vec::new(),
+            left_out: Vec::new(),
+            config: None,
             files,
             file_bytes,
         })
@@ -162,9 +172,9 @@ mod records {
     use loader_core::{
         DataLoader, Dataset, IterableDataset, LoaderOptions, Sample, SampleContext, Tensor, Warning,
     };
-    use loader_data::{Record, RecordConfig, Records};
+    use loader_data::{DataError, DataProblem, Record, RecordConfig, Records};
 
-    use super::{BadFileEntry, Opened, Source, Statistics, Stop, build, statistics};
+    use super::{BadFileEntry, ColumnEntry, Opened, Source, Statistics, Stop, build, statistics};
     use crate::inspect::{every_file::EveryFile, sheet};
 
     /// Returns the config of the same dataset, read in order. This needs no index, and reads no block twice.
@@ -180,12 +190,38 @@ mod records {
         }
     }
 
-    /// Opens the dataset. If that fails, opens each file on its own, and then the dataset without the files
-    /// that failed.
+    /// Opens the dataset without the columns of types that are not supported.
+    fn open_columns(
+        config: &mut RecordConfig,
+        left_out: &mut Vec<ColumnEntry>,
+    ) -> Result<Records, DataError> {
+        loop {
+            let error = match config.open() {
+                Ok(records) => return Ok(records),
+                Err(error) => error,
+            };
+            match &error.problem {
+                DataProblem::UnsupportedColumn { column, data_type, others }
+                    if !others.is_empty() && config.select_columns(others.clone()) =>
+                {
+                    left_out.push(ColumnEntry { name: column.clone(), data_type: data_type.clone() });
+                }
+                _ => return Err(error),
+            }
+        }
+    }
+
+    /// Opens the dataset without files that cannot be listed. If that fails, opens each file on its own, and then the
+    /// dataset without the files that failed.
     pub(super) fn open(mut config: RecordConfig) -> Result<Source, Stop> {
-        let mut files = config.files()?;
-        let mut bad_files = Vec::new();
-        let records = match config.open() {
+        let (mut files, mut errors) = config.files_and_errors()?;
+        let paths = |files: &[(PathBuf, u64)]| files.iter().map(|(path, _)| path.clone()).collect();
+        if !errors.is_empty() && !config.set_files(paths(&files)) {
+            return Err(errors.remove(0).into());
+        }
+        let mut bad_files: Vec<_> = errors.iter().map(BadFileEntry::new).collect();
+        let mut left_out = Vec::new();
+        let records = match open_columns(&mut config, &mut left_out) {
             Ok(records) => records,
             Err(error) => {
                 let mut alone = config.clone();
@@ -197,18 +233,20 @@ mod records {
                     alone.set_files(vec![path.clone()]);
                     let failure = alone.open().err();
                     let is_good = failure.is_none();
-                    bad_files.extend(failure.map(|error| BadFileEntry::new(path, &error)));
+                    bad_files.extend(failure.map(|error| BadFileEntry::new(&error)));
                     is_good
                 });
                 if files.is_empty() || bad_files.is_empty() {
                     return Err(error.into());
                 }
-                config.set_files(files.iter().map(|(path, _)| PathBuf::clone(path)).collect());
-                config.open()?
+                config.set_files(paths(&files));
+                open_columns(&mut config, &mut left_out)?
             }
         };
         Ok(Source {
             bad_files,
+            left_out,
+            config: None,
             files: files.len() as u64,
             file_bytes: files.iter().map(|(_, bytes)| bytes).sum(),
             opened: Opened::Records { config: Box::new(config), records: Box::new(records) },

@@ -37,10 +37,16 @@ pub(super) struct Inspection {
     has_more_fields: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     classes: Vec<ClassEntry>,
+    /// Columns that are not read, because their types are not supported.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unsupported_columns: Vec<ColumnEntry>,
     pub(super) bad_files: Vec<BadFileEntry>,
     pub(super) bad_samples: Vec<BadSampleEntry>,
     /// True if reading ended at the maximum number of bad samples.
     pub(super) has_too_many_bad_samples: bool,
+    /// The lines of a config for the target, unless it is a config.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    config: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -86,6 +92,15 @@ pub(super) struct ClassEntry {
     pub(super) files: u64,
 }
 
+/// A column of a type that is not supported.
+#[derive(Debug, Serialize)]
+#[cfg_attr(not(feature = "formats"), allow(dead_code, reason = "image folders have no columns"))]
+pub(super) struct ColumnEntry {
+    pub(super) name: String,
+    #[serde(rename = "type")]
+    pub(super) data_type: String,
+}
+
 /// A file that cannot be opened.
 #[derive(Debug, Serialize)]
 #[cfg_attr(not(feature = "formats"), allow(dead_code, reason = "images are not opened before they are read"))]
@@ -96,8 +111,8 @@ pub(super) struct BadFileEntry {
 
 #[cfg(feature = "formats")]
 impl BadFileEntry {
-    pub(super) fn new(path: &std::path::Path, error: &loader_data::DataError) -> Self {
-        Self { file: loader_data::without_credentials(path), error: error.to_string() }
+    pub(super) fn new(error: &loader_data::DataError) -> Self {
+        Self { file: error.file.trim_matches('`').to_owned(), error: error.to_string() }
     }
 }
 
@@ -132,9 +147,11 @@ impl Inspection {
             fields: statistics.fields.into_iter().map(FieldEntry::new).collect(),
             has_more_fields: statistics.has_more_fields,
             classes: source.classes(),
+            unsupported_columns: std::mem::take(&mut source.left_out),
             bad_files: std::mem::take(&mut source.bad_files),
             bad_samples,
             has_too_many_bad_samples,
+            config: source.config.take(),
         }
     }
 
@@ -182,10 +199,16 @@ impl fmt::Display for Inspection {
             writeln!(f, "there are more fields")?;
         }
         list(f, "classes", &self.classes, |class| format!("{}: {} files", class.name, class.files))?;
+        let column = |column: &ColumnEntry| format!("{}: {}", column.name, column.data_type);
+        list(f, "columns of types that are not supported", &self.unsupported_columns, column)?;
         list(f, "bad files", &self.bad_files, |bad| bad.error.clone())?;
         list(f, "bad samples", &self.bad_samples, ToString::to_string)?;
         if self.has_too_many_bad_samples {
             writeln!(f, "there are more bad samples than --max-bad-samples; the rest was not read")?;
+        }
+        if let Some(config) = &self.config {
+            writeln!(f, "a config for these files:")?;
+            config.lines().try_for_each(|line| writeln!(f, "  {line}"))?;
         }
         Ok(())
     }
@@ -270,9 +293,9 @@ mod tests {
 
     #[test]
     fn a_bad_file_is_listed_without_credentials() {
-        let url = "https://host/a.parquet?X-Signature=secret";
-        let error = loader_data::DataError::new("a", loader_data::DataProblem::NotFound);
-        let entry = BadFileEntry::new(url.as_ref(), &error);
+        let location = "`https://host/a.parquet?...`";
+        let entry =
+            BadFileEntry::new(&loader_data::DataError::new(location, loader_data::DataProblem::NotFound));
         assert_eq!(entry.file, "https://host/a.parquet?...");
     }
 }

@@ -28,11 +28,12 @@ pub(crate) struct Statistics {
     pub(crate) has_more_fields: bool,
 }
 
-/// A field of samples. A field of a record in a record has a name with a dot.
+/// A field of samples. A field of a record in a record has a name with a dot, and one of the records in a list a name with
+/// `[].`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Field {
     pub(crate) name: String,
-    /// Number of samples that have the field, also if it is null.
+    /// Number of samples, or of items of lists, that have the field, also if it is null.
     pub(crate) samples: u64,
     pub(crate) types: Vec<Type>,
     /// Lengths of texts (characters), bytes, lists (items) and tensors (elements).
@@ -242,12 +243,34 @@ fn add_fields(record: &loader_data::Record, prefix: &str, statistics: &mut Stati
 
     for (name, value) in record.iter() {
         let name = format!("{prefix}{name}");
-        if let Value::Record(inner) = value {
-            add_fields(inner, &format!("{name}."), statistics);
-        } else if statistics.fields.len() < MAX_FIELDS {
-            statistics.add(name, seen(value));
-        } else {
-            statistics.has_more_fields = true;
+        match value {
+            Value::Record(inner) => add_fields(inner, &format!("{name}."), statistics),
+            _ if statistics.fields.len() < MAX_FIELDS => statistics.add(name.clone(), seen(value)),
+            _ => statistics.has_more_fields = true,
+        }
+        if let Value::List(items) = value {
+            let mut of_items = Statistics::default();
+            add_items(items, &format!("{name}[]"), &mut of_items);
+            // The statistics of samples are merged as those of one sample.
+            statistics.merge(of_items);
+        }
+    }
+}
+
+/// Adds the fields of the records among the items of a list.
+#[cfg(feature = "formats")]
+fn add_items(items: &[loader_data::Value], name: &str, statistics: &mut Statistics) {
+    use loader_data::Value;
+
+    for item in items {
+        match item {
+            Value::Record(inner) => {
+                let mut one = Statistics::default();
+                add_fields(inner, &format!("{name}."), &mut one);
+                statistics.merge(one);
+            }
+            Value::List(items) => add_items(items, &format!("{name}[]"), statistics),
+            _ => {}
         }
     }
 }
@@ -291,6 +314,7 @@ fn seen(value: &loader_data::Value) -> Seen<'_> {
             ..nothing
         },
         Value::List(items) => {
+            // The bytes of records are those of their fields.
             let bytes = items.iter().map(|item| seen(item).bytes).sum();
             Seen { kind: "list", bytes, length: Some(items.len() as u64), ..nothing }
         }
@@ -363,6 +387,19 @@ mod tests {
         record.set("t", Tensor::<f32>::zeros([2, 3]).unwrap());
         let found = of_record(&record);
         assert_eq!((found.bytes, found.fields[0].lengths.range.min), (24, 6.0));
+    }
+
+    #[cfg(feature = "formats")]
+    #[test]
+    fn the_fields_of_records_in_a_list_are_described() {
+        let text = r#"{"chat": [{"role": "user", "text": "hello"}, {"role": "bot", "text": "hi", "n": [[{"x": 1}]]}]}"#;
+        let found = of_record(&serde_json::from_str(text).unwrap());
+        let names: Vec<_> = found.fields.iter().map(|field| (field.name.as_str(), field.samples)).collect();
+        let expected =
+            [("chat", 1), ("chat[].role", 2), ("chat[].text", 2), ("chat[].n", 1), ("chat[].n[][].x", 1)];
+        assert_eq!(names, expected);
+        assert_eq!((found.samples, found.bytes), (1, 4 + 5 + 3 + 2 + 8));
+        assert_eq!(found.fields[1].values.as_ref().unwrap().len(), 2);
     }
 
     #[test]

@@ -14,10 +14,12 @@ pub(crate) fn inspection(finished: &Finished) -> Value {
     serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error} in {finished:#?}"))
 }
 
-/// Returns what the command prints about a target, without the time that the reading took.
+/// Returns what the command prints about a target, without the time that the reading took and the config for the target.
 pub(crate) fn untimed_inspection(arguments: &[&str]) -> Value {
     let mut inspection = inspection(inspect(arguments).assert_status(0));
-    inspection.as_object_mut().unwrap().remove("seconds");
+    let keys = inspection.as_object_mut().unwrap();
+    keys.remove("seconds");
+    keys.remove("config");
     inspection
 }
 
@@ -82,6 +84,7 @@ fn a_contact_sheet_has_the_images_of_a_batch() {
     let nowhere = folder.path().join("no/sheet.png");
     let failed = inspect(&[config, "--contact-sheet", nowhere.to_str().unwrap()]);
     assert!(failed.assert_status(1).stderr.contains("sheet.png` cannot be written"), "{failed:#?}");
+    assert!(!failed.stdout.contains("samples"), "it was read: {}", failed.stdout);
 }
 
 #[test]

@@ -276,3 +276,34 @@ fn a_folder_of_partitions_is_no_folder_of_images() {
     assert!(error.contains("(`year=2023/month=1`)"), "{error}");
     assert_eq!(inspected(&format!("{target}/year=2024/month=1"))["samples"], 37);
 }
+
+#[test]
+fn folders_of_other_tools_are_named() {
+    for (files, what, way) in [
+        (&["MNIST/raw/train-images-idx3-ubyte", "x"][..], "MNIST's files", "`kind = \"arrays\"`"),
+        (&["data_batch_1.bin", "batches.meta.txt"], "CIFAR's binary files", "`kind = \"arrays\"`"),
+        (&["cifar-10-batches-py/batches.meta"], "pickles", "binary version"),
+        (&["index.json", "shard.00000.mds.zstd"], "MDS", "Parquet"),
+        (&["index.json", "chunk-0-0.bin"], "litData", "Parquet"),
+        (&["data.mdb", "lock.mdb"], "LMDB", "Parquet"),
+        (&["array/zarr.json"], "zarr", "`numpy.savez`"),
+        (&["annotations/instances_train2017.json", "train2017/1.jpg"], "COCO", "`metadata.jsonl`"),
+        (&["images/train/1.jpg", "labels/train/1.txt"], "YOLO", "`metadata.jsonl`"),
+        (&["a.tfrecord-00000-of-00001"], "TFRecord", "Parquet"),
+        (&["alpaca_data.json"], "one array", "`jq -c"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        for name in files {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "x").unwrap();
+        }
+        let message = refused(folder.path().to_str().unwrap());
+        assert!(message.contains(what) && message.contains(way), "{message}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let rows = folder.path().join("rows.json");
+    fs::write(&rows, "[{\"a\": 1}]").unwrap();
+    let message = refused(rows.to_str().unwrap());
+    assert!(message.contains("jq -c"), "{message}");
+}

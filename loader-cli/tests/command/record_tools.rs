@@ -216,3 +216,55 @@ fn names_that_a_terminal_would_obey_are_escaped() {
         }
     }
 }
+
+#[test]
+fn a_broken_link_is_a_bad_file_and_a_config_is_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("1.jsonl"), "{\"a\": 1}\n").unwrap();
+    std::os::unix::fs::symlink("nowhere", folder.path().join("2.jsonl")).unwrap();
+    let target = folder.path().to_str().unwrap();
+    for target in [target.to_owned(), format!("{target}/*.jsonl")] {
+        let found = inspection(inspect(&[&target]).assert_status(0));
+        assert_eq!((&found["samples"], &found["files"]), (&json!(1), &json!(1)));
+        assert_eq!(found["bad_files"].as_array().unwrap().len(), 1, "{found}");
+        assert!(found["bad_files"][0]["file"].as_str().unwrap().ends_with("/2.jsonl"), "{found}");
+        run(&["run", &target]).assert_status(2);
+    }
+    let text = run(&["inspect", target]);
+    let config = format!("  [dataset]\n  kind = \"json-lines\"\n  path = [\"{target}\"]\n");
+    assert!(text.assert_status(0).stdout.ends_with(&config), "{text:#?}");
+}
+
+#[test]
+fn options_of_fields_are_on_the_command_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.jsonl");
+    fs::write(&path, "{\"a\": 1, \"b\": [1], \"c\": \"x\"}\n{\"a\": null, \"b\": [1, 2], \"c\": \"y\"}\n")
+        .unwrap();
+    let path = path.to_str().unwrap();
+    let failed = run(&["run", path, "--batch-size=2", "--fields", "a"]);
+    assert!(failed.assert_status(1).stderr.contains("fill it (option `fill`)"), "{failed:#?}");
+    let options =
+        ["--batch-size=2", "--fields", "a,b", "--dtypes", "a=float32", "--fill", "a=-1", "--pad=b=0"];
+    run(&[&["run", path], &options[..]].concat()).assert_status(0);
+    let printed = run(&[&["config", "--print", path], &options[..]].concat());
+    assert!(printed.assert_status(0).stdout.contains("fill.a = -1.0"), "{printed:#?}");
+    let line = printed.stdout.lines().find(|line| line.starts_with("fill.a")).unwrap();
+    assert!(line.ends_with("# command line"), "{line}");
+    let wrong = run(&["run", path, "--dtypes", "a=float33"]);
+    assert!(wrong.assert_status(2).stderr.contains("float33"), "{wrong:#?}");
+    let images = run(&["run", crate::support::PHOTOS, "--fill", "a=0"]);
+    assert!(images.assert_status(2).stderr.contains("are for records"), "{images:#?}");
+}
+
+#[test]
+fn a_config_without_a_path_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("run.toml");
+    for kind in ["csv", "parquet-stream", "arrays", "tokens"] {
+        fs::write(&config, format!("[dataset]\nkind = \"{kind}\"\nstore = {{ max_retries = 1 }}\n")).unwrap();
+        let missing = run(&["run", config.to_str().unwrap()]);
+        let expected = "run.toml, line 1: `path` is missing in [dataset]";
+        assert!(missing.assert_status(2).stderr.contains(expected), "{missing:#?}");
+    }
+}

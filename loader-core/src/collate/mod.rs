@@ -133,7 +133,7 @@ pub struct CollateError {
 pub enum CollateProblem {
     /// The shape differs from that of the first sample.
     #[error(
-        "shape {found:?} differs from the batch's first sample, {expected:?}; pad it, or collate with a function of your own"
+        "shape {found:?} differs from the batch's first sample, {expected:?}; pad it (option `pad` of a field), or collate with a function of your own"
     )]
     Ragged {
         /// Shape of the first sample.
@@ -142,7 +142,9 @@ pub enum CollateProblem {
         found: Vec<usize>,
     },
     /// The dtype differs from that of the first sample.
-    #[error("dtype {found} differs from the batch's first sample, {expected}; convert one of them")]
+    #[error(
+        "dtype {found} differs from the batch's first sample, {expected}; convert one of them (option `dtypes` of a field)"
+    )]
     MixedDTypes {
         /// Dtype of the first sample.
         expected: crate::DType,

@@ -59,6 +59,12 @@ impl ArrowOptions {
         saved::data_files(&self.source)?.files(&EXTENSIONS)
     }
 
+    /// Selects columns.
+    #[cfg(feature = "formats")]
+    pub(crate) fn select(&mut self, names: Vec<String>) {
+        self.fields = std::mem::take(&mut self.fields).select(names);
+    }
+
     fn open_table(&self) -> Result<Table, DataError> {
         Table::open(self.files()?, self.fields.clone(), self.max_batch_bytes)
     }

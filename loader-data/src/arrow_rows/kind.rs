@@ -66,6 +66,17 @@ impl Kind {
     }
 }
 
+impl Kind {
+    /// Returns the dtype of the numbers of a column.
+    pub(crate) fn dtype(&self) -> Option<DType> {
+        match self {
+            Self::Number(dtype) | Self::Time(dtype, _) => Some(*dtype),
+            Self::Decimal => Some(DType::F64),
+            _ => None,
+        }
+    }
+}
+
 /// Returns the name of a type of times without its time zone: the numbers count from the same instant in any zone.
 fn time_type(data_type: &DataType) -> String {
     match data_type {
@@ -149,6 +160,14 @@ pub(crate) fn select_columns(
 
 /// Returns the columns of `schema` that `fields` select.
 fn selected(format: &'static str, schema: &Schema, fields: &FieldOptions) -> Result<NamedKinds, DataProblem> {
+    let all: Vec<String>;
+    let names = match fields.selected() {
+        Some(names) => names,
+        None => {
+            all = schema.fields().iter().map(|column| column.name().clone()).collect();
+            &all
+        }
+    };
     let find = |name: &String| {
         let mut found = schema.fields().iter().filter(|column| column.name() == name);
         let available = || schema.fields().iter().map(|column| column.name().as_str());
@@ -159,16 +178,12 @@ fn selected(format: &'static str, schema: &Schema, fields: &FieldOptions) -> Res
             return Err(DataProblem::Malformed { format, reason });
         }
         let unsupported = |data_type| {
-            DataProblem::Unsupported(format!(
-                "column `{name}` has the type {data_type}; select other columns"
-            ))
+            let others = names.iter().filter(|other| *other != name).cloned().collect();
+            DataProblem::UnsupportedColumn { column: name.clone(), data_type, others }
         };
         Ok((name.clone(), Kind::of(column.data_type()).map_err(unsupported)?))
     };
-    match fields.selected() {
-        Some(names) => names.iter().map(find).collect(),
-        None => schema.fields().iter().map(|column| find(column.name())).collect(),
-    }
+    names.iter().map(find).collect()
 }
 
 /// Checks that a file has the columns of the first file, in any order.

@@ -126,6 +126,12 @@ impl Parser {
                 error.downcast::<DataError>().unwrap_or_else(other)
             })?;
         }
+        parser.fields = options.fields.for_columns(|name| {
+            match parser.selected.iter().find(|(column, _)| parser.names[*column] == name)?.1.column {
+                ColumnType::Number(dtype) => Some(dtype),
+                _ => None,
+            }
+        });
         let types: Vec<_> = parser.selected.iter().map(|(column, typed)| (column, typed.column)).collect();
         parser.fingerprint = format!(
             "{:?}, {:?}, {types:?}, {:?}{}",

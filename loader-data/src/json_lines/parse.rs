@@ -41,6 +41,12 @@ fn parse_as<R: DeserializeOwned + 'static>(line: &[u8]) -> Result<R, DataProblem
                               with `jq -c '.[]'`";
                 DataProblem::Malformed { format: FORMAT, reason: reason.to_owned() }
             }
+            Category::Syntax if not_a_number(line, error.column()).is_some() => {
+                let name = not_a_number(line, error.column()).unwrap_or_default();
+                let reason =
+                    format!("`{name}` is not JSON (at column {}); write null in its place", error.column());
+                DataProblem::Malformed { format: FORMAT, reason }
+            }
             Category::Eof if is_object => {
                 let reason = format!("{reason}; an object must end on the line on which it begins");
                 DataProblem::Malformed { format: FORMAT, reason }
@@ -54,6 +60,12 @@ fn parse_as<R: DeserializeOwned + 'static>(line: &[u8]) -> Result<R, DataProblem
             }
         }
     })
+}
+
+/// Returns what Python's `json` writes for a number that is not finite, if `line` has it at `column`.
+fn not_a_number(line: &[u8], column: usize) -> Option<&'static str> {
+    let rest = line.get(column.checked_sub(1)?..)?;
+    ["NaN", "Infinity"].into_iter().find(|name| rest.starts_with(name.as_bytes()))
 }
 
 #[cfg(test)]
@@ -111,6 +123,13 @@ mod tests {
         for (line, expected) in
             [("[", "the line begins an array"), ("[{\"n\": 1}]", "for example with `jq -c '.[]'`")]
         {
+            let error = parse::<Record>(line.as_bytes(), &all).unwrap_err().to_string();
+            assert!(error.contains(expected), "{line}: {error}");
+        }
+        for (line, expected) in [
+            ("{\"n\": NaN}", "`NaN` is not JSON (at column 7); write null in its place"),
+            ("{\"n\": -Infinity}", "`Infinity` is not JSON (at column 8)"),
+        ] {
             let error = parse::<Record>(line.as_bytes(), &all).unwrap_err().to_string();
             assert!(error.contains(expected), "{line}: {error}");
         }

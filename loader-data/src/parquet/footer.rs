@@ -167,7 +167,13 @@ fn read_pages(source: &Source, metadata: ParquetMetaData, mask: &ProjectionMask)
 /// Returns an error if the schema is invalid.
 pub(super) fn arrow_schema(blob: &Arc<Blob>, metadata: &ParquetMetaData) -> Result<Schema> {
     Source::new(Arc::clone(blob)).guard(|| {
-        let metadata = ArrowReaderMetadata::try_new(Arc::new(metadata.clone()), ArrowReaderOptions::new())?;
+        let metadata = Arc::new(metadata.clone());
+        let options = ArrowReaderOptions::new();
+        let with_arrow = ArrowReaderMetadata::try_new(Arc::clone(&metadata), options.clone());
+        // Some writers store an Arrow schema with types that Arrow does not have, such as Polars' 128-bit integers. The
+        // types of Parquet are there all the same.
+        let metadata = with_arrow
+            .or_else(|_| ArrowReaderMetadata::try_new(metadata, options.with_skip_arrow_metadata(true)))?;
         // The values of a column chunk are those of a leaf of the schema, in the same order.
         let leaves = metadata.parquet_schema().columns().iter();
         let mut leaves = leaves.map(|leaf| leaf.physical_type() == PhysicalType::INT96);

@@ -64,6 +64,12 @@ impl ParquetOptions {
         }
     }
 
+    /// Selects columns.
+    #[cfg(feature = "formats")]
+    pub(crate) fn select(&mut self, names: Vec<String>) {
+        self.fields = std::mem::take(&mut self.fields).select(names);
+    }
+
     fn open_table(&self) -> Result<Table, DataError> {
         Table::open(self.source.files(&EXTENSIONS)?, self.fields.clone())
     }

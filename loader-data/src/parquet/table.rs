@@ -239,7 +239,7 @@ impl Table {
     /// Returns what turns decoded rows into samples, which refer to the rows if they are collated at once.
     pub(super) fn samples(&self, is_collated: bool) -> Samples {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.samples.get_or_insert_with(|| Samples::new(&self.fields)).collated(is_collated)
+        open.samples.get_or_insert_with(|| Samples::new(&self.fields, &self.columns)).collated(is_collated)
     }
 
     /// Text for the fingerprint: which rows there are, which columns, and the unit of timestamps of the type INT96, which

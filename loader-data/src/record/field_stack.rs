@@ -60,7 +60,7 @@ impl FieldStack {
                 return Err(CollateProblem::Ragged { expected, found }.into());
             }
             (_, Value::Null) => {
-                let problem = "it is null, which no column of a batch can hold; fill it or drop the record";
+                let problem = "it is null, which no column of a batch can hold; fill it (option `fill`) or drop the record";
                 return Err(CollateProblem::Custom(anyhow::Error::msg(problem)).into());
             }
             (this, value) => {

@@ -30,13 +30,15 @@ pub struct FieldOptions {
     fields: Option<Vec<String>>,
     /// Dtype to which the numbers of a field are converted.
     dtypes: BTreeMap<String, DType>,
+    /// Number that takes the place of nulls of a field.
+    fill: BTreeMap<String, f64>,
     /// Number with which the sequences of a field are padded to the longest of a batch.
     pad: BTreeMap<String, f64>,
 }
 
 impl FieldOptions {
     /// Names of the keys, without `fields`.
-    pub(crate) const OTHER_KEYS: &[&str] = &["dtypes", "pad"];
+    pub(crate) const OTHER_KEYS: &[&str] = &["dtypes", "fill", "pad"];
 
     /// Returns the options that change nothing.
     pub fn new() -> Self {
@@ -59,6 +61,27 @@ impl FieldOptions {
         self
     }
 
+    /// Puts `value` in the place of a null in field `name`. It gets the dtype that [`dtype`](Self::dtype) gives the
+    /// field, or else that of the column, which CSV, Parquet and Arrow files tell. Without either, as in JSON, a null is an
+    /// error that says so, and so is a value that the dtype cannot hold. If the records have no such field, opening fails
+    /// as for [`dtype`](Self::dtype). Nulls inside of lists stay.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::DType;
+    /// use loader_data::{FieldOptions, Record};
+    ///
+    /// let options = FieldOptions::new().dtype("age", DType::F32).fill("age", -1.0);
+    /// let record: Record = serde_json::from_str(r#"{"age": null}"#)?;
+    /// assert_eq!(options.apply(record)?.get("age"), Some(&(-1_f32).into()));
+    /// # anyhow::Ok(())
+    /// ```
+    #[must_use]
+    pub fn fill(mut self, name: impl Into<String>, value: f64) -> Self {
+        self.fill.insert(name.into(), value);
+        self
+    }
+
     /// Lets the sequences of field `name` have different lengths: a batch pads them with `value` to the
     /// longest, and is a [`Column::Padded`](super::Column::Padded). If the records have no such field, opening fails
     /// as for [`dtype`](Self::dtype).
@@ -75,7 +98,7 @@ impl FieldOptions {
 
     /// True if the options change nothing.
     pub(crate) fn is_default(&self) -> bool {
-        self.fields.is_none() && self.dtypes.is_empty() && self.pad.is_empty()
+        self.fields.is_none() && self.dtypes.is_empty() && self.fill.is_empty() && self.pad.is_empty()
     }
 
     /// Returns the same options for records that have only the selected fields, in order.
@@ -84,7 +107,20 @@ impl FieldOptions {
         Self { fields: None, ..self.clone() }
     }
 
-    /// Checks that each name in `dtypes` and `pad` is one of `names`, which are the fields of all records.
+    /// As [`for_selected`](Self::for_selected), for columns of numbers of which `dtype_of` returns the dtype. Nulls are
+    /// filled with numbers of this dtype.
+    #[cfg(any(feature = "arrow", feature = "csv", feature = "parquet"))]
+    pub(crate) fn for_columns(&self, dtype_of: impl Fn(&str) -> Option<DType>) -> Self {
+        let mut options = self.for_selected();
+        for name in self.fill.keys() {
+            if let Some(dtype) = dtype_of(name) {
+                options.dtypes.entry(name.clone()).or_insert(dtype);
+            }
+        }
+        options
+    }
+
+    /// Checks that each name in `dtypes`, `fill` and `pad` is one of `names`, which are the fields of all records.
     ///
     /// # Errors
     /// Returns [`DataProblem::InvalidOption`] for the first name that is not.
@@ -95,7 +131,8 @@ impl FieldOptions {
     ) -> Result<(), DataProblem> {
         let names: Vec<&str> = names.into_iter().map(String::as_str).collect();
         let dtypes = self.dtypes.keys().map(|name| ("dtypes", name));
-        let mut options = dtypes.chain(self.pad.keys().map(|name| ("pad", name)));
+        let filled = self.fill.keys().map(|name| ("fill", name));
+        let mut options = dtypes.chain(filled).chain(self.pad.keys().map(|name| ("pad", name)));
         match options.find(|(_, name)| !names.contains(&name.as_str())) {
             None => Ok(()),
             Some((option, name)) => {
@@ -118,7 +155,8 @@ impl FieldOptions {
     /// Applies the options to `record`.
     ///
     /// # Errors
-    /// Returns [`DataProblem::MissingField`] or [`DataProblem::WrongType`].
+    /// Returns [`DataProblem::MissingField`], [`DataProblem::WrongType`], or [`DataProblem::InvalidOption`] if the dtype
+    /// of a field with nulls is not known.
     pub fn apply(&self, mut record: Record) -> Result<Record, DataProblem> {
         if let Some(names) = &self.fields {
             let mut fields = record.fields.into_values();
@@ -130,6 +168,11 @@ impl FieldOptions {
                 selected.push(fields.swap_remove(at));
             }
             record = Record { fields: Fields::Values(selected) };
+        }
+        for (name, &number) in &self.fill {
+            if let Some(value @ Value::Null) = record.get_mut(name) {
+                *value = Value::Number(self.filling(name, number)?);
+            }
         }
         for (name, &dtype) in &self.dtypes {
             if let Some(value) = record.get_mut(name) {
@@ -147,6 +190,21 @@ impl FieldOptions {
             }
         }
         Ok(record)
+    }
+}
+
+impl FieldOptions {
+    /// Returns what takes the place of a null in field `name`.
+    fn filling(&self, name: &str, number: f64) -> Result<Scalar, DataProblem> {
+        let invalid = |reason| DataProblem::InvalidOption { option: "fill", reason };
+        let Some(&dtype) = self.dtypes.get(name) else {
+            return Err(invalid(format!(
+                "the dtype of the field `{name}`, which is null here, is not known; set it too, for example with \
+                 `dtypes = {{ {name} = \"float64\" }}`"
+            )));
+        };
+        Scalar::from_f64(number, dtype)
+            .ok_or_else(|| invalid(format!("{dtype}, the dtype of the field `{name}`, cannot hold {number}")))
     }
 }
 
@@ -193,6 +251,20 @@ mod tests {
         assert_eq!(missing.to_string(), "there is no field `b`; there are: a, c");
         let wrong = apply(&options, r#"{"a": "1", "b": 2}"#).unwrap_err();
         assert!(matches!(wrong, DataProblem::WrongType { field, .. } if field == "a"));
+    }
+
+    #[test]
+    fn nulls_are_filled_with_numbers_of_the_dtype() {
+        let options = FieldOptions::new().dtype("a", DType::I32).fill("a", -1.0).fill("b", 0.5);
+        let record = apply(&options, r#"{"a": null, "b": 2}"#).unwrap();
+        assert_eq!(
+            (record.get("a"), record.get("b")),
+            (Some(&Value::from(-1_i32)), Some(&Value::from(2_i64)))
+        );
+        let unknown = apply(&options, r#"{"a": 1, "b": null}"#).unwrap_err().to_string();
+        assert!(unknown.contains("option `fill`") && unknown.contains("dtypes = { b = "), "{unknown}");
+        let wrong = apply(&FieldOptions::new().dtype("a", DType::U8).fill("a", -1.0), r#"{"a": null}"#);
+        assert!(wrong.unwrap_err().to_string().contains("cannot hold -1"));
     }
 
     #[cfg(any(feature = "arrays", feature = "arrow", feature = "csv", feature = "parquet"))]

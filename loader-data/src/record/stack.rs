@@ -230,7 +230,7 @@ mod tests {
         let refused = |lines: &[&str]| batch(&FieldOptions::new(), lines).unwrap_err().to_string();
         assert!(refused(&[r#"{"a": 1}"#, r#"{"a": true}"#]).starts_with("field `a`: dtype bool differs"));
         assert!(refused(&[r#"{"a": [1]}"#, r#"{"a": [1, 2]}"#]).starts_with("field `a`: shape [2] differs"));
-        let null = "field `a`: it is null, which no column of a batch can hold; fill it or drop the record";
+        let null = "field `a`: it is null, which no column of a batch can hold; fill it (option `fill`) or drop the record";
         assert_eq!(refused(&[r#"{"a": 1}"#, r#"{"a": null}"#]), null);
         assert_eq!(refused(&[r#"{"a": null}"#]), null);
         assert!(

@@ -22,6 +22,10 @@ const CHUNK: u64 = 256 << 10;
 /// one before, so that a short read stays cheap.
 const REMOTE_CHUNKS: (u64, u64) = (512 << 10, 8 << 20);
 
+/// The beginning of the text that Git LFS puts in place of a file, and the max number of its bytes.
+const LFS_POINTER: [u8; 39] = *b"version https://git-lfs.github.com/spec";
+const MAX_LFS_POINTER: u64 = 1024;
+
 /// Bytes between two ranges up to which fetching them from a server costs less than another request does.
 pub(super) const GAP: u64 = 1 << 20;
 
@@ -73,6 +77,13 @@ impl Blob {
         let open = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
         let metadata = open.metadata().map_err(failed)?;
         file.check_unchanged(&DataFile::of(file.location.clone(), &metadata)?)?;
+        let mut start = [0; LFS_POINTER.len()];
+        if metadata.len() <= MAX_LFS_POINTER
+            && open.read_exact_at(&mut start, 0).is_ok()
+            && start == LFS_POINTER
+        {
+            return Err(DataError::new(&file.location, DataProblem::GitLfsPointer));
+        }
         let modified = metadata.modified().map_err(failed)?;
         Ok(Self { file, inner: Inner::Local { file: open, modified } })
     }

@@ -1,6 +1,6 @@
 //! Recognises and decompresses compressed files.
 
-use std::io::{self, Read};
+use std::io::{self, BufRead, Read};
 
 use flate2::bufread::MultiGzDecoder;
 use loader_core::Phase;
@@ -14,6 +14,9 @@ pub(crate) enum Compression {
     Gzip,
     Zstd,
 }
+
+/// The first bytes of a file of gzip.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// The extensions that a compression adds to the name of a file.
 const EXTENSIONS: [(&str, Compression); 2] = [(".gz", Compression::Gzip), (".zst", Compression::Zstd)];
@@ -65,9 +68,14 @@ impl Compression {
 
     /// Returns a reader of the decompressed content of a file, which `reader` reads from its beginning: of all members
     /// of gzip, or all frames of Zstandard.
-    pub(crate) fn reader(self, reader: BlobReader) -> Decompressor {
+    pub(crate) fn reader(self, mut reader: BlobReader) -> Decompressor {
         match self {
-            Self::Gzip => Decompressor::Gzip(Box::new(MultiGzDecoder::new(reader))),
+            Self::Gzip => {
+                // The decoder reports an error of the file. An empty file and one that ends here are cut off.
+                let start = reader.fill_buf().unwrap_or_default();
+                let is_gzip = start.starts_with(&GZIP[..start.len().min(GZIP.len())]);
+                Decompressor::Gzip(Box::new(MultiGzDecoder::new(reader)), is_gzip)
+            }
             Self::Zstd => Decompressor::Zstd(Box::new(Zstd::new(reader))),
         }
     }
@@ -76,14 +84,19 @@ impl Compression {
 /// Decompresses a file from its beginning to its end, and verifies its checksums.
 #[derive(Debug)]
 pub(crate) enum Decompressor {
-    Gzip(Box<MultiGzDecoder<BlobReader>>),
+    /// The flag is false if the file does not begin as one of gzip.
+    Gzip(Box<MultiGzDecoder<BlobReader>>, bool),
     Zstd(Box<Zstd<BlobReader>>),
 }
 
 impl Read for Decompressor {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         Phase::Decode.measure(|| match self {
-            Self::Gzip(reader) => reader.read(bytes),
+            Self::Gzip(_, false) => {
+                let text = "it does not begin as a file of gzip; if it is not compressed, remove `.gz` from its name";
+                Err(io::Error::new(io::ErrorKind::InvalidData, text))
+            }
+            Self::Gzip(reader, true) => reader.read(bytes),
             Self::Zstd(reader) => reader.read(bytes),
         })
     }

@@ -1,6 +1,7 @@
 //! The files of a dataset: listed once in main, opened lazily in the workers.
 
 use std::{
+    cell::RefCell,
     collections::{HashSet, VecDeque},
     fs, io,
     os::unix::fs::FileTypeExt,
@@ -32,6 +33,30 @@ const MAX_OPEN: usize = 64;
 /// Max step of the clock from which local file systems take the times of files. Two writes in one step leave
 /// the same time.
 const MAX_CLOCK_STEP: Duration = Duration::from_millis(10);
+
+thread_local! {
+    /// The errors of the files that [`without_bad`] leaves out; `None` outside of it.
+    static LEFT_OUT: RefCell<Option<Vec<DataError>>> = const { RefCell::new(None) };
+}
+
+/// Calls `list`, which leaves out the files of folders and patterns that are no regular files or cannot be reached. Returns
+/// their errors too.
+#[cfg(feature = "formats")]
+pub(crate) fn without_bad<T>(list: impl FnOnce() -> T) -> (T, Vec<DataError>) {
+    LEFT_OUT.set(Some(Vec::new()));
+    (list(), LEFT_OUT.take().unwrap_or_default())
+}
+
+/// Leaves a file out in [`without_bad`], and returns its error elsewhere.
+fn leave_out(error: DataError) -> Result<()> {
+    LEFT_OUT.with_borrow_mut(|left_out| match left_out {
+        Some(left_out) => {
+            left_out.push(error);
+            Ok(())
+        }
+        None => Err(error),
+    })
+}
 
 /// A file of a dataset, as it was when the dataset was opened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -297,7 +322,7 @@ fn list_paths(path: &Path, extensions: &[&str], files: &mut Vec<DataFile>) -> Re
             let is_left_out =
                 path.file_name().is_some_and(|file| found::is_left_out(&name, &file.to_string_lossy()));
             if path.extension().is_none_or(|extension| extension != "index") && !is_left_out {
-                list_path(&path, folders, extensions, files)?;
+                list_path(&path, folders, extensions, files).or_else(leave_out)?;
             }
         }
         // The files of a folder that matches may match too.
@@ -359,12 +384,13 @@ fn list_path(
                 }
                 continue;
             }
-            let metadata = settled_metadata(&path)
-                .map_err(|error| DataError::new(Location::from(path.clone()), error))?;
-            if metadata.is_dir() {
-                enter(path)?;
-            } else {
-                files.push(DataFile::of(Location::from(path), &metadata)?);
+            match settled_metadata(&path) {
+                Ok(metadata) if metadata.is_dir() => enter(path)?,
+                Ok(metadata) => match DataFile::of(Location::from(path), &metadata) {
+                    Ok(file) => files.push(file),
+                    Err(error) => leave_out(error)?,
+                },
+                Err(error) => leave_out(DataError::new(Location::from(path), error))?,
             }
         }
     }
@@ -629,6 +655,18 @@ mod tests {
             let names: Vec<_> = (0..files.len()).map(|file| files.get(file).location).collect();
             let expected: Vec<_> = expected.iter().map(|name| Location::from(path(name))).collect();
             assert_eq!(names, expected, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn a_pointer_of_git_lfs_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.txt");
+        let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:a\nsize 9\n";
+        for (text, is_pointer) in [(pointer, true), ("version https://git", false)] {
+            fs::write(&path, text).unwrap();
+            let opened = Files::list([&path], &[]).unwrap().open(0).map_err(|error| error.problem);
+            assert_eq!(matches!(opened, Err(DataProblem::GitLfsPointer)), is_pointer, "{text}");
         }
     }
 

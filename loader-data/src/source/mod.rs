@@ -30,6 +30,8 @@ pub(crate) use blob::BlobCursor;
 pub(crate) use blob::{Blob, BlobReader};
 #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
 pub(crate) use compression::{Compression, Decompressor, problem};
+#[cfg(feature = "formats")]
+pub(crate) use files::without_bad;
 pub(crate) use files::{DataFile, Files};
 #[cfg(feature = "dataset-card")]
 pub(crate) use found::refuse_missing_parts;

@@ -395,3 +395,10 @@ fn the_types_are_the_same_or_opening_fails_if_a_server_fails() {
     }
     assert!(failed > 0);
 }
+
+#[test]
+fn missing_numbers_are_filled_with_numbers_of_the_column() {
+    let (_folder, options) = options_of("a.csv", b"a,b\n1,x\n,y\n");
+    let dataset = options.fields(FieldOptions::new().fill("a", 7.0)).open().unwrap();
+    assert_eq!(dataset.get(1, &mut SampleContext::new(0)).unwrap().get("a"), Some(&7_i64.into()));
+}

@@ -36,6 +36,8 @@ class FieldOptions(SourceOptions, total=False):
     fields: Sequence[str]
     #: Dtypes to which the numbers of fields are converted: ``{"label": "int64"}``.
     dtypes: Mapping[str, str]
+    #: Numbers that take the place of nulls: ``{"age": -1}``.
+    fill: Mapping[str, float]
     #: Numbers with which sequences are padded to the longest of a batch: ``{"tokens": 0}``.
     pad: Mapping[str, float]
 

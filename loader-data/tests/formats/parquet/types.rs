@@ -11,8 +11,8 @@ use loader_core::{
 };
 use loader_data::{Column, DataProblem, FieldOptions, Parquet, ParquetOptions, Record};
 use parquet::{
-    data_type::{Int64Type, Int96, Int96Type},
-    file::writer::SerializedFileWriter,
+    data_type::{FixedLenByteArray, FixedLenByteArrayType, Int64Type, Int96, Int96Type},
+    file::{metadata::KeyValue, properties::WriterProperties, writer::SerializedFileWriter},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
@@ -95,6 +95,59 @@ fn timestamps_of_the_type_int96_are_microseconds_of_any_year() {
         assert_eq!((&row["at"], &row["list"]), (&Json::from(expected), &serde_json::json!([expected])));
         assert_eq!(row["nanos"], 7);
     }
+}
+
+/// Writes the columns `a`, of numbers and a null, and `odd`, of intervals. `arrow` is stored as the Arrow schema.
+fn interval_file(path: &Path, arrow: Option<&str>) {
+    let schema = "message m { optional int64 a; required fixed_len_byte_array(12) odd (INTERVAL); }";
+    let schema = Arc::new(parquet::schema::parser::parse_message_type(schema).unwrap());
+    let arrow = arrow.map(|text| vec![KeyValue::new("ARROW:schema".to_owned(), text.to_owned())]);
+    let properties = WriterProperties::builder().set_key_value_metadata(arrow).build();
+    let file = File::create(path).unwrap();
+    let mut writer = SerializedFileWriter::new(file, schema, Arc::new(properties)).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    column.typed::<Int64Type>().write_batch(&[5], Some(&[1, 0]), None).unwrap();
+    column.close().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    let interval = FixedLenByteArray::from(vec![0; 12]);
+    column.typed::<FixedLenByteArrayType>().write_batch(&[interval.clone(), interval], None, None).unwrap();
+    column.close().unwrap();
+    group.close().unwrap();
+    writer.close().unwrap();
+}
+
+#[test]
+fn a_column_of_an_unsupported_type_is_no_obstacle_if_it_is_not_selected() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.parquet");
+    // Polars stores a schema that Arrow cannot read for its 128-bit integers.
+    for arrow in [None, Some("no schema")] {
+        interval_file(&path, arrow);
+        let problem = Parquet::open(&path).unwrap_err().problem;
+        let DataProblem::UnsupportedColumn { column, others, .. } = problem else { panic!("{problem}") };
+        assert_eq!((column.as_str(), &others), ("odd", &vec!["a".to_owned()]));
+        let dataset = ParquetOptions::new(&path).fields(FieldOptions::new().select(others)).open().unwrap();
+        assert_eq!(rows(&dataset, &[0, 1]), [serde_json::json!({"a": 5}), serde_json::json!({"a": null})]);
+    }
+}
+
+#[test]
+fn nulls_of_a_column_are_filled_with_numbers_of_its_dtype() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.parquet");
+    interval_file(&path, None);
+    let options = FieldOptions::new().select(["a"]);
+    let open = |fields| ParquetOptions::new(&path).fields(fields).open().unwrap();
+    let batch = |dataset| {
+        DataLoader::builder(dataset).batch_size(2).build().unwrap().epoch(0).unwrap().next().unwrap()
+    };
+    let error = batch(open(options.clone())).unwrap_err().to_string();
+    assert!(error.contains("fill it (option `fill`)"), "{error}");
+    let filled = batch(open(options.clone().fill("a", -1.0))).unwrap();
+    assert_eq!(filled.tensor::<i64>("a").unwrap().as_slice(), [5, -1]);
+    let converted = batch(open(options.fill("a", 0.5).dtype("a", DType::F32))).unwrap();
+    assert_eq!(converted.tensor::<f32>("a").unwrap().as_slice(), [5.0, 0.5]);
 }
 
 /// Rows with the fingerprint of a program that reads INT96 in another unit.
