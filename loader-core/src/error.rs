@@ -272,6 +272,23 @@ pub enum Error {
         /// Number of batches in the epoch.
         given: u64,
     },
+    /// A rank has no batches of an iterable dataset in an epoch, so it takes no step, and other ranks may wait for it for
+    /// ever. The error comes in place of the end of the epoch, before the rank's first step. The iterator ends with this
+    /// error. A program whose ranks need not take equally many steps can ignore it. A loader in a worker of another loader
+    /// never returns it.
+    #[error(
+        "rank {rank} of {world_size} has no batches in epoch {epoch}, because its shards have no samples, or too few for a \
+         batch with drop_last; use at most as many ranks as the dataset has files, or divide it into more files, and set \
+         steps_per_epoch so that all ranks take equally many steps"
+    )]
+    NoShare {
+        /// The epoch.
+        epoch: u64,
+        /// Number of the rank, or of the group of ranks with `group_size`.
+        rank: usize,
+        /// Number of ranks, or of groups.
+        world_size: usize,
+    },
     /// `resume()`: another version of this library wrote the state, in another format.
     #[error(
         "this state is of version {version}, but this library reads version {supported}; resume it with the version of \
@@ -458,6 +475,7 @@ impl Error {
                 | Self::ProgramsDiffer { .. }
                 | Self::TooManyBadSamples { .. }
                 | Self::StreamTooShort { .. }
+                | Self::NoShare { .. }
                 | Self::System { .. }
         )
     }
@@ -489,6 +507,7 @@ impl Error {
             Self::IndexOutOfRange { .. } => "IndexOutOfRange",
             Self::SamplerPanicked { .. } => "SamplerPanicked",
             Self::StreamTooShort { .. } => "StreamTooShort",
+            Self::NoShare { .. } => "NoShare",
             Self::StateVersion { .. } => "StateVersion",
             Self::StateMismatch { .. } => "StateMismatch",
             Self::StateShards { .. } => "StateShards",

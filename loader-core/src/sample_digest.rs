@@ -494,6 +494,10 @@ mod tests {
     fn rest<B: Batch>(mut batches: Iter<B>) -> SampleDigest {
         let mut sum = SampleDigest::default();
         while let Some(batch) = batches.next() {
+            // A rank may have no samples.
+            if matches!(batch, Err(crate::Error::NoShare { .. })) {
+                continue;
+            }
             batch.unwrap();
             sum += batches.last_batch().unwrap().digest.unwrap();
         }

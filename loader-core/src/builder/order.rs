@@ -143,11 +143,12 @@ impl LoaderOptions {
     }
 
     /// Returns the number of this process's first shard of an iterable dataset among the shards of all
-    /// processes, and the number of all these shards. Each process has `shards` shards.
+    /// processes, and the number of all these shards. Each process has `shards` shards; see
+    /// [`ShardLayout`](crate::fetch::ShardLayout).
     pub(super) fn first_and_all_shards(&self, shards: usize) -> Result<(usize, usize), Error> {
         let (rank, world_size) = self.group()?.unwrap_or((0, 1));
         match shards.checked_mul(world_size) {
-            Some(all) => Ok((rank * shards, all)),
+            Some(all) => Ok((rank, all)),
             None => {
                 let problem =
                     format!("{world_size} processes with {shards} shards each are too many; use fewer");
@@ -191,7 +192,7 @@ mod tests {
             let group = LoaderOptions { rank: Some(rank / 2), world_size: Some(3), ..options(None, None) };
             let group = LoaderOptions { group_size: None, ..group };
             assert_eq!(batches(options(Some(rank), Some(6))), batches(group));
-            assert_eq!(options(Some(rank), Some(6)).first_and_all_shards(4).unwrap(), (rank / 2 * 4, 12));
+            assert_eq!(options(Some(rank), Some(6)).first_and_all_shards(4).unwrap(), (rank / 2, 12));
         }
         // Without a rank, the process loads the whole dataset.
         assert_eq!(batches(options(None, None)).concat().len(), 12);

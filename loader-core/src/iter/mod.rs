@@ -26,7 +26,7 @@ use crate::{
     pinning,
     report::{BadSample, EpochReport, Stopwatch},
     sample_digest::SampleDigest,
-    state::{EpochEnd, Origin, Position, ResumedFrom, State},
+    state::{EpochEnd, Origin, Position, ResumedFrom, Share, State},
     stats::{IterStats, SharedStats},
     trace::IterTrace,
     tracing_events,
@@ -65,7 +65,7 @@ pub struct Iter<B> {
     /// Number of times that `next` has returned a batch of the epoch, or the error of one, also before the
     /// position from which this iterator was resumed.
     steps: u64,
-    /// True once `next` has returned [`Error::StreamTooShort`].
+    /// True once `next` has returned [`Error::StreamTooShort`] or [`Error::NoShare`].
     was_too_short: bool,
     /// True once `next` has returned `None` at the end of the epoch. The user's position is then the beginning of the next
     /// epoch.
@@ -559,14 +559,21 @@ impl<B: Batch> Iter<B> {
         self.options.steps.is_some_and(|steps| self.steps >= steps)
     }
 
-    /// Returns the error of a stream that has ended before `steps_per_epoch` batches, once.
+    /// Returns the error of a stream that has ended before `steps_per_epoch` batches, or of which this rank has none,
+    /// once.
     fn too_short(&mut self) -> Option<Error> {
-        let steps = self.options.steps.filter(|&steps| self.steps < steps)?;
+        let (given, epoch, Share { rank, world_size, .. }) = (self.steps, self.epoch(), self.origin.share);
+        let error = match self.options.steps {
+            Some(steps) if given < steps => Error::StreamTooShort { steps, given },
+            // In a worker, the ranks may be the workers of a loader, which need not have equally many batches.
+            None if given == 0 && world_size > 1 && self.origin.is_stream() && !process::is_worker() => {
+                Error::NoShare { epoch, rank, world_size }
+            }
+            _ => return None,
+        };
         // Another error may have ended the iteration, or a shard.
-        if !self.inner.is_over() || std::mem::replace(&mut self.was_too_short, true) {
-            return None;
-        }
-        Some(Error::StreamTooShort { steps, given: self.steps })
+        let is_first = self.inner.is_over() && !std::mem::replace(&mut self.was_too_short, true);
+        is_first.then_some(error)
     }
 
     /// Adds the call of `next` from `asked` to `now` to the trace. It returns a batch, or this error.

@@ -251,7 +251,7 @@ impl State {
                     let (state, shards) = (theirs.all_shards, ours.shards);
                     return Err(Error::StateShards { state, shards, world_size });
                 }
-                self.position.of_shards(ours.first_shard, ours.shards)?
+                self.position.of_shards(ours)?
             }
             _ => {
                 must_agree("sampler", self.pipeline.epoch_order(), origin.pipeline.epoch_order())?;
@@ -291,14 +291,12 @@ impl State {
 }
 
 impl Position {
-    /// Returns the position in the `count` shards from `first` on.
-    fn of_shards(&self, first: usize, count: usize) -> Result<Self, Error> {
+    /// Returns the position in the shards of a process.
+    fn of_shards(&self, layout: &ShardLayout) -> Result<Self, Error> {
         let Self::Shards(position) = self else { return Ok(self.clone()) };
-        // A user may have edited the state.
-        let Some(shards) = position.shards.get(first..first + count) else {
-            return Err(must_agree(SHARDS, position.shards.len(), first + count).unwrap_err());
-        };
-        Ok(Self::Shards(ShardsPosition { batches: 0, turn: 0, shards: shards.to_vec() }))
+        must_agree(SHARDS, position.shards.len(), layout.all_shards)?;
+        let shards = (0..layout.shards).map(|shard| position.shards[layout.number(shard)].clone());
+        Ok(Self::Shards(ShardsPosition { batches: 0, turn: 0, shards: shards.collect() }))
     }
 }
 
@@ -395,18 +393,20 @@ impl RankStates {
         }
     }
 
-    /// Returns the positions in the shards of all ranks. Each has `count` shards.
+    /// Returns the positions in the shards of all ranks. Each has `count` shards, see [`ShardLayout`].
     fn shards(&self, count: usize) -> Result<ShardsPosition, MergeError> {
         let all = |ended| vec![ShardPosition { ended, ..ShardPosition::default() }; count];
-        let mut shards = Vec::new();
+        let world_size = self.states.len();
+        let mut shards = vec![ShardPosition::default(); world_size * count];
         for (rank, state) in self.states.iter().enumerate() {
-            shards.extend(match (&state.position, &state.end_before.shards) {
+            let of_rank = match (&state.position, &state.end_before.shards) {
                 (Position::Shards(position), _) if !self.is_done(rank) => position.shards.clone(),
                 _ if !self.is_done(rank) => all(false),
                 (_, ShardsAtEnd::AllRead) => all(true),
                 (_, ShardsAtEnd::At(position)) => position.shards.clone(),
                 (_, ShardsAtEnd::Unknown) => return Err(MergeError::EndMissing { rank, epoch: self.epoch }),
-            });
+            };
+            shards.iter_mut().skip(rank).step_by(world_size).zip(of_rank).for_each(|(at, shard)| *at = shard);
         }
         Ok(ShardsPosition { batches: 0, turn: 0, shards })
     }

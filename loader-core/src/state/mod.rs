@@ -293,6 +293,11 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
+    /// True for an iterable dataset.
+    pub(crate) fn is_stream(&self) -> bool {
+        matches!(self.pipeline.batching, Batching::Shards(_))
+    }
+
     /// Returns epoch `number` of the loader.
     pub(crate) fn epoch(&self, number: u64) -> Epoch {
         Epoch::new(self.seed, number).order(self.order)

@@ -9,7 +9,7 @@ use loader_core::{
 };
 use loader_tests::{
     Watchdog,
-    datasets::{Fault, Shards, Uneven},
+    datasets::{Counting, Fault, Shards, Uneven},
 };
 
 /// Two shards of 10 and 4 batches of two samples.
@@ -207,7 +207,7 @@ fn ranks_of_a_group_save_equal_states_at_the_end_of_their_shards() {
 fn ranks_of_a_group_save_equal_states_after_an_error_that_ends_their_last_shard() {
     let _watchdog = Watchdog::start();
     let loader = |rank, ranks, workers| {
-        let shards = Uneven { sizes: vec![0, 2, 0, 4], at: Some(101), fault: Fault::Panic };
+        let shards = Uneven { sizes: vec![0, 0, 2, 4], at: Some(201), fault: Fault::Panic };
         let builder = DataLoader::stream(shards).shards(4 / ranks).batch_size(2).distributed(rank, ranks);
         match workers {
             // With one task for each worker, none is sent behind the one that fails.
@@ -283,4 +283,27 @@ fn an_epoch_has_at_least_one_step_and_only_streams_have_the_option() {
     let numbers = TensorDataset::new(Tensor::<u8>::zeros([4]).unwrap()).unwrap();
     let map_style = DataLoader::builder(numbers).options(options).build().unwrap_err();
     assert!(map_style.to_string().starts_with("steps_per_epoch: the sampler"), "{map_style}");
+}
+
+/// A dataset deals its files to all shards in turn.
+#[test]
+fn files_go_to_the_ranks_first_and_a_rank_without_files_is_an_error() {
+    let _watchdog = Watchdog::start();
+    for workers in [0, 2] {
+        let of_rank = |files: u64, rank: usize| {
+            let stream = Counting { count: files };
+            let builder = DataLoader::stream(stream).shards(4).batch_size(1).num_workers(workers);
+            builder.distributed(rank, 4).build().unwrap().iter().unwrap().collect::<Vec<_>>()
+        };
+        for rank in 0..4 {
+            let batches = of_rank(8, rank).into_iter().map(|batch| batch.unwrap().0.as_slice()[0]);
+            assert!(batches.eq([rank as u64, rank as u64 + 4]), "rank {rank}");
+        }
+        let [Err(error @ Error::NoShare { epoch: 0, rank: 3, world_size: 4 })] = &of_rank(3, 3)[..] else {
+            panic!("rank 3 has no file")
+        };
+        assert!(error.ends_iteration());
+        assert!(error.to_string().starts_with("rank 3 of 4 has no batches in epoch 0"), "{error}");
+        assert!(of_rank(3, 2).iter().all(Result::is_ok));
+    }
 }

@@ -63,7 +63,9 @@ fn load<B: Batch>(loader: &DataLoader<B>, state: Option<&State>, stop: usize) ->
         None => loader.iter().unwrap(),
     };
     assert_eq!(batches.epoch(), 0);
-    let count = batches.by_ref().take(stop).map(Result::unwrap).count();
+    // A rank may have no samples.
+    let has_share = |batch: &Result<B, Error>| !matches!(batch, Err(Error::NoShare { .. }));
+    let count = batches.by_ref().filter(has_share).take(stop).map(Result::unwrap).count();
     let digest = batches.report().digest.unwrap();
     Stopped { state: saved(&batches.state()), digest, batches: count }
 }

@@ -176,7 +176,7 @@ impl SimulatedDataset {
     pub(super) fn layout(&self) -> ShardLayout {
         ShardLayout {
             shards: self.shards as usize,
-            first_shard: (u64::from(self.shards) * self.rank) as usize,
+            first_shard: self.rank as usize,
             all_shards: (u64::from(self.shards) * self.world_size) as usize,
             batch_size: self.batch_size as usize,
             drop_last: false,
