@@ -495,7 +495,7 @@ mod tests {
         let mut sum = SampleDigest::default();
         while let Some(batch) = batches.next() {
             // A rank may have no samples.
-            if matches!(batch, Err(crate::Error::NoShare { .. })) {
+            if matches!(batch, Err(Error::NoShare { .. })) {
                 continue;
             }
             batch.unwrap();

@@ -62,5 +62,5 @@ pub use standard_streams::open_closed_streams;
 pub use sys::{
     Chunk, ChunkError, LoadedObject, Loan, SealedMap, SharedWords, SlotMemory, SlotRegion, WakeSocket,
     WokenSocket, default_sigchld, end_if_forked, exit_now, guard_against_forks, ignore_by_default,
-    keep_freed_memory, open_descriptors, wake_on_sigchld, wake_sockets,
+    is_close_on_exec, keep_freed_memory, open_descriptors, wake_on_sigchld, wake_sockets,
 };

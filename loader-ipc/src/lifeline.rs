@@ -9,6 +9,7 @@ use std::{
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -26,13 +27,16 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::{codec, held_fd::HeldFd, patience::WaitError, process::Halt};
 
 /// Number of this protocol. Main and worker must have the same.
-pub const PROTOCOL: u32 = 11;
+pub const PROTOCOL: u32 = 10;
 /// Maximum number of descriptors in one message.
 pub const MAX_FDS: usize = 64;
 
 const MAGIC: [u8; 8] = *b"LOADER\x00\x01";
 const HEADER: usize = MAGIC.len() + size_of::<u32>();
 const MAX_MESSAGE: usize = 64 * 1024;
+/// Pause before descriptors are sent again, and maximum number of pauses.
+const RECEIVE_PAUSE: Duration = Duration::from_millis(10);
+const MAX_PAUSES: u32 = 1000;
 
 /// One end of a lifeline.
 #[derive(Debug)]
@@ -145,6 +149,7 @@ impl Lifeline {
         let protocol = PROTOCOL.to_le_bytes();
         let parts = [IoSlice::new(&MAGIC), IoSlice::new(&protocol), IoSlice::new(&body)];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut pauses = 0..MAX_PAUSES;
         loop {
             let mut control = SendAncillaryBuffer::new(&mut space);
             if !fds.is_empty() {
@@ -155,6 +160,9 @@ impl Lifeline {
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => deadline.poll(&mut [PollFd::new(&*self.socket, PollFlags::OUT)])?,
+                // The descriptors that other processes of this user have not received yet reach the limit on open
+                // files. Workers receive theirs before they do anything else.
+                Err(Errno::TOOMANYREFS) if pauses.next().is_some() => thread::sleep(RECEIVE_PAUSE),
                 Err(Errno::PIPE | Errno::CONNRESET) => return Err(LifelineError::Closed),
                 Err(errno) => return Err(io::Error::from(errno).into()),
             }

@@ -1,9 +1,11 @@
 """Workers that stay for several epochs."""
 
 import gc
+import os
 import time
 
 import processes
+import pytest
 import torch
 import torch.utils.data
 from torch_datasets import Rows, Where
@@ -101,3 +103,35 @@ def test_workers_finish_a_slow_batch_that_break_has_left():
     for _ in loader:
         break
     assert [batch.item() for batch in loader] == [4, 5, 6, 7]
+
+
+class Tagged:
+    """A sampler whose keys name the process that asks for them."""
+
+    def __len__(self):
+        return 40
+
+    def __iter__(self):
+        return (f"{os.getpid()}-{number}" for number in range(40))
+
+
+class Slow:
+    def __getitem__(self, key):
+        time.sleep(0.02)
+        return key
+
+
+@pytest.mark.filterwarnings("ignore:persistent workers:RuntimeWarning", "ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_does_not_change_the_keys_of_its_parent():
+    loader = DataLoader(
+        Slow(), batch_size=2, sampler=Tagged(), num_workers=2, prefetch_factor=10, persistent_workers=True, collate_fn=list
+    )
+    assert len(list(loader)) == 20
+    child = os.fork()
+    found = [key for batch in loader for key in batch]
+    is_right = found == [f"{os.getpid()}-{number}" for number in range(40)]
+    if child == 0:
+        del loader
+        os._exit(0 if is_right else 1)
+    assert is_right, found
+    assert os.waitpid(child, 0)[1] == 0

@@ -243,3 +243,31 @@ def test_a_worker_that_attaches_shared_memory_leaves_it_to_main(method):
     finally:
         segment.close()
         segment.unlink()
+
+
+def same(value):
+    return value
+
+
+class Temporary:
+    """An object that makes a shared tensor when it is pickled, and does not keep it."""
+
+    def __reduce__(self):
+        return same, (torch.full((4000,), 7).share_memory_(),)
+
+
+class WithTemporary(Dataset):
+    def __init__(self):
+        self.parts = [Temporary() for _ in range(3)]
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return [part[index].item() for part in self.parts]
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_workers_get_shared_tensors_that_exist_only_while_the_dataset_is_pickled(method):
+    loader = DataLoader(WithTemporary(), num_workers=2, multiprocessing_context=method, collate_fn=same)
+    assert [sample for batch in loader for sample in batch] == [[7, 7, 7]] * 4

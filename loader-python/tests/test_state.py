@@ -503,6 +503,10 @@ def test_the_log_keeps_the_last_states_when_it_frees_the_epochs_before():
         log.begin_epoch(epoch + 1)
         for worker in (0, 1):
             assert _epoch_log.find_last_state(file, worker, epoch + 1) == b"%d of %d" % (worker, epoch)
+    # Worker 0 ends epoch 20 after main has left it.
+    log.begin_epoch(21)
+    _epoch_log.append(file, _epoch_log.LAST_STATE, 0, 20, b"!")
+    assert _epoch_log.find_last_state(file, 0, 22) == log.last_states(22)[0] == b"!"
     assert _epoch_log.find_generators(file, 0, 10) is None
     assert os.fstat(file).st_size > 100_000 and os.fstat(file).st_blocks * 512 <= 16_384
 

@@ -1,9 +1,9 @@
 //! Closes the descriptors that this process has inherited from the host by accident.
 
-use std::{fs, os::fd::RawFd};
+use std::os::fd::RawFd;
 
-use loader_ipc::open_descriptors;
-use nix::{libc::O_CLOEXEC, unistd::close};
+use loader_ipc::{is_close_on_exec, open_descriptors};
+use nix::unistd::close;
 
 /// The first descriptor after the standard streams.
 const FIRST_FD: RawFd = 3;
@@ -19,33 +19,10 @@ const FIRST_FD: RawFd = 3;
 /// descriptor without the flag that this process has opened before its `main`. Python does the same in the
 /// programs that it starts, and PyTorch in its workers.
 pub(crate) fn close_inherited() {
-    let Ok(numbers) = open_descriptors() else { return };
-    for fd in numbers.into_iter().filter(|&fd| fd >= FIRST_FD && is_inherited(fd)) {
-        // `close` fails only if another thread has closed the descriptor already.
-        let _ = close(fd);
-    }
-}
-
-fn is_inherited(fd: RawFd) -> bool {
-    fs::read_to_string(format!("/proc/self/fdinfo/{fd}"))
-        .is_ok_and(|info| is_close_on_exec(&info) == Some(false))
-}
-
-/// Reads the close-on-exec flag from `/proc/self/fdinfo/FD`, which has a line with the flags in octal.
-fn is_close_on_exec(info: &str) -> Option<bool> {
-    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
-    let flags = i32::from_str_radix(flags.trim(), 8).ok()?;
-    Some(flags & O_CLOEXEC != 0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn flags_are_octal() {
-        assert_eq!(is_close_on_exec("pos:\t0\nflags:\t02100002\nmnt_id:\t15\n"), Some(true));
-        assert_eq!(is_close_on_exec("pos:\t0\nflags:\t0100002\n"), Some(false));
-        assert_eq!(is_close_on_exec(""), None);
+    for fd in open_descriptors() {
+        if fd >= FIRST_FD && is_close_on_exec(fd) == Some(false) {
+            // `close` fails only if another thread has closed the descriptor already.
+            let _ = close(fd);
+        }
     }
 }

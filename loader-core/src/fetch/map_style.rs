@@ -155,22 +155,8 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         {
             return Err(NoBatch::Cancelled);
         }
-        let many = match self.options.on_bad_sample {
-            OnBadSample::Error => match arena.within_load(|| self.get_many(indices, &mut cx)) {
-                Err(error) if is_of_unknown_sample(&error) => {
-                    self.check_each(indices, &mut cx, sink, at).map_err(|stop| match stop {
-                        Some(error) => failed(&error),
-                        None => NoBatch::Cancelled,
-                    })?;
-                    at.set((Stage::Fetch, None));
-                    Err(error)
-                }
-                many => many,
-            },
-            // After a bad sample, the samples are loaded one by one, and their batch needs the whole slot.
-            _ => self.get_many_good(indices, &mut cx, sink),
-        };
-        let many = many.map_err(|error| failed(&error))?;
+        let many = self.fetch_many(indices, &mut cx, (arena, sink), at);
+        let many = many.map_err(|stop| stop.map_or(NoBatch::Cancelled, |error| failed(&error)))?;
         let mut many = many.map(Vec::into_iter);
         let timer = sink.timer();
         let (mut left_out, mut loaded) = (0, 0);
@@ -213,6 +199,31 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         at.set((Stage::Collate, None));
         sink.progress(WorkerState::Collating, indices.last().copied().unwrap_or(0));
         finish::<_, C>(stack, arena, (key(epoch, loaded), hashes)).map_err(|error| failed(&error))
+    }
+
+    /// Loads the samples at once if the dataset does that; otherwise returns `None`.
+    ///
+    /// # Errors
+    /// Returns the error of the dataset, or `None` if main does not want the batch any more.
+    fn fetch_many(
+        &self,
+        indices: &[usize],
+        cx: &mut SampleContext,
+        (arena, sink): (&mut Arena, &(impl ProgressSink + ?Sized)),
+        at: &Cell<(Stage, Option<u64>)>,
+    ) -> Result<Option<Vec<D::Sample>>, Option<anyhow::Error>> {
+        match self.options.on_bad_sample {
+            OnBadSample::Error => match arena.within_load(|| self.get_many(indices, cx)) {
+                Err(error) if is_of_unknown_sample(&error) => {
+                    self.check_each(indices, cx, sink, at)?;
+                    at.set((Stage::Fetch, None));
+                    Err(Some(error))
+                }
+                many => many.map_err(Some),
+            },
+            // After a bad sample, the samples are loaded one by one, and their batch needs the whole slot.
+            _ => self.get_many_good(indices, cx, sink).map_err(Some),
+        }
     }
 
     /// Loads the samples one by one after `get_many` has failed, so that the error names the sample.

@@ -13,7 +13,7 @@ use std::{
 
 use loader_ipc::{
     arena::{Arena, EncodeError, Encoded},
-    attach::{self, Attached},
+    attach::{self, AttachError, Attached},
     codec::CodecError,
     control::WorkerState,
     end_if_forked,
@@ -333,7 +333,12 @@ where
     let original = (kind, collate, hook);
     let encoded = attach::encode(&original);
     drop(original);
-    let (bytes, attached) = encoded.map_err(|error| not_encodable(error.to_string()))?;
+    let (bytes, attached) = encoded.map_err(|error| match error {
+        AttachError::Memory(source) => {
+            crate::Error::System { what: "allocating shared memory for the dataset", source }
+        }
+        error => not_encodable(error.to_string()),
+    })?;
     let decoded = attach::decode(&bytes, attached.clone());
     let decoded: (K, C, W) = decoded.map_err(|error| not_encodable(error.to_string()))?;
     let after = decoded.0.samples();

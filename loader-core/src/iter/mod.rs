@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use loader_ipc::profile::ProfileArea;
+use loader_ipc::{process, profile::ProfileArea};
 use loader_pinning::Pinner;
 
 use crate::{

@@ -57,15 +57,18 @@ impl PackPlan {
         progress: impl Fn(u64) -> bool + Sync,
     ) -> Result<PackSummary, PackError> {
         let output = output.as_ref();
+        let inside = |folder: &Path| match (folder.canonicalize(), self.source.canonicalize()) {
+            (Ok(inner), Ok(outer)) if inner.starts_with(outer) => {
+                Err(PackError::InsideSource(output.to_owned()))
+            }
+            _ => Ok(()),
+        };
         // Before the folder is made: in the source, it would be a folder of data.
         let absolute = std::path::absolute(output).map_err(failed(output))?;
-        let existing = absolute.ancestors().find_map(|folder| folder.canonicalize().ok());
-        if let (Some(inner), Ok(outer)) = (existing, self.source.canonicalize())
-            && inner.starts_with(outer)
-        {
-            return Err(PackError::InsideSource(output.to_owned()));
-        }
+        absolute.ancestors().find(|folder| folder.exists()).map_or(Ok(()), inside)?;
         fs::create_dir_all(output).map_err(failed(output))?;
+        // A `..` may follow a folder that did not exist.
+        inside(output)?;
         let _lock = lock(output)?;
         let manifest = Mutex::new(self.manifest(output)?);
         let kept = parallel::map(self.shards.len(), |shard| {

@@ -9,7 +9,7 @@ use loader_core::{
 
 use super::{
     Column, Record, RecordStack, Scalar, Value,
-    number_stack::{NumberStack, common_dtype, converted_bytes},
+    number_stack::{NumberStack, common_dtype, in_common_dtype},
     rows::Numbers,
 };
 
@@ -137,7 +137,7 @@ fn padded(rows: &[(AnyTensor, Scalar)]) -> Result<Column, CollateError> {
         let mixed = || CollateProblem::MixedDTypes { expected: dtype, found: tensor.dtype() };
         let filled = match tensor.is_empty() {
             true => Vec::new().into(),
-            false => converted_bytes(tensor.dtype(), tensor.as_bytes(), dtype).ok_or_else(mixed)?,
+            false => in_common_dtype(tensor.dtype(), tensor.as_bytes(), dtype)?,
         };
         bytes[..filled.len()].copy_from_slice(&filled);
         let pad = pad.convert(dtype).ok_or_else(mixed)?;

@@ -9,6 +9,9 @@ use loader_core::{
 
 use super::Scalar;
 
+/// An `f64` holds all integers up to this magnitude exactly.
+const MAX_EXACT: u64 = 1 << 53;
+
 /// An [`AnyStack`] that becomes one of `f64` where `i64` and `f64` meet: a number without fraction in JSON is an `i64`.
 #[derive(Debug)]
 pub(super) struct NumberStack {
@@ -38,7 +41,7 @@ impl NumberStack {
         bytes: &[u8],
     ) -> Result<(), CollateProblem> {
         let own = self.fit(dtype)?;
-        self.stack.push_row(own, shape, &converted_bytes(dtype, bytes, own).unwrap_or_default())
+        self.stack.push_row(own, shape, &in_common_dtype(dtype, bytes, own)?)
     }
 
     /// See [`AnyStack::push_rows`].
@@ -50,7 +53,7 @@ impl NumberStack {
         ranges: impl IntoIterator<Item = Range<usize>>,
     ) -> Result<(), CollateProblem> {
         let own = self.fit(dtype)?;
-        self.stack.push_rows(own, shape, &converted_bytes(dtype, column, own).unwrap_or_default(), ranges)
+        self.stack.push_rows(own, shape, &in_common_dtype(dtype, column, own)?, ranges)
     }
 
     /// Adds a list without items, which has the dtype of the other rows.
@@ -73,7 +76,7 @@ impl NumberStack {
             let rows = mem::replace(&mut self.stack, AnyStack::new(self.capacity)).finish();
             let rows = rows.map_err(|error| CollateProblem::Custom(error.into()))?;
             if let [count, shape @ ..] = rows.shape() {
-                let bytes = converted_bytes(own, rows.as_bytes(), common).unwrap_or_default();
+                let bytes = in_common_dtype(own, rows.as_bytes(), common)?;
                 let range = 0..*count;
                 self.stack.push_rows(common, shape, &bytes, [range])?;
             }
@@ -93,6 +96,24 @@ pub(super) fn common_dtype(expected: DType, found: DType) -> Result<DType, Colla
         (DType::I64, DType::F64) | (DType::F64, DType::I64) => Ok(DType::F64),
         _ => Err(CollateProblem::MixedDTypes { expected, found }),
     }
+}
+
+/// Converts rows of the dtype `from` to the [common dtype](common_dtype) of a column.
+///
+/// # Errors
+/// Returns [`CollateProblem::MixedDTypes`] if an integer is above 2^53 in magnitude: an `f64` may not hold it exactly.
+pub(super) fn in_common_dtype(
+    from: DType,
+    bytes: &[u8],
+    common: DType,
+) -> Result<Cow<'_, [u8]>, CollateProblem> {
+    let is_exact = |integer: &[u8]| {
+        integer.try_into().is_ok_and(|integer| i64::from_ne_bytes(integer).unsigned_abs() <= MAX_EXACT)
+    };
+    let is_kept =
+        from == common || (from == DType::I64 && bytes.chunks_exact(size_of::<i64>()).all(is_exact));
+    let converted = if is_kept { converted_bytes(from, bytes, common) } else { None };
+    converted.ok_or(CollateProblem::MixedDTypes { expected: common, found: from })
 }
 
 /// Converts elements of the dtype `from`. Returns `None` if the dtype `to` cannot hold one of them.

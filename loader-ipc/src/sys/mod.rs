@@ -14,7 +14,7 @@
 //! | `line.rs` | `Line` | every bit pattern is valid, and there is no padding |
 //! | `pages.rs` | `Pages` | the memory has one owner |
 //! | `signals.rs` | [`default_sigchld`], [`ignore_by_default`], `ignore_sigpipe`, `take_pending`, [`wake_on_sigchld`] | a handler does nothing, or makes only calls that are safe in a handler |
-//! | `descriptors.rs` | [`open_descriptors`], `duplicate_sockets` | a number is borrowed as a descriptor only during the call that duplicates it |
+//! | `descriptors.rs` | [`open_descriptors`], [`is_close_on_exec`], `duplicate`, `duplicate_sockets` | a number is borrowed as a descriptor only during one system call |
 //! | `environment.rs` | `with_variable` | the environment changes only while no other thread exists |
 //! | `exit.rs` | [`exit_now`], [`keep_freed_memory`] | the calls take only numbers |
 //! | `forked.rs` | [`guard_against_forks`], [`end_if_forked`] | `madvise` is called only for one whole mapping |
@@ -33,8 +33,8 @@ mod signals;
 mod slot_memory;
 mod words;
 
-pub use descriptors::open_descriptors;
 pub(crate) use descriptors::{duplicate, duplicate_sockets};
+pub use descriptors::{is_close_on_exec, open_descriptors};
 pub(crate) use environment::with_variable;
 pub use exit::{exit_now, keep_freed_memory};
 pub use forked::{end_if_forked, guard_against_forks};

@@ -34,9 +34,9 @@ class Opened(NamedTuple):
 
 def dumps(
     value: Any, settings: dict[str, Any], arrays: ArrayFile, keys: Any, epoch_log: EpochLog | None
-) -> tuple[bytes, list[int]]:
+) -> tuple[bytes, list[Any]]:
     """Returns what :func:`loads` reads in a worker: ``settings``, which need nothing to be prepared, and ``value``,
-    whose large arrays go into ``arrays``; and the descriptors that each worker gets with them. ``keys`` are told
+    whose large arrays go into ``arrays``; and the files that each worker gets with them. ``keys`` are told
     whether workers import the user's script, and what they have by value.
 
     Raises:
@@ -50,11 +50,11 @@ def dumps(
     if not keys.needs_main:
         for key in _MAIN:
             preparation.pop(key, None)
-    own = {"arrays": arrays.fileno(), "keys": keys.files[0].fileno(), "other keys": keys.files[1].fileno()}
+    own = {"arrays": arrays, "keys": keys.files[0], "other keys": keys.files[1]}
     if epoch_log is not None:
-        own["epoch log"] = epoch_log.fileno()
+        own["epoch log"] = epoch_log
     if (tracker := _resource_tracker()) is not None:
-        own["resource tracker"] = tracker
+        own["resource tracker"] = _sharing_pickler.Duplicate(tracker)
     prepared = preparation, os.getpid(), dict(os.environ), settings, list(own), arrays.ranges
     outer = pickle.dumps(prepared, protocol=5)
     content = len(outer).to_bytes(8, "little") + outer + inner
@@ -101,7 +101,7 @@ def _set_parent_process(main_pid: int) -> None:
         multiprocessing.process._parent_process = parent
 
 
-def _dumps(value: Any, arrays: ArrayFile, sent: _by_value.Sent) -> tuple[tuple[bytes, list[int]], bool]:
+def _dumps(value: Any, arrays: ArrayFile, sent: _by_value.Sent) -> tuple[tuple[bytes, list[_sharing_pickler.Duplicate]], bool]:
     """Returns what :func:`_pickle` returns, and whether a worker must import the user's script to read it.
 
     What the script itself defines is pickled by value with cloudpickle if that is installed. Then no worker runs the
@@ -147,7 +147,9 @@ def _dumps(value: Any, arrays: ArrayFile, sent: _by_value.Sent) -> tuple[tuple[b
     return _pickle(value, arrays), True
 
 
-def _pickle(value: Any, arrays: ArrayFile, base: type = pickle.Pickler) -> tuple[bytes, list[int]]:
+def _pickle(
+    value: Any, arrays: ArrayFile, base: type = pickle.Pickler
+) -> tuple[bytes, list[_sharing_pickler.Duplicate]]:
     """Returns the pickle, and the descriptors that it refers to by their positions."""
     arrays.clear()
     pickled, arrays.mappings, descriptors = _sharing_pickler.dumps(value, arrays.add, base)

@@ -148,7 +148,7 @@ def _python_setup(iterator: _BaseDataLoaderIter, loader: Any, states: dict[int, 
     engine = _native.Engine(
         _EngineParts(
             pickle=pickled,
-            files=files,
+            files=[file.fileno() for file in files],
             opened=fetcher,
             fingerprint=_fingerprint(loader.dataset),
             begin=order.begin if order else None,
@@ -181,7 +181,7 @@ def _pickle_for_workers(
     keys: _keys.KeyFile,
     epoch_log: _epoch_log.EpochLog | None,
     arrays: _shared_arrays.ArrayFile,
-) -> tuple[bytes, list[int]]:
+) -> tuple[bytes, list[Any]]:
     worker_init_fn = loader.worker_init_fn
     if isinstance(iterator._dataset, _base.data_pipes):
         worker_init_fn = functools.partial(

@@ -55,22 +55,26 @@ class EpochLog(MemoryFile):
 
     def last_states(self, epoch: int) -> dict[int, bytes]:
         """Returns the last state of each worker that is from an epoch before number ``epoch``."""
+        return {worker: state for worker, (_, state) in self._last(epoch).items()}
+
+    def _last(self, epoch: int) -> dict[int, tuple[int, bytes]]:
+        """As :meth:`last_states`, with the number of the epoch of each state."""
         self._receive()
         found = {}
         for worker, states in self._last_states.items():
             if earlier := [number for number in states if number < epoch]:
-                found[worker] = states[max(earlier)]
+                found[worker] = max(earlier), states[max(earlier)]
         return found
 
     def begin_epoch(self, epoch: int) -> None:
         """Forgets what only concerns the epochs before number ``epoch``. The last states are written again, and the
         memory of the entries before them is freed. A worker that reads the file meanwhile finds them too."""
-        kept = self.last_states(epoch)
-        self._last_states = {worker: {epoch - 1: state} for worker, state in kept.items()}
+        kept = self._last(epoch)
+        self._last_states = {worker: {number: state} for worker, (number, state) in kept.items()}
         self._generators = {}
         file, end = self.fileno(), self._read - self._read % mmap.ALLOCATIONGRANULARITY
-        for worker, state in kept.items():
-            append(file, LAST_STATE, worker, epoch - 1, state)
+        for worker, (number, state) in kept.items():
+            append(file, LAST_STATE, worker, number, state)
         if end > self._freed:
             # A system that cannot free the memory keeps it until the loader ends.
             with contextlib.suppress(OSError), mmap.mmap(file, end - self._freed, offset=self._freed) as memory:
@@ -104,21 +108,25 @@ def find_generators(file: int, worker: int, epoch: int) -> bytes | None:
 def find_last_state(file: int, worker: int, epoch: int) -> bytes | None:
     """Called in a worker: returns the last state that a worker with the same number has written before this epoch."""
     found = [
-        (of, entry)
-        for kind, by, of, entry, _ in _entries(_content(file))
+        (of, position, entry)
+        for position, (kind, by, of, entry, _) in enumerate(_entries(_content(file)))
         if (kind, by) == (LAST_STATE, worker) and of < epoch
     ]
-    return max(found)[1] if found else None
+    return max(found)[2] if found else None
 
 
 def _content(file: int) -> bytes:
-    """Returns the content behind what main has freed."""
+    """Returns the content after the part that main has freed."""
     try:
-        start = os.lseek(file, 0, os.SEEK_DATA)
+        while True:
+            start = os.lseek(file, 0, os.SEEK_DATA)
+            content = os.pread(file, os.fstat(file).st_size - start, start)
+            # Otherwise main has freed a part meanwhile, which reads as zeros, and has written its states again before.
+            if os.lseek(file, 0, os.SEEK_DATA) == start:
+                return content
     except OSError:
         # The file is empty.
         return b""
-    return os.pread(file, os.fstat(file).st_size - start, start)
 
 
 def _entries(content: bytes) -> Iterator[tuple[int, int, int, bytes, int]]:

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import inspect
 import json
+import os
 import pickle
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -113,6 +114,7 @@ class LoaderIterator(_BaseDataLoaderIter):
     def _make_engine(self, loader: "DataLoader") -> None:
         self._in_order, self._persistent = loader.in_order, bool(loader.persistent_workers)
         setup = _engine.make(self, loader, self._dataset_states)
+        self._owner = os.getpid()
         self._engine, self._decode, self._order = setup.engine, setup.decode, setup.order
         self._fetcher, self._epoch_log = setup.fetcher, setup.epoch_log
         # A worker that is replaced opens the file of arrays too.
@@ -179,11 +181,15 @@ class LoaderIterator(_BaseDataLoaderIter):
         self._batches.close()
         self._captured_generators, self._is_before_seed = self._generators.capture(), False
         super()._reset(loader, first_iter)
+        is_forked = self._owner != os.getpid()
         if self._epoch_log is not None:
-            self._epoch_log.begin_epoch(self._epoch + 1)
-        if isinstance(self._dataset, _base.data_pipes):
-            # PyTorch has given the data pipe the seed of this epoch. Workers get the seed with the dataset, so new
-            # workers are needed.
+            if is_forked:
+                self._dataset_states |= self._epoch_log.last_states(self._epoch + 1)
+            else:
+                self._epoch_log.begin_epoch(self._epoch + 1)
+        if is_forked or isinstance(self._dataset, _base.data_pipes):
+            # The process that has forked this one goes on with the memory files. And PyTorch has given a data pipe the
+            # seed of this epoch: workers get the seed with the dataset, so new workers are needed.
             self._make_engine(loader)
         self._batches = self._start(loader, None)
 

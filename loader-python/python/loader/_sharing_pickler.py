@@ -23,9 +23,9 @@ _COMPARED_BYTES = 4096
 
 def dumps(
     value: Any, keeps: Callable[[pickle.PickleBuffer], bool], base: type = pickle.Pickler
-) -> tuple[bytes, list[mmap.mmap], list[int]]:
+) -> tuple[bytes, list[mmap.mmap], list["Duplicate"]]:
     """Returns the pickle of a value, made by a pickler of the class ``base``; the mappings of main whose files workers
-    map; and the descriptors of shared objects, which the pickle refers to by their positions. Main must keep the
+    map; and duplicates of the descriptors of shared objects, which the pickle refers to by their positions. Main must keep the
     mappings as long as workers may start. ``keeps`` gets the bytes of each array, and returns True if they become a part of the
     pickle."""
     file = io.BytesIO()
@@ -265,14 +265,30 @@ class _Start:
     """The start of a process, as `multiprocessing.reduction.DupFd` sees it."""
 
     def __init__(self) -> None:
-        self.descriptors: list[int] = []
+        self.descriptors: list[Duplicate] = []
 
     def duplicate_for_child(self, descriptor: int) -> int:
         return descriptor
 
     def DupFd(self, descriptor: int) -> "_Descriptor":
-        self.descriptors.append(descriptor)
+        # The shared object may be a temporary one, which closes its descriptor before the pickle is sent.
+        self.descriptors.append(Duplicate(descriptor))
         return _Descriptor(len(self.descriptors) - 1)
+
+
+class Duplicate:
+    """A duplicate of a descriptor, which is closed with this object."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._number = os.dup(descriptor)
+
+    def fileno(self) -> int:
+        return self._number
+
+    # When the interpreter ends, the module `os` may be gone.
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        if (number := getattr(self, "_number", None)) is not None:
+            close(number)
 
 
 class _Descriptor:
