@@ -265,8 +265,11 @@ fn several(folder: &Path, what: &str, pattern: &Path) -> Stop {
     Stop::InvalidArguments(format!("`{folder}` has {what}; give a pattern such as `{pattern}`"))
 }
 
-/// Layouts of folders that the command does not read, each with what tells it and what the user can do.
-const OTHER_LAYOUTS: [(&str, fn(&Path) -> bool, &str); 11] = [
+/// The name of a layout, a function that is true for its folders, and what the user can do.
+type OtherLayout = (&'static str, fn(&Path) -> bool, &'static str);
+
+/// Layouts of folders that the command does not read.
+const OTHER_LAYOUTS: [OtherLayout; 11] = [
     (
         "MNIST's files",
         |folder| below(folder, |name| name.ends_with("-ubyte") || name.ends_with("-ubyte.gz")),

@@ -333,6 +333,15 @@ formats! {
     }
 }
 
+/// The files of a dataset that were found, and the errors of those that cannot be reached.
+#[derive(Debug)]
+pub struct ListedFiles {
+    /// The path or URL of each file, and its number of bytes.
+    pub files: Vec<(PathBuf, u64)>,
+    /// The errors of the other files.
+    pub errors: Vec<DataError>,
+}
+
 impl RecordConfig {
     /// Returns the dataset of the files that `pattern` names. The extension of `name` determines the format. All
     /// options have their defaults, except that the samples of an index of Megatron (`.idx`) are documents.
@@ -393,9 +402,9 @@ impl RecordConfig {
     ///
     /// # Errors
     /// As for [`files`](Self::files).
-    pub fn files_and_errors(&self) -> Result<(Vec<(PathBuf, u64)>, Vec<DataError>), DataError> {
+    pub fn files_and_errors(&self) -> Result<ListedFiles, DataError> {
         let (files, errors) = without_bad(|| self.files());
-        Ok((files?, errors))
+        Ok(ListedFiles { files: files?, errors })
     }
 
     /// False if the config has no key for its files.

@@ -328,7 +328,7 @@ pub enum DataProblem {
         /// Its type, or the type of a part of it.
         data_type: String,
         /// The other columns that were to be read.
-        others: Vec<String>,
+        others: Box<[String]>,
     },
     /// The library of the format was asked for something that it does not support.
     #[error("is not supported: {0}")]

@@ -147,7 +147,8 @@ pub use audio::{
 pub use cached::{CachedOptions, RecordCache};
 #[cfg(feature = "formats")]
 pub use config::{
-    FormatDataset, FormatStream, RecordConfig, RecordDataset, RecordSnapshot, RecordStream, Records,
+    FormatDataset, FormatStream, ListedFiles, RecordConfig, RecordDataset, RecordSnapshot, RecordStream,
+    Records,
 };
 #[cfg(feature = "csv")]
 pub use csv_files::{ColumnType, Csv, CsvOptions, CsvStream};

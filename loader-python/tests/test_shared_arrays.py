@@ -181,7 +181,7 @@ def test_the_list_of_mappings_is_read_once_for_many_files(monkeypatch):
     # A file system whose mappings have the numbers of their files.
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         arrays = [np.memmap(f"{folder}/{i}", np.uint8, "w+", shape=(4096,)) for i in range(100)]
-        pickled, mappings = _sharing_pickler.dumps(arrays, lambda _array: True)
+        pickled, mappings, _ = _sharing_pickler.dumps(arrays, lambda _array: True)
     assert (len(reads), len(mappings)) == (1, 100)
     # The content was not sent.
     assert len(pickled) < 100 * 1024

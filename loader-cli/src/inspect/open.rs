@@ -172,7 +172,7 @@ mod records {
     use loader_core::{
         DataLoader, Dataset, IterableDataset, LoaderOptions, Sample, SampleContext, Tensor, Warning,
     };
-    use loader_data::{DataError, DataProblem, Record, RecordConfig, Records};
+    use loader_data::{DataError, DataProblem, ListedFiles, Record, RecordConfig, Records};
 
     use super::{BadFileEntry, ColumnEntry, Opened, Source, Statistics, Stop, build, statistics};
     use crate::inspect::{every_file::EveryFile, sheet};
@@ -202,7 +202,7 @@ mod records {
             };
             match &error.problem {
                 DataProblem::UnsupportedColumn { column, data_type, others }
-                    if !others.is_empty() && config.select_columns(others.clone()) =>
+                    if !others.is_empty() && config.select_columns(others.to_vec()) =>
                 {
                     left_out.push(ColumnEntry { name: column.clone(), data_type: data_type.clone() });
                 }
@@ -214,7 +214,7 @@ mod records {
     /// Opens the dataset without files that cannot be listed. If that fails, opens each file on its own, and then the
     /// dataset without the files that failed.
     pub(super) fn open(mut config: RecordConfig) -> Result<Source, Stop> {
-        let (mut files, mut errors) = config.files_and_errors()?;
+        let ListedFiles { mut files, mut errors } = config.files_and_errors()?;
         let paths = |files: &[(PathBuf, u64)]| files.iter().map(|(path, _)| path.clone()).collect();
         if !errors.is_empty() && !config.set_files(paths(&files)) {
             return Err(errors.remove(0).into());

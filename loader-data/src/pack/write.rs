@@ -58,7 +58,7 @@ impl PackPlan {
     ) -> Result<PackSummary, PackError> {
         let output = output.as_ref();
         let inside = |folder: &Path| match (folder.canonicalize(), self.source.canonicalize()) {
-            (Ok(inner), Ok(outer)) if inner.starts_with(outer) => {
+            (Ok(inner), Ok(outer)) if inner.starts_with(&outer) => {
                 Err(PackError::InsideSource(output.to_owned()))
             }
             _ => Ok(()),

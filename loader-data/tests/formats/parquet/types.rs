@@ -126,7 +126,7 @@ fn a_column_of_an_unsupported_type_is_no_obstacle_if_it_is_not_selected() {
         interval_file(&path, arrow);
         let problem = Parquet::open(&path).unwrap_err().problem;
         let DataProblem::UnsupportedColumn { column, others, .. } = problem else { panic!("{problem}") };
-        assert_eq!((column.as_str(), &others), ("odd", &vec!["a".to_owned()]));
+        assert_eq!((column.as_str(), &others), ("odd", &["a".to_owned()].into()));
         let dataset = ParquetOptions::new(&path).fields(FieldOptions::new().select(others)).open().unwrap();
         assert_eq!(rows(&dataset, &[0, 1]), [serde_json::json!({"a": 5}), serde_json::json!({"a": null})]);
     }
