@@ -267,7 +267,8 @@ impl ErrorContext {
     }
 }
 
-/// Returns a value as JSON in one line. JSON may have characters in strings that a terminal would obey: they are escaped.
+/// Returns a value as JSON in one line. Control characters, line breaks and characters that change the direction of a
+/// text are escaped in its strings, because a terminal that interprets escape sequences may show the line.
 pub(crate) fn json_line(value: &impl Serialize) -> String {
     // Serialising cannot fail: what the command prints consists of strings, numbers, arrays and maps with string keys.
     let text = serde_json::to_string(value).unwrap_or_default();

@@ -163,7 +163,7 @@ impl Progress {
     }
 }
 
-/// True if standard error is a terminal that obeys escape sequences.
+/// True if standard error is a terminal that interprets escape sequences.
 fn has_bar() -> bool {
     io::stderr().is_terminal() && env::var_os("TERM").is_none_or(|terminal| terminal != "dumb")
 }

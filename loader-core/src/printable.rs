@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-/// Returns `text` with each character escaped that a terminal would obey, or that would begin another line or change the
-/// direction of a text. The name of a file, a member or a field may have such characters.
+/// Returns `text` with control characters, line breaks and characters that change the direction of a text escaped. The
+/// name of a file, a member or a field may have such characters, and a terminal that interprets escape sequences would
+/// act on them.
 pub fn printable(text: impl fmt::Display) -> String {
     let text = text.to_string();
     if text.chars().all(is_printable) {

@@ -41,7 +41,7 @@ const MAX_PAUSES: u32 = 1000;
 /// One end of a lifeline.
 #[derive(Debug)]
 pub struct Lifeline {
-    /// Shared with the wake-up channel, which has no number that it could check.
+    /// Shared with the wake-up channel, which cannot check its own descriptor.
     socket: Arc<HeldFd>,
 }
 
@@ -90,7 +90,7 @@ impl From<WaitError> for LifelineError {
     }
 }
 
-/// What ends a wait for descriptors: a time, or a [`Patience`](crate::patience::Patience).
+/// What limits a wait for descriptors: a time, or a [`Patience`](crate::patience::Patience).
 pub trait Until {
     /// Polls until a descriptor is ready; looks at least once. A signal does not end the wait.
     ///
@@ -121,7 +121,7 @@ impl Lifeline {
         Self { socket: Arc::new(HeldFd::new(socket)) }
     }
 
-    /// The socket, by which a descriptor that was made at the same time is judged.
+    /// Returns the socket. The wake-up channel checks it in place of its own, which was made at about the same time.
     pub(crate) fn socket(&self) -> &Arc<HeldFd> {
         &self.socket
     }
@@ -131,7 +131,7 @@ impl Lifeline {
         poll_until(&mut [PollFd::new(&*self.socket, PollFlags::RDHUP)], Instant::now()).unwrap_or(false)
     }
 
-    /// Sends one message; waits for room until `deadline`.
+    /// Sends one message. Waits for room in the socket as long as `deadline` allows.
     ///
     /// # Errors
     /// [`LifelineError`].
@@ -169,7 +169,7 @@ impl Lifeline {
         }
     }
 
-    /// Waits for one message until `deadline`; looks at least once.
+    /// Waits for one message as long as `deadline` allows; looks at least once.
     ///
     /// # Errors
     /// [`LifelineError`].

@@ -52,9 +52,9 @@ pub const MARKER: &str = "LOADER_WORKER_LIFELINE";
 /// Path of the running program, which works even after its file was replaced on disk.
 pub const THIS_PROGRAM: &str = "/proc/self/exe";
 
-/// Maximum time from the end of a process to its exit status, which a template reports, or for which this process
-/// waits in vain while a debugger of the ended process has not read it. After that time the status is SIGKILL if this
-/// process has sent that signal, and unknown otherwise.
+/// Maximum time for which this process waits for the exit status of a process that has ended. A template may report it
+/// late, and a debugger may keep it. After that time the status is SIGKILL if this process has sent that signal, and
+/// unknown otherwise.
 const STATUS_DEADLINE: Duration = Duration::from_secs(1);
 /// Maximum time to reap a child after SIGKILL.
 const REAP_DEADLINE: Duration = Duration::from_secs(1);
@@ -75,14 +75,14 @@ pub struct WorkerProcess {
 /// What is known of a process once it has ended.
 #[derive(Debug, Default)]
 struct End {
-    /// `None` until the process was reaped, or its status was given up.
+    /// `None` until the process was reaped, or this process has ended the wait for its status.
     status: Option<ExitStatus>,
-    /// When this process looked for the status last, while it knows of the end and not of the status, and for how long it
-    /// has waited for the status.
+    /// The last look for the status, and the time that this process has waited for it. `None` unless the process is
+    /// known to have ended without a status.
     noticed: Option<(Instant, Duration)>,
     /// True once this process has sent SIGKILL.
     is_killed: bool,
-    /// True if the status was given up, so that the system may still keep it for this process.
+    /// True if this process has ended the wait for the status, so the system may still keep it for this process.
     is_given_up: bool,
     /// CPU use that main read last, or that the template reported.
     cpu_use: CpuUse,
@@ -335,7 +335,7 @@ impl End {
 }
 
 impl Drop for WorkerProcess {
-    /// Reaps a process whose status was given up, if its debugger has let it go meanwhile.
+    /// Reaps a process for whose status this process has ended the wait, if the debugger has let it go meanwhile.
     fn drop(&mut self) {
         if self.report.is_none() && self.lock().is_given_up {
             self.reap();

@@ -22,11 +22,11 @@ use crate::options::OptionInfo;
 /// Key that names the config to extend.
 pub(super) const EXTENDS: &str = "extends";
 
-/// Max number of files that a config is made of. Each one is parsed behind as many line breaks as the files before it have
-/// bytes.
+/// Maximum number of files of a config and the configs that it extends. Each one is parsed after as many line breaks as
+/// the files before it have bytes.
 const MAX_FILES: usize = 64;
 
-/// A config, or a text that was not read from a file, and behind it the files that it extends.
+/// A config, or a text that was not read from a file, and after it the files that it extends.
 #[derive(Default)]
 pub(super) struct Files(Vec<File>);
 
@@ -34,7 +34,7 @@ struct File {
     path: Option<PathBuf>,
     /// Offset of the file. The offsets of all files differ.
     start: usize,
-    /// The content, behind `start` line breaks. So the spans of a parser are offsets.
+    /// The content, after `start` line breaks. So the spans of a parser are offsets.
     padded: String,
 }
 
@@ -186,7 +186,7 @@ impl<'a> Document<'a> {
     }
 }
 
-/// Returns the value behind `step`, and the span of its key.
+/// Returns the value to which `step` leads, and the span of its key.
 fn step_into<'a>(
     value: &'a Spanned<DeValue<'a>>,
     step: &Step,

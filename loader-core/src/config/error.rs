@@ -29,7 +29,7 @@ pub enum ConfigError {
     TooManyExtended {
         /// Line of the `extends` in the last file that was read.
         location: Location,
-        /// Max number of files.
+        /// Maximum number of files.
         max: usize,
     },
     /// The text is not TOML.

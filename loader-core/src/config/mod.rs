@@ -57,9 +57,10 @@ pub use layers::{LayeredOptions, Origin};
 /// If `D` denies unknown fields (`#[serde(deny_unknown_fields)]`), a misspelt key is an error that names the
 /// nearest known key, as in `[loader]`. A missing section is read as an empty one.
 ///
-/// With `extends = "base.toml"` at its beginning, a config has all keys of another config, and overrides some
-/// of them: tables are merged key by key, and other values are replaced. The path starts at the folder of the
-/// config, or at the current directory for a text. The other config may extend another one, too, up to 64 files in all.
+/// With `extends = "base.toml"` at its beginning, a config has all keys of another config, and overrides some of them:
+/// tables are merged key by key, and other values are replaced. The path starts at the folder of the config, or at the
+/// current directory for a text. The other config may extend another one, too. A config and the configs that it extends
+/// may be at most 64 files.
 #[derive(Debug, Clone, Default, Serialize)]
 #[non_exhaustive]
 pub struct Config<D = toml::Table> {

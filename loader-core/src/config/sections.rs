@@ -1,5 +1,5 @@
-//! Moves the keys of the sections that divide `[loader]` and `[dataset]` into these two, so that everything behind reads two
-//! sections only.
+//! Moves the keys of the sections that divide `[loader]` and `[dataset]` into these two, so that the code after it
+//! reads two sections only.
 //!
 //! Alternative considered: one struct per section in [`LoaderOptions`](crate::LoaderOptions). Rejected for two reasons: the
 //! builder, the environment and the command line have no sections, and configs with all options in `[loader]` must stay

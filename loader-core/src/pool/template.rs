@@ -73,7 +73,7 @@ struct Running {
 /// The templates of this process.
 static TEMPLATES: Mutex<BTreeMap<Key, Arc<Running>>> = Mutex::new(BTreeMap::new());
 
-/// Reaps templates that have ended, whichever loaders name them.
+/// Reaps all templates of this process that have ended.
 pub(super) fn reap_ended() {
     // A forked child of this process has copies of them, which it must not touch.
     templates().retain(|_, running| running.owner != process::id() || running.is_running());

@@ -11,11 +11,11 @@ use loader_ipc::buffer::Buffer;
 
 use super::{Element, Tensor, TensorError, bytes_of};
 
-/// Max number of rows for which memory is reserved before they come. A stream may have far fewer samples than a batch may
-/// have. More rows are moved to more memory.
+/// Maximum number of rows for which memory is reserved before they come. A stream may have far fewer samples than a
+/// batch may have. More rows are moved to more memory.
 const MAX_RESERVED_ROWS: usize = 1 << 16;
 
-/// Max number of bytes that are reserved for more than [`MIN_RESERVED_ROWS`] rows.
+/// Maximum number of bytes that are reserved for more than [`MIN_RESERVED_ROWS`] rows.
 const MAX_RESERVED_BYTES: usize = 1 << 30;
 
 /// Number of rows for which memory is always reserved.

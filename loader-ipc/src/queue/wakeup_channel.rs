@@ -31,8 +31,8 @@ use crate::{
 pub struct WakeupSender {
     /// `None` only while it is dropped.
     sender: Option<IpcSender<u64>>,
-    /// A descriptor that was made at the same time. ipc-channel does not tell the number of its socket, so this
-    /// one tells whether the program has closed the loader's descriptors.
+    /// A descriptor that was made at about the same time. The sender checks it in place of its own socket, whose number
+    /// ipc-channel does not tell, to notice that the program has closed the loader's descriptors.
     witness: Arc<HeldFd>,
 }
 
@@ -40,7 +40,8 @@ pub struct WakeupSender {
 #[derive(Debug)]
 pub struct WakeupReceiver(IpcReceiver<u64>);
 
-/// Makes a wake-up channel. `witness` was made at the same time. The worker's end is returned in the form that can be sent to the worker.
+/// Makes a wake-up channel. The sender checks `witness` in place of its own socket, which was made at about the same
+/// time. The worker's end is returned in the form that can be sent to the worker.
 pub(crate) fn wakeup_channel(witness: &Arc<HeldFd>) -> io::Result<(WakeupSender, IpcReceiver<u64>)> {
     let (sender, receiver) = ipc::channel()?;
     Ok((WakeupSender { sender: Some(sender), witness: Arc::clone(witness) }, receiver))
