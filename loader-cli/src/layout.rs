@@ -351,7 +351,7 @@ const OTHER_LAYOUTS: [OtherLayout; 11] = [
     ),
 ];
 
-/// Fails if the folder `target`, which has no data files, has one of [`OTHER_LAYOUTS`]: it is no folder of images.
+/// Returns an error if the folder `target`, in which the command found no data files, has one of [`OTHER_LAYOUTS`].
 pub(crate) fn refuse_other_layouts(target: &Path) -> Result<(), Stop> {
     match OTHER_LAYOUTS.iter().find(|(_, is_such, _)| is_such(target)) {
         Some((what, _, way)) => {

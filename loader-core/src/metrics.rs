@@ -133,10 +133,10 @@ impl Client {
     }
 }
 
-/// Answers requests until `stopped` is shut down. No client waits for another one. `answer` returns the answer to the head
-/// of a request.
+/// Answers requests until `stopped` is shut down. No client waits for another one. `answer` gets the head of a request,
+/// and returns the response.
 fn serve(listener: &TcpListener, stopped: &UnixStream, answer: impl Fn(&[u8]) -> Vec<u8>) {
-    // In the order of their deadlines.
+    // The client whose deadline comes first is at the front.
     let mut clients: VecDeque<Client> = VecDeque::new();
     loop {
         let now = Instant::now();

@@ -397,8 +397,8 @@ impl RecordConfig {
         paths.filter_map(|(key, path)| is_cache(&key).then(|| path.clone())).collect()
     }
 
-    /// Lists the files as [`files`](Self::files) does, but leaves out those of folders and patterns that are no regular
-    /// files or cannot be reached, such as broken symbolic links. Returns their errors too.
+    /// Lists the files as [`files`](Self::files) does. A folder or a pattern leaves out each file that is not regular or
+    /// cannot be reached, such as a broken symbolic link; its error is returned too.
     ///
     /// # Errors
     /// As for [`files`](Self::files).

@@ -124,13 +124,8 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8], attached: Attached) -> Result<T
 pub fn attach_memory(memory: &Arc<SealedMemory>) -> Option<u32> {
     ENCODING.with_borrow_mut(|encoding| {
         let list = &mut encoding.as_mut()?.memories;
-        let known =
-            list.iter().position(|other| other.as_ref().is_some_and(|other| Arc::ptr_eq(other, memory)));
-        let position = known.unwrap_or_else(|| {
-            list.push(Some(Arc::clone(memory)));
-            list.len() - 1
-        });
-        Some(to_number(position))
+        let is_same = |other: &Option<Arc<_>>| other.as_ref().is_some_and(|other| Arc::ptr_eq(other, memory));
+        Some(number_in(list, is_same, || Some(Arc::clone(memory))))
     })
 }
 
@@ -139,12 +134,7 @@ pub fn attach_memory(memory: &Arc<SealedMemory>) -> Option<u32> {
 pub(crate) fn attach_file(file: &Arc<HeldFd>) -> Option<u32> {
     ENCODING.with_borrow_mut(|encoding| {
         let list = &mut encoding.as_mut()?.files;
-        let known = list.iter().position(|other| Arc::ptr_eq(other, file));
-        let position = known.unwrap_or_else(|| {
-            list.push(Arc::clone(file));
-            list.len() - 1
-        });
-        Some(to_number(position))
+        Some(number_in(list, |other| Arc::ptr_eq(other, file), || Arc::clone(file)))
     })
 }
 
@@ -153,12 +143,7 @@ pub(crate) fn attach_file(file: &Arc<HeldFd>) -> Option<u32> {
 pub fn attach_function(function: AnyFunction) -> Option<u32> {
     ENCODING.with_borrow_mut(|encoding| {
         let list = &mut encoding.as_mut()?.functions;
-        let known = list.iter().position(|other| other.is_same(function));
-        let position = known.unwrap_or_else(|| {
-            list.push(function);
-            list.len() - 1
-        });
-        Some(to_number(position))
+        Some(number_in(list, |other| other.is_same(function), || function))
     })
 }
 
@@ -199,6 +184,15 @@ impl Encoding {
         };
         Ok((to_number(pieces.number), start as u64))
     }
+}
+
+/// Returns the number of the attachment in `list` for which `is_same` is true. If there is none, adds `new()`.
+fn number_in<T>(list: &mut Vec<T>, is_same: impl FnMut(&T) -> bool, new: impl FnOnce() -> T) -> u32 {
+    let known = list.iter().position(is_same);
+    to_number(known.unwrap_or_else(|| {
+        list.push(new());
+        list.len() - 1
+    }))
 }
 
 fn to_number(position: usize) -> u32 {

@@ -25,7 +25,6 @@ use nix::sys::stat::fstat;
 pub struct HeldFd {
     /// `None` only while it is dropped.
     fd: Option<OwnedFd>,
-    number: RawFd,
     identity: Option<Identity>,
 }
 
@@ -46,7 +45,7 @@ pub struct ClosedByProgram {
 impl HeldFd {
     /// Takes over a descriptor that was just made.
     pub fn new(fd: OwnedFd) -> Self {
-        Self { number: fd.as_raw_fd(), identity: identity(&fd), fd: Some(fd) }
+        Self { identity: identity(&fd), fd: Some(fd) }
     }
 
     /// Returns the descriptor.
@@ -56,7 +55,7 @@ impl HeldFd {
     pub fn get(&self) -> io::Result<BorrowedFd<'_>> {
         match self.is_same_file() {
             true => Ok(self.as_fd()),
-            false => Err(io::Error::other(ClosedByProgram { number: self.number })),
+            false => Err(io::Error::other(ClosedByProgram { number: self.as_fd().as_raw_fd() })),
         }
     }
 

@@ -162,7 +162,7 @@ impl<S> Cursor<S> {
     /// Notes that `item` was taken. Returns true if it was to be skipped.
     ///
     /// # Errors
-    /// Returns an error if all items were skipped, but others of them were errors than before.
+    /// Returns the error of [`check_errors`](Self::check_errors) after the last item that was to be skipped.
     pub(super) fn took(&mut self, item: &anyhow::Result<S>, shard: usize) -> anyhow::Result<bool> {
         let StreamPosition { items, errors } = &mut self.position;
         if let Err(error) = item
@@ -203,8 +203,8 @@ impl<S> Cursor<S> {
     /// Reads the next item, with its snapshot if it has one. `None` at the end of the shard.
     ///
     /// # Errors
-    /// Returns an error if the shard ends before all items were skipped, because its data has changed, or because others
-    /// of them were errors than before.
+    /// Returns an error if the shard ends before all items were skipped: its data has changed since the state was saved.
+    /// Returns the error of [`check_errors`](Self::check_errors) after the last item that was to be skipped.
     pub(super) fn next_item(
         &mut self,
         shard: usize,

@@ -144,17 +144,15 @@ impl BatchesPosition {
     /// Checks that the batches that were returned before their turn are in order, and come after the first one that was
     /// not returned.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        // A sampler may give more batches than its `len` says, of which the loader warns, so there is no upper bound.
+        // There is no upper bound: a sampler may give more batches than its `len` says, and the loader warns then.
         let mut before = self.next;
         for &batch in &self.ahead {
             if batch <= before {
-                let expected = format!("a number above {before}");
-                return Err(must_agree(
-                    "batch that was returned before its turn",
-                    batch.to_string(),
-                    expected,
-                )
-                .expect_err("a number is no sentence"));
+                return Err(Error::StateMismatch {
+                    part: "batch that was returned before its turn",
+                    state: batch.to_string(),
+                    loader: format!("a number above {before}"),
+                });
             }
             before = batch;
         }

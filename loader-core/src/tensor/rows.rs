@@ -118,7 +118,7 @@ impl<T: Element> Rows<T> {
     /// Returns the next row for writing. Its previous content is arbitrary.
     ///
     /// # Panics
-    /// Panics if `capacity` rows have been written, or if there is no memory for the row.
+    /// Panics if the batch has `capacity` rows already, or if the system has no memory for the row.
     #[inline]
     pub(crate) fn next_row(&mut self) -> &mut [T] {
         self.next_rows(1)

@@ -121,8 +121,8 @@ file_table! {
     /// such a field gives a null. The table then needs no `file_name`.
     ///
     /// A name may have sub-folders. A name that is absolute or has `..` in it, and one from which a symbolic link leads
-    /// out of the folder, are errors of their samples. If the table is a link itself, links may also lead to the folder
-    /// of the table that it leads to.
+    /// out of the folder, are errors of their samples. If the table is a symbolic link, the links of names may also lead
+    /// into the folder of its target.
     ///
     /// # On a server
     /// The table may be at a URL; the names of images are then relative to the folder of this URL. Images are

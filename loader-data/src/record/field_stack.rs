@@ -22,7 +22,7 @@ pub(super) enum FieldStack {
     Texts(Vec<String>),
     Bytes(Vec<Vec<u8>>),
     Records(Box<RecordStack>),
-    /// Lists that are no tensors.
+    /// Lists that cannot be rows of a tensor.
     Values(Vec<Value>),
 }
 

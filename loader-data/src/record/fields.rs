@@ -155,8 +155,8 @@ impl FieldOptions {
     /// Applies the options to `record`.
     ///
     /// # Errors
-    /// Returns [`DataProblem::MissingField`], [`DataProblem::WrongType`], or [`DataProblem::InvalidOption`] if the dtype
-    /// of a field with nulls is not known.
+    /// Returns [`DataProblem::MissingField`] or [`DataProblem::WrongType`]. Returns [`DataProblem::InvalidOption`] if a field
+    /// has nulls to fill, and the record does not tell its dtype.
     pub fn apply(&self, mut record: Record) -> Result<Record, DataProblem> {
         if let Some(names) = &self.fields {
             let mut fields = record.fields.into_values();

@@ -39,8 +39,8 @@ thread_local! {
     static LEFT_OUT: RefCell<Option<Vec<DataError>>> = const { RefCell::new(None) };
 }
 
-/// Calls `list`, which leaves out the files of folders and patterns that are no regular files or cannot be reached. Returns
-/// their errors too.
+/// Calls `list`. Meanwhile, a folder or a pattern leaves out each file that is not regular or cannot be reached. Returns the
+/// errors of these files too.
 #[cfg(feature = "formats")]
 pub(crate) fn without_bad<T>(list: impl FnOnce() -> T) -> (T, Vec<DataError>) {
     LEFT_OUT.set(Some(Vec::new()));

@@ -173,7 +173,7 @@ impl Address {
         let Self { name, socket: _held } = self;
         let (done, outcome) = mpsc::channel();
         let connecting = move || {
-            // After the end of the wait there is no receiver.
+            // Nobody receives the outcome if the wait has ended before.
             drop(done.send(connect(&name, welcome)));
         };
         thread::Builder::new()

@@ -101,7 +101,9 @@ def _set_parent_process(main_pid: int) -> None:
         multiprocessing.process._parent_process = parent
 
 
-def _dumps(value: Any, arrays: ArrayFile, sent: _by_value.Sent) -> tuple[tuple[bytes, list[_sharing_pickler.Duplicate]], bool]:
+def _dumps(
+    value: Any, arrays: ArrayFile, sent: _by_value.Sent
+) -> tuple[tuple[bytes, list[_sharing_pickler.Duplicate]], bool]:
     """Returns what :func:`_pickle` returns, and whether a worker must import the user's script to read it.
 
     What the script itself defines is pickled by value with cloudpickle if that is installed. Then no worker runs the

@@ -25,9 +25,9 @@ def dumps(
     value: Any, keeps: Callable[[pickle.PickleBuffer], bool], base: type = pickle.Pickler
 ) -> tuple[bytes, list[mmap.mmap], list["Duplicate"]]:
     """Returns the pickle of a value, made by a pickler of the class ``base``; the mappings of main whose files workers
-    map; and duplicates of the descriptors of shared objects, which the pickle refers to by their positions. Main must keep the
-    mappings as long as workers may start. ``keeps`` gets the bytes of each array, and returns True if they become a part of the
-    pickle."""
+    map; and duplicates of the descriptors of shared objects, which the pickle refers to by their positions. Main must
+    keep the mappings as long as workers may start. ``keeps`` gets the bytes of each array, and returns True if they
+    become a part of the pickle."""
     file = io.BytesIO()
     pickler = _pickler(base)(file, protocol=5, buffer_callback=keeps)
     with _starting() as start:
