@@ -150,6 +150,8 @@ impl BatchIterator {
                 match self.next_batch(py) {
                     // Signal handlers run while the iterator is not locked.
                     (Some(Err(Error::Interrupted)), _) => py.check_signals()?,
+                    // The ranks may be the workers of PyTorch's loader, which need not have equally many batches.
+                    (Some(Err(Error::NoShare { .. })), _) if is_in_worker(py)? => break (None, None),
                     next => break next,
                 }
             },
@@ -288,6 +290,11 @@ impl BatchIterator {
             drop(iter);
         });
     }
+}
+
+/// True in a worker process, also in one of PyTorch's loader.
+fn is_in_worker(py: Python<'_>) -> PyResult<bool> {
+    Ok(!py.import("loader._worker_info")?.call_method0("any_worker_info")?.is_none())
 }
 
 impl BatchIterator {

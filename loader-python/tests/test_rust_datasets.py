@@ -599,6 +599,8 @@ def test_a_stream_in_one_of_several_workers_says_how_to_share_it(rows, of):
         assert sorted(epoch) == everything
     first, second = epochs("the same loader", 2)
     assert sorted(first) == sorted(second) == everything and first != second
+    for epoch in epochs("the same loader", 8):
+        assert sorted(epoch) == everything, "two workers have no rows"
     # A new loader in each epoch gives the first epoch again, because persistent workers keep their seed.
     first, second = epochs("a new loader", 2)
     assert sorted(first) == everything and first == second

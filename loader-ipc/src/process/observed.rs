@@ -16,9 +16,9 @@ pub enum Halt {
         /// Processor time that the process has used, in clock ticks.
         ticks: u64,
     },
-    /// A debugger stopped it.
+    /// A debugger stopped its main thread, and perhaps no other thread.
     Traced {
-        /// Processor time that the process has used, in clock ticks.
+        /// Processor time that the main thread has used, in clock ticks.
         ticks: u64,
     },
     /// Its main thread has ended, and other threads keep the process alive.
@@ -54,10 +54,14 @@ impl HaltWatch {
 
 /// Returns the reason for which the process `pid` is halted; `None` if it is not halted, or does not exist.
 pub(super) fn halt(pid: u32) -> Option<Halt> {
-    parse_halt(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+    let read = |path: String| parse_halt(&fs::read(path).ok()?);
+    match read(format!("/proc/{pid}/stat"))? {
+        Halt::Traced { .. } => read(format!("/proc/{pid}/task/{pid}/stat")),
+        halt => Some(halt),
+    }
 }
 
-/// Parses `/proc/PID/stat` (see proc_pid_stat(5)).
+/// Parses `/proc/PID/stat`, or that of a thread (see proc_pid_stat(5)).
 fn parse_halt(stat: &[u8]) -> Option<Halt> {
     // The state follows the program's name, which may contain any character, including parentheses. User and
     // system time are 11 and 12 words after the state.

@@ -4,11 +4,12 @@
 use std::{
     env,
     fs::{self, File},
+    hint,
     io::{BufRead, BufReader},
     process::{self, Command, Stdio},
     sync::mpsc::Receiver,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use loader_core::{
@@ -140,8 +141,21 @@ fn forty() -> Builder<MapStyle<Slow>> {
 
 /// A collate function that halts three workers, each in another way, when it first gets sample 3, 4 or 5.
 fn halt_once(samples: Vec<u64>) -> anyhow::Result<Tensor<u64>> {
+    let stop_this_thread = || {
+        // Another thread uses more processor time than a clock tick, 10 ms, between two checks of main.
+        thread::spawn(|| {
+            loop {
+                let began = Instant::now();
+                while began.elapsed() < Duration::from_millis(30) {
+                    hint::spin_loop();
+                }
+                thread::sleep(Duration::from_millis(300));
+            }
+        });
+        processes::stop_as_traced()
+    };
     let halts: [fn() -> nix::Result<()>; 3] =
-        [|| raise(Signal::SIGSTOP), processes::stop_as_traced, processes::end_this_thread];
+        [|| raise(Signal::SIGSTOP), stop_this_thread, processes::end_this_thread];
     for (halt, sample) in halts.into_iter().zip(3..) {
         let mark = env::temp_dir().join(format!("halted-{sample}"));
         if samples.contains(&sample) {
