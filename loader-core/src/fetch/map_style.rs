@@ -411,3 +411,64 @@ fn name_samples(mut failure: Failure, indices: &[usize]) -> Failure {
     }
     failure
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DataLoader, error::Error as LoaderError, tensor::Tensor};
+
+    /// The numbers below 600, of which these fail.
+    #[derive(Debug, Clone, Serialize, Deserialize)]
+    struct Failing(std::ops::Range<usize>);
+
+    impl Dataset for Failing {
+        type Sample = u64;
+
+        fn len(&self) -> usize {
+            600
+        }
+
+        fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
+            anyhow::ensure!(!self.0.contains(&index), "sample {index} fails");
+            Ok(index as u64)
+        }
+    }
+
+    /// Returns the batches of an epoch in the order of `indices`.
+    fn load(
+        bad: std::ops::Range<usize>,
+        indices: Vec<usize>,
+        on_bad_sample: OnBadSample,
+    ) -> Vec<Result<Tensor<u64>, LoaderError>> {
+        let builder = DataLoader::builder(Failing(bad)).sampler(indices).batch_size(300);
+        let builder = builder.on_bad_sample(on_bad_sample).max_bad_samples(1_000).on_warning(|_| {});
+        builder.build().unwrap().iter().unwrap().collect()
+    }
+
+    #[test]
+    fn the_error_of_get_names_the_sample() {
+        let batches = load(7..8, (0..600).collect(), OnBadSample::Error);
+        let [Err(error), Ok(_)] = &batches[..] else { panic!("{batches:?}") };
+        let LoaderError::DatasetFailed { batch: 0, index: Some(7), .. } = error else { panic!("{error:?}") };
+        assert!(error.to_string().contains("sample 7 fails"), "{error}");
+    }
+
+    #[test]
+    fn only_samples_of_the_batch_replace_those_that_a_sampler_has_chosen() {
+        let even: Vec<usize> = (0..600).step_by(2).collect();
+        let batches = load(100..120, even, OnBadSample::Replace);
+        let [Ok(batch)] = &batches[..] else { panic!("{batches:?}") };
+        assert_eq!(batch.as_slice().len(), 300);
+        assert!(batch.as_slice().iter().all(|sample| sample % 2 == 0), "{batch:?}");
+    }
+
+    #[test]
+    fn a_batch_with_as_many_bad_samples_as_a_report_holds_keeps_the_others() {
+        for (bad, kept) in [(MAX_BAD_SAMPLES, 300 - MAX_BAD_SAMPLES), (MAX_BAD_SAMPLES + 1, 0)] {
+            let batches = load(0..bad, (0..600).collect(), OnBadSample::Skip);
+            let samples: Vec<u64> =
+                batches.iter().flat_map(|batch| batch.as_ref().unwrap().as_slice().to_vec()).collect();
+            assert_eq!(samples.len(), kept + 300, "{bad} bad samples");
+        }
+    }
+}

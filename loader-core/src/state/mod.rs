@@ -681,6 +681,12 @@ mod tests {
     }
 
     #[test]
+    fn a_state_of_another_seed_is_refused_by_name() {
+        let message = state().check(&Origin { seed: 8, ..origin() }).unwrap_err().to_string();
+        assert!(message.contains("its seed is 7, the loader's is 8"), "{message}");
+    }
+
+    #[test]
     fn different_long_fingerprints_differ_after_shortening() {
         let long = |last: char| shorten("é".repeat(300) + &last.to_string());
         assert!(long('a').len() <= MAX_FINGERPRINT && long('a') != long('b'));

@@ -113,6 +113,7 @@ fn a_state_soon_after_a_resume_is_complete() {
         let mut rest = all(batches);
         while !rest.is_empty() {
             let mut resumed = build().resume(&state).unwrap();
+            assert_eq!(saved(&resumed.state()), state);
             let stop = rest.len().min(2);
             assert!(resumed.by_ref().take(stop).map(Result::unwrap).eq(rest.drain(..stop)));
             state = saved(&resumed.state());
