@@ -227,7 +227,7 @@ pub use rand;
 pub mod internal {
     pub use loader_ipc::{
         build_id::BuildId, memory::SealedMemory, open_closed_streams, own_files, sent_file::SentFile,
-        socket_folder::SocketFolder,
+        socket_folder::SocketFolder, template::Fork,
     };
 
     pub use crate::{
@@ -243,6 +243,7 @@ pub mod internal {
         memory::{available, default_limit, left_in_control_group, of_control_group, of_machine},
         observers::SharedObservers,
         panic::{record_backtraces, to_failure},
+        pool::ForkedTemplate,
         printable::{is_printable, printable},
         random::{below, shuffle},
     };

@@ -18,8 +18,8 @@ use rustix::{
     io::Errno,
     net::{
         AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-        SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg,
-        socketpair,
+        SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recvmsg,
+        sendmsg, shutdown, socketpair,
     },
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -129,6 +129,14 @@ impl Lifeline {
     /// True if the other end is closed: the other process has ended, or executes another program.
     pub fn is_closed(&self) -> bool {
         poll_until(&mut [PollFd::new(&*self.socket, PollFlags::RDHUP)], Instant::now()).unwrap_or(false)
+    }
+
+    /// Closes the connection for all processes that hold a descriptor of it.
+    pub(crate) fn shut_down(&self) {
+        if let Ok(socket) = self.socket.get() {
+            // It fails only if the connection is closed already.
+            let _ = shutdown(socket, Shutdown::Both);
+        }
     }
 
     /// Sends one message. Waits for room in the socket as long as `deadline` allows.

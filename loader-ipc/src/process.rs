@@ -383,6 +383,12 @@ pub fn is_worker() -> bool {
     kind == SFlag::S_IFSOCK && marker == OsStr::new(&stdin.st_ino.to_string())
 }
 
+/// Makes this process a worker, or a template, that its parent has forked for that and that has not executed a program.
+pub fn become_worker() {
+    // Relaxed: as in `is_worker`.
+    IS_WORKER.store(true, Ordering::Relaxed);
+}
+
 /// Takes over standard input as the lifeline, and replaces it by an empty pipe, so that user code that reads
 /// standard input does not read the protocol. `/dev/null` would not do, because some containers lack it.
 ///
@@ -392,7 +398,7 @@ pub fn take_lifeline_from_stdin() -> io::Result<Lifeline> {
     let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned()?;
     let (empty, _) = io::pipe()?;
     nix::unistd::dup2_stdin(&empty)?;
-    IS_WORKER.store(true, Ordering::Relaxed);
+    become_worker();
     Ok(Lifeline::from_socket(socket))
 }
 

@@ -41,7 +41,10 @@ use nix::{
     fcntl::{OFlag, open},
     sys::stat::Mode,
 };
-use rustix::event::{PollFd, PollFlags};
+use rustix::{
+    event::{PollFd, PollFlags},
+    process::{PidfdFlags, getpid, pidfd_open},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -116,6 +119,39 @@ pub enum TemplateError {
     InvalidAnswer(String),
 }
 
+/// What a program makes before it forks a template from itself. The program forks, so that the fork handlers of its
+/// interpreter run.
+#[derive(Debug)]
+pub struct Fork {
+    requests: Lifeline,
+    theirs: OwnedFd,
+    main: OwnedFd,
+}
+
+impl Fork {
+    /// Makes the descriptors.
+    ///
+    /// # Errors
+    /// If this process is out of descriptors, or if the system provides no pidfds (Linux 5.3).
+    pub fn new() -> io::Result<Self> {
+        let (requests, theirs) = Lifeline::pair()?;
+        Ok(Self { requests, theirs, main: pidfd_open(getpid(), PidfdFlags::empty())? })
+    }
+
+    /// Called in the child: returns the end of the socket from which it takes requests, and the pidfd of its parent.
+    pub fn in_child(self) -> (OwnedFd, OwnedFd) {
+        (self.theirs, self.main)
+    }
+
+    /// Called in the parent, which has not reaped the child `pid`.
+    ///
+    /// # Errors
+    /// If the system provides no pidfd for the child, which is killed and reaped.
+    pub fn in_main(self, pid: u32) -> io::Result<TemplateProcess> {
+        Ok(TemplateProcess { process: Arc::new(WorkerProcess::forked(pid)?), requests: self.requests })
+    }
+}
+
 /// A running template.
 #[derive(Debug)]
 pub struct TemplateProcess {
@@ -148,6 +184,12 @@ impl TemplateProcess {
             return Err(io::Error::new(io::ErrorKind::Unsupported, problem));
         }
         Ok(Self { process: Arc::new(process), requests })
+    }
+
+    /// Tells the template that no request will come: it ends after its last worker. Other processes may hold copies of the
+    /// socket, so dropping it would not tell the template.
+    pub fn end(&self) {
+        self.requests.shut_down();
     }
 
     /// False if the program has closed the descriptors by which main asks for workers and watches the template.

@@ -26,6 +26,7 @@ use crate::{
     python_dataset::{self, PyIterableDataset, PyMapDataset, PySample, SentDataset},
     raised::Raised,
     warnings::Warnings,
+    worker::ForkedTemplate,
 };
 
 /// A loader, with its dataset and options as they were when it was made.
@@ -100,6 +101,8 @@ struct Parts {
     arguments: Vec<String>,
     /// True if the program is a template that forks workers.
     is_template: bool,
+    /// The process that forks workers, if main has forked it.
+    forked: Option<Py<ForkedTemplate>>,
     /// True for a map-style dataset with a state.
     is_stateful_map: bool,
     observers: Py<Observers>,
@@ -275,6 +278,10 @@ impl Settings {
             .map_err(|error| PyValueError::new_err(format!("invalid options: {error}")))?;
         let program = WorkerProgram::new(&parts.program).args(&parts.arguments);
         let program = if parts.is_template { program.template() } else { program };
+        let program = match parts.forked.as_ref().and_then(|forked| forked.get().take()) {
+            Some(forked) => program.forked(forked),
+            None => program,
+        };
         let observers = parts.observers.get().0.clone();
         let loses_state = parts.is_stateful_map;
         Ok(Self { dataset_number, options, program, loses_state, observers, raised, warnings })

@@ -46,6 +46,6 @@ mod _native {
         memory::{Memory, allocate},
         order::{Numbers, plain_numbers},
         rust_dataset::RustDataset,
-        worker::{Template, open_closed_streams, serve, start_template},
+        worker::{ForkedTemplate, Template, open_closed_streams, serve, start_template},
     };
 }

@@ -1,8 +1,15 @@
 //! The entries of worker processes, and of the template that forks them.
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+};
 
-use loader_core::WorkerProgram;
+use loader_core::{
+    WorkerProgram,
+    internal::{self, Fork},
+};
 use loader_worker::{Registry, StartRequest};
 use pyo3::{exceptions::PyRuntimeError, prelude::*};
 
@@ -73,6 +80,48 @@ impl Template {
         let request = self.request.take().ok_or_else(out_of_turn)?;
         let template = self.template.take().ok_or_else(out_of_turn)?;
         Ok(template.become_worker(request)?)
+    }
+}
+
+/// A template that main forks from itself. Make it before the fork, then call `in_child` in the child, or `in_main` in main.
+#[pyclass(frozen, module = "loader._native")]
+#[derive(Debug)]
+pub(crate) struct ForkedTemplate {
+    /// `None` once the process has forked.
+    fork: Mutex<Option<Fork>>,
+    /// `None` before the process has forked, and in the child.
+    forked: Mutex<Option<Arc<internal::ForkedTemplate>>>,
+}
+
+#[pymethods]
+impl ForkedTemplate {
+    #[new]
+    fn new() -> PyResult<Self> {
+        Ok(Self { fork: Mutex::new(Some(Fork::new()?)), forked: Mutex::default() })
+    }
+
+    /// Makes this process, the forked child, a template.
+    fn in_child(&self) -> PyResult<Template> {
+        let (requests, main) = self.fork()?.in_child();
+        Ok(Template { template: Some(loader_worker::Template::of_fork(requests, main)?), request: None })
+    }
+
+    /// Notes in main the process id of the child.
+    fn in_main(&self, pid: u32) -> PyResult<()> {
+        let forked = Arc::new(internal::ForkedTemplate::new(self.fork()?.in_main(pid)?));
+        self.forked.lock().unwrap_or_else(PoisonError::into_inner).replace(forked);
+        Ok(())
+    }
+}
+
+impl ForkedTemplate {
+    fn fork(&self) -> PyResult<Fork> {
+        self.fork.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or_else(out_of_turn)
+    }
+
+    /// Takes the template, for an engine.
+    pub(crate) fn take(&self) -> Option<Arc<internal::ForkedTemplate>> {
+        self.forked.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 

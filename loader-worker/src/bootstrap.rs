@@ -138,9 +138,16 @@ fn prepare_process() -> anyhow::Result<()> {
 /// mask, and signal actions. Makes the OOM killer prefer this process to main.
 pub(crate) fn leave_host() -> io::Result<()> {
     close_inherited();
+    leave_signals()?;
+    ignore_sigpipe();
+    Ok(())
+}
+
+/// Removes the signal mask and signal actions of main from this process, which has started it or forked it. Makes the OOM
+/// killer prefer this process to main.
+pub(crate) fn leave_signals() -> io::Result<()> {
     SIGNALS_FOR_MAIN.into_iter().try_for_each(ignore_by_default)?;
     default_sigchld();
-    ignore_sigpipe();
     prefer_this_process();
     // A signal mask is inherited across `exec`. Main blocks these signals while it starts this process, and the
     // thread that started it may have blocked others.

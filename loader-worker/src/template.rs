@@ -13,7 +13,7 @@ use loader_ipc::{
     cpu_set::CpuSet,
     exit_now,
     lifeline::{Lifeline, LifelineError, poll_until},
-    process::{Limits, WorkerProcess, is_worker, take_lifeline_from_stdin},
+    process::{self, Limits, WorkerProcess, is_worker, take_lifeline_from_stdin},
     template::{Request, TemplateReport},
 };
 use nix::{
@@ -25,7 +25,7 @@ use rustix::{
     process::{PidfdFlags, pidfd_open},
 };
 
-use crate::bootstrap::leave_host;
+use crate::bootstrap::{leave_host, leave_signals};
 
 /// Maximum time between two looks at everything that the template waits for.
 const SLOW_POLL: Duration = Duration::from_secs(60);
@@ -81,6 +81,8 @@ pub struct Template {
     children: Vec<Child>,
     /// `None` once the program has asked for a request.
     guard: Option<Guard>,
+    /// True if main has forked this process. Workers then keep main's standard output.
+    is_fork: bool,
 }
 
 /// A thread that ends this process if main ends before the program has loaded its libraries. Later,
@@ -133,9 +135,27 @@ impl Template {
             return Err(io::Error::new(io::ErrorKind::BrokenPipe, "the main process has ended"));
         }
         let guard = Some(Guard::start(requests.as_ref(), &main)?);
+        Ok(Self::new(requests, main, guard))
+    }
+
+    /// Makes this process, which main has forked, a template. `requests` is the end of [`Lifeline::pair`] that main does
+    /// not keep, and `main` a pidfd of main, which main has opened before the fork.
+    ///
+    /// The process keeps main's descriptors. For SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 it must have no handler of main.
+    ///
+    /// # Errors
+    /// If the system refuses to change an action for a signal.
+    #[doc(hidden)]
+    pub fn of_fork(requests: OwnedFd, main: OwnedFd) -> io::Result<Self> {
+        process::become_worker();
+        leave_signals()?;
+        Ok(Self { is_fork: true, ..Self::new(Some(Lifeline::from_socket(requests)), main, None) })
+    }
+
+    fn new(requests: Option<Lifeline>, main: OwnedFd, guard: Option<Guard>) -> Self {
         // The name in process lists. A failure does no harm.
         let _ = set_name(c"loader-template");
-        Ok(Self { requests, main, children: Vec::new(), guard })
+        Self { requests, main, children: Vec::new(), guard, is_fork: false }
     }
 
     /// Waits for main's next request, without limit. Returns `None` if main has ended, or if main needs no
@@ -196,8 +216,8 @@ impl Template {
         refuse(&request.report, error);
     }
 
-    /// Makes this process, a forked child of the template, the worker of `request`. Its standard streams,
-    /// working directory, CPUs, umask and resource limits become those of the request, and what belongs to the
+    /// Makes this process, a forked child of the template, the worker of `request`. Its standard streams (without
+    /// standard output if main has forked the template), working directory, CPUs, umask and resource limits become those of the request, and what belongs to the
     /// template is closed.
     /// [`Registry::serve`](crate::Registry::serve) must follow.
     ///
@@ -206,9 +226,11 @@ impl Template {
     /// the error to standard error and exit.
     pub fn become_worker(self, request: StartRequest) -> io::Result<()> {
         let StartRequest { cpus, limits, lifeline, output, folder, report } = request;
-        let Self { main, requests, children, .. } = self;
+        let Self { main, requests, children, is_fork, .. } = self;
         drop((requests, children, report));
-        dup2_stdout(&output)?;
+        if !is_fork {
+            dup2_stdout(&output)?;
+        }
         dup2_stderr(&output)?;
         dup2_stdin(&lifeline)?;
         fchdir(&folder)?;

@@ -6,6 +6,7 @@
 //! decides what each worker does.
 
 mod carry_out;
+mod forked;
 mod output;
 mod program;
 mod reaper;
@@ -43,6 +44,7 @@ use crate::{
     warning::Warn,
 };
 
+pub use forked::ForkedTemplate;
 pub(crate) use program::Program;
 use reaper::Reaper;
 use restart::Restart;

@@ -6,6 +6,7 @@ use std::{
     fmt,
     os::fd::OwnedFd,
     path::PathBuf,
+    sync::Arc,
 };
 
 use loader_ipc::{
@@ -14,11 +15,11 @@ use loader_ipc::{
     process::{self, WorkerProcess},
 };
 
-use super::{WorkerProgram, WorkerStartError, template::Template};
+use super::{WorkerProgram, WorkerStartError, forked::ForkedTemplate, template::Template};
 use crate::{error::Error, launch::Init, ranks};
 
-/// Starts the processes of workers: [`Program`] starts the worker program anew for each worker, and
-/// [`Template`] asks a process that has already loaded the program to fork.
+/// Starts the processes of workers: [`Program`] starts the worker program anew for each worker, [`Template`] asks a
+/// process that has already loaded the program to fork, and [`ForkedTemplate`] a process that main has forked.
 pub(crate) trait StartProcess: fmt::Debug + Send + Sync {
     /// Starts a process with `lifeline` as its standard input and `output` as its standard output and error.
     /// `name` is how lists of processes should show it. The process is bound to `cpus`, or inherits main's
@@ -53,6 +54,8 @@ pub(crate) struct Program {
     is_self: bool,
     /// True if the program serves as a template.
     is_template: bool,
+    /// The process that forks workers, if main has forked it.
+    forked: Option<Arc<ForkedTemplate>>,
 }
 
 impl Program {
@@ -66,13 +69,15 @@ impl Program {
     ) -> Result<Self, Error> {
         let named = explicit.map(|program| (program.clone(), "worker_program"));
         let variable = || Some((env::var_os(PROGRAM_VARIABLE)?.into(), PROGRAM_VARIABLE));
-        if let Some((WorkerProgram { program, args, is_template }, origin)) = named.or_else(variable) {
+        if let Some((WorkerProgram { program, args, is_template, forked }, origin)) = named.or_else(variable)
+        {
             return match process::locate(&program) {
-                Ok(path) => Ok(Self { path, args, is_self: false, is_template }),
+                Ok(path) => Ok(Self { path, args, is_self: false, is_template, forked }),
                 Err(source) => Err(Error::WorkerProgramMissing { path: program, origin, source }),
             };
         }
-        let of_path = |path, is_self| Self { path, args: Vec::new(), is_self, is_template: false };
+        let of_path =
+            |path, is_self| Self { path, args: Vec::new(), is_self, is_template: false, forked: None };
         if init == Init::InProgram {
             return Ok(of_path(process::THIS_PROGRAM.into(), true));
         }
@@ -90,9 +95,10 @@ impl Program {
 
     /// Returns what starts the program's workers.
     pub(crate) fn into_starter(self) -> Box<dyn StartProcess> {
-        match self.is_template {
-            true => Box::new(Template::new(self.path, self.args)),
-            false => Box::new(self),
+        match self.forked {
+            Some(forked) => Box::new(forked),
+            None if self.is_template => Box::new(Template::new(self.path, self.args)),
+            None => Box::new(self),
         }
     }
 }

@@ -30,6 +30,16 @@ pub enum WorkerStartError {
         /// Why the last template failed.
         source: TemplateError,
     },
+    /// The process that main has forked to fork workers forked none. Another one could not take its place, because main may
+    /// have changed its objects since, and the worker would load other samples.
+    #[error(
+        "the process that forks the workers failed: {source}; nothing can take its place, because main may have changed its \
+         objects since it was forked: begin the epoch again, or resume from the state"
+    )]
+    ForkFailed {
+        /// Why it failed.
+        source: TemplateError,
+    },
     /// No folder can hold the socket through which main and the worker connect. The text names the folders
     /// that the loader tried.
     #[error("{0}")]

@@ -4,11 +4,12 @@ use std::{
     ffi::{OsStr, OsString},
     io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use loader_ipc::process;
 
-use super::template::Template;
+use super::{forked::ForkedTemplate, template::Template};
 
 /// A program that workers run, with its arguments, for
 /// [`Builder::worker_program`](crate::Builder::worker_program). With these arguments, the program must call
@@ -27,13 +28,15 @@ pub struct WorkerProgram {
     pub(crate) program: PathBuf,
     pub(crate) args: Vec<OsString>,
     pub(crate) is_template: bool,
+    /// The process that forks workers, if main has forked it.
+    pub(crate) forked: Option<Arc<ForkedTemplate>>,
 }
 
 impl WorkerProgram {
     /// The program at the path `program`, without arguments. A name without a slash is looked up in `PATH`,
     /// then in the working directory.
     pub fn new(program: impl Into<PathBuf>) -> Self {
-        Self { program: program.into(), args: Vec::new(), is_template: false }
+        Self { program: program.into(), args: Vec::new(), is_template: false, forked: None }
     }
 
     /// Adds arguments.
@@ -64,6 +67,14 @@ impl WorkerProgram {
     #[must_use]
     pub fn template(mut self) -> Self {
         self.is_template = true;
+        self
+    }
+
+    /// Workers are forks of `template`, a process that main has forked from itself.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn forked(mut self, template: Arc<ForkedTemplate>) -> Self {
+        self.forked = Some(template);
         self
     }
 

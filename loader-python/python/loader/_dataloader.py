@@ -40,8 +40,9 @@ class DataLoader(_base.DataLoader[_Batch]):
         drop_last: True to leave out a last batch with fewer samples. False by default.
         timeout: Maximum seconds of waiting for a batch. 0, the default, waits without limit.
         worker_init_fn: Called in each worker with the worker's number, before the worker loads.
-        multiprocessing_context: A context of ``multiprocessing`` or the name of a start method. ``"spawn"`` starts each
-            worker as a new Python process; with the other methods, a template process forks the workers.
+        multiprocessing_context: A context of ``multiprocessing`` or the name of a start method. With ``"fork"``, workers
+            are forks of this process; with ``"forkserver"``, the default, of a process that has run no user code;
+            with ``"spawn"``, each worker is a new Python process.
         generator: Gives the random numbers of the order, and the base seed of the workers. By default they are from
             PyTorch's global generator.
         prefetch_factor: Number of batches that each worker loads ahead, 2 by default.
@@ -165,7 +166,7 @@ class DataLoader(_base.DataLoader[_Batch]):
             num_workers > 0
             and is_python
             and not _worker_info.is_worker
-            and _worker_program.uses_template(self.multiprocessing_context)
+            and _worker_program.start_method(self.multiprocessing_context) == "forkserver"
         ):
             _native.start_template(_worker_program.interpreter(), _worker_program.template_arguments())
         arguments = locals()

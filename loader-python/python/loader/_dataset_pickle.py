@@ -71,7 +71,7 @@ def loads(memory: Any, files: list[int]) -> tuple[dict[str, Any], Any, Opened]:
         # read its rank in them.
         for name in environment.keys() - os.environ.keys():
             os.environ[name] = environment[name]
-        _set_parent_process(main_pid)
+        set_parent_process(main_pid)
         multiprocessing.spawn.prepare(preparation)
         own = dict(zip(names, files))
         if (tracker := own.get("resource tracker")) is not None:
@@ -93,7 +93,7 @@ def _resource_tracker() -> int | None:
     return None
 
 
-def _set_parent_process(main_pid: int) -> None:
+def set_parent_process(main_pid: int) -> None:
     """Sets what ``multiprocessing.parent_process`` returns. Modules ask it whether they are imported in a worker."""
     # Main may have ended, or Python or the kernel has no pidfd.
     with contextlib.suppress(AttributeError, OSError):

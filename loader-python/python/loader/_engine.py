@@ -5,7 +5,7 @@ import functools
 import json
 import operator
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from . import (
@@ -15,6 +15,7 @@ from . import (
     _dataset_pickle,
     _epoch_log,
     _fetch,
+    _fork,
     _keys,
     _native,
     _rust,
@@ -137,18 +138,15 @@ def _python_setup(iterator: _BaseDataLoaderIter, loader: Any, states: dict[int, 
     if not is_local:
         _native.open_closed_streams()
     keys = _keys.KeyList() if is_local else _keys.KeyFile()
-    is_template = _worker_program.uses_template(loader.multiprocessing_context)
+    method = _worker_program.start_method(loader.multiprocessing_context)
     fetcher = _open_fetcher(iterator, keys) if is_local else None
     epoch_log = None if is_local or is_map else _epoch_log.EpochLog()
     order = KeyOrder(iterator._index_sampler, iterator._auto_collation, keys) if is_map else None
-    arrays = None if is_local else _shared_arrays.ArrayFile()
-    pickled, files = None, []
-    if arrays is not None:
-        pickled, files = _pickle_for_workers(iterator, loader, states, keys, epoch_log, arrays)
+    to_workers = _ToWorkers() if is_local else _to_workers(method, iterator, loader, states, keys, epoch_log)
     engine = _native.Engine(
         _EngineParts(
-            pickle=pickled,
-            files=[file.fileno() for file in files],
+            pickle=to_workers.pickle,
+            files=[file.fileno() for file in to_workers.files],
             opened=fetcher,
             fingerprint=_fingerprint(loader.dataset),
             begin=order.begin if order else None,
@@ -157,14 +155,15 @@ def _python_setup(iterator: _BaseDataLoaderIter, loader: Any, states: dict[int, 
             seed_samples=loader.seed_samples,
             options=json.dumps(engine_options(loader) | {"seed": iterator._base_seed}),
             program=_worker_program.interpreter(),
-            arguments=_worker_program.template_arguments() if is_template else _worker_program.worker_arguments(),
-            is_template=is_template,
+            arguments=_worker_program.worker_arguments() if method == "spawn" else _worker_program.template_arguments(),
+            is_template=method == "forkserver",
+            forked=to_workers.forked,
             is_stateful_map=is_map and _stateful.is_stateful(loader.dataset),
             observers=loader._observers[1],
         )
     )
     sent = keys.sent if isinstance(keys, _keys.KeyFile) else None
-    return EngineSetup(engine, _collate.decode, order, fetcher, epoch_log, arrays, sent)
+    return EngineSetup(engine, _collate.decode, order, fetcher, epoch_log, to_workers.arrays, sent)
 
 
 def _open_fetcher(iterator: _BaseDataLoaderIter, keys: _keys.KeyList) -> _fetch.Fetcher:
@@ -174,14 +173,25 @@ def _open_fetcher(iterator: _BaseDataLoaderIter, keys: _keys.KeyList) -> _fetch.
     return _fetch.Fetcher(dataset, iterator._collate_fn, iterator._auto_collation, keys, None)
 
 
-def _pickle_for_workers(
+class _ToWorkers(NamedTuple):
+    """How the workers get the dataset and the user's functions."""
+
+    #: ``None`` without workers, and empty if they are forks of ``forked``.
+    pickle: bytes | None = None
+    files: Sequence[Any] = ()
+    arrays: _shared_arrays.ArrayFile | None = None
+    #: The process that forks the workers, if main has forked it.
+    forked: _native.ForkedTemplate | None = None
+
+
+def _to_workers(
+    method: str,
     iterator: _BaseDataLoaderIter,
     loader: Any,
     states: dict[int, bytes],
     keys: _keys.KeyFile,
     epoch_log: _epoch_log.EpochLog | None,
-    arrays: _shared_arrays.ArrayFile,
-) -> tuple[bytes, list[Any]]:
+) -> _ToWorkers:
     worker_init_fn = loader.worker_init_fn
     if isinstance(iterator._dataset, _base.data_pipes):
         worker_init_fn = functools.partial(
@@ -197,8 +207,17 @@ def _pickle_for_workers(
         "torch": _base.has_torch,
         "default_dtype": _base.default_dtype(),
     }
-    sent = iterator._dataset, iterator._collate_fn, worker_init_fn
-    return _dataset_pickle.dumps(sent, settings, arrays, keys, epoch_log)
+    value = iterator._dataset, iterator._collate_fn, worker_init_fn
+    if method == "fork":
+        # Workers have the classes and functions of the script.
+        keys.needs_main = True
+        opened = _dataset_pickle.Opened(
+            [file.fileno() for file in keys.files], None if epoch_log is None else epoch_log.fileno()
+        )
+        return _ToWorkers(b"", forked=_fork.fork_template(_fork.Sent(settings, value, opened)))
+    arrays = _shared_arrays.ArrayFile()
+    pickled, files = _dataset_pickle.dumps(value, settings, arrays, keys, epoch_log)
+    return _ToWorkers(pickled, files, arrays)
 
 
 class _EngineParts:

@@ -37,6 +37,11 @@ def main(*modules: str) -> NoReturn:
     gc.freeze()
     # Libraries that start threads when they are imported have fork handlers of their own.
     warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
+    serve(template)
+
+
+def serve(template: "_native.Template") -> NoReturn:
+    """Forks a worker for each request of main."""
     while template.next_request():
         # Each worker would print the rest of these buffers again.
         sys.stdout.flush()

@@ -19,10 +19,11 @@ _LARGE_LIBRARIES = ("numpy", "torch", "torchvision")
 _HASH_SEED = random.SystemRandom().randrange(1, 1 << 32)
 
 
-def uses_template(context: Any) -> bool:
-    """Returns whether the template forks the workers. ``context`` is the ``multiprocessing_context`` of a loader."""
+def start_method(context: Any) -> str:
+    """Returns the name of the start method: ``"fork"``, ``"forkserver"`` or ``"spawn"``. ``context`` is the
+    ``multiprocessing_context`` of a loader."""
     method = multiprocessing.get_start_method(allow_none=True) if context is None else context.get_start_method()
-    return method != "spawn"
+    return method or "forkserver"
 
 
 def interpreter() -> str:

@@ -1,0 +1,353 @@
+"""The start method ``fork``: what workers have of main, also those that replace others, and what they leave alone."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import warnings
+
+import pytest
+import torch
+from loader import DataLoader
+from processes import Script, all_processes, run, wait_until
+
+#: A program that prints for a loader what a worker has of main, a line for each property.
+WORLD = """
+import collections, decimal, logging, multiprocessing, os, random, resource, signal, sys, threading, warnings
+
+sys.path.insert(0, FOLDER)
+import numpy
+import torch
+import registry
+import extra_registry  # registers a reader, as hdf5plugin and pillow_heif do
+
+registry.load = lambda: "replaced"
+registry.TRUNCATED = True
+multiprocessing.current_process().name = "main"
+
+
+class Local:
+    pass
+
+
+class World(torch.utils.data.Dataset):
+    def __init__(self):
+        self.file = open(__file__)
+        self.file.readline()
+        self.lock = threading.Lock()
+        self.make = lambda: "lambda"
+        self.rows = (row for row in range(3))
+        self.shared = torch.zeros(2).share_memory_()
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        self.lock.acquire()
+        with COUNTER.get_lock():
+            COUNTER.value += 1
+        self.shared[0] = 7
+        return {
+            "a reader that an import has registered": "heic" in registry.READERS,
+            "a value at the top of the script": registry.TRUNCATED,
+            "a replaced function": registry.load(),
+            "a value under the guard": registry.SIZE,
+            "a global of the script": CHOSEN,
+            "arguments": sys.argv[1:],
+            "the script": os.path.basename(sys.modules["__main__"].__file__),
+            "the name of main": __name__,
+            "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+            "gradients": torch.is_grad_enabled(),
+            "the default dtype": str(torch.get_default_dtype()),
+            "threads": torch.get_num_threads(),
+            "errors of NumPy": numpy.geterr(),
+            "decimal places": decimal.getcontext().prec,
+            "the limit of recursion": sys.getrecursionlimit(),
+            "the level of logging": logging.getLogger("world").getEffectiveLevel(),
+            "filters of warnings": len(warnings.filters),
+            "hashes of strings": hash("name") == HASHED,
+            "the order of a set": list({"a", "b", "c", "d", "e"}) == ORDER,
+            "the environment": os.environ["WORLD"],
+            "the directory": os.getcwd(),
+            "the umask": os.umask(0o077),
+            "the limit of files": resource.getrlimit(resource.RLIMIT_NOFILE),
+            "the path of modules": sys.path,
+            "the position of a file": self.file.tell(),
+            "a lambda": self.make(),
+            "a generator": next(self.rows),
+            "a class of a function": type(LOCAL).__qualname__,
+            "the parent": multiprocessing.parent_process().pid == MAIN,
+            "Python's random numbers": random.random(),
+            "NumPy's random numbers": numpy.random.random(),
+            "PyTorch's random numbers": torch.rand(1).item(),
+            "the number of the worker": torch.utils.data.get_worker_info().id,
+            "the number of workers": torch.utils.data.get_worker_info().num_workers,
+            "SIGALRM": signal.getsignal(signal.SIGALRM) is signal.SIG_DFL,
+        }
+
+
+def as_it_is(value):
+    return value
+
+
+if __name__ == "__main__":
+    registry.SIZE, CHOSEN, MAIN = 224, sys.argv[1], os.getpid()
+    COUNTER = multiprocessing.Value("i", 0)
+
+    def make():
+        class Inner:
+            pass
+
+        return Inner()
+
+    LOCAL, HASHED, ORDER = make(), hash("name"), list({"a", "b", "c", "d", "e"})
+    torch.use_deterministic_algorithms(True)
+    torch.set_grad_enabled(False)
+    torch.set_default_dtype(torch.float64)
+    numpy.seterr(all="raise")
+    decimal.getcontext().prec = 5
+    sys.setrecursionlimit(4321)
+    logging.getLogger("world").setLevel(33)
+    warnings.simplefilter("ignore", BytesWarning)
+    os.environ["WORLD"] = "set by main"
+    os.chdir("/")
+    os.umask(0o027)
+    from LOADER import DataLoader
+
+    torch.manual_seed(7)
+    world = World()
+    batches = DataLoader(world, batch_size=None, num_workers=1, multiprocessing_context="fork", collate_fn=as_it_is)
+    [found] = batches
+    found["a counter of multiprocessing"], found["a shared tensor"] = COUNTER.value, world.shared.tolist()
+    for name, value in found.items():
+        print(name, value, sep=": ")
+"""
+
+
+def test_a_worker_has_what_main_has(tmp_path):
+    (tmp_path / "registry.py").write_text("READERS = {}\nSIZE = 32\nTRUNCATED = False\n\ndef load():\n    return 'own'\n")
+    (tmp_path / "extra_registry.py").write_text("import registry\nregistry.READERS['heic'] = True\n")
+    found = {}
+    for module in ("torch.utils.data", "loader"):
+        script = tmp_path / "script.py"
+        script.write_text(WORLD.replace("FOLDER", repr(str(tmp_path))).replace("LOADER", module))
+        found[module] = run(script, "chosen").splitlines()
+    assert len(found["loader"]) >= 36
+    assert found["loader"] == found["torch.utils.data"]
+
+
+class Numbers(torch.utils.data.Dataset):
+    """Cannot be pickled."""
+
+    def __init__(self, length):
+        self.length, self.offset, self.lock = length, 0, threading.Lock()
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        with self.lock:
+            return index + self.offset
+
+
+class Slow(Numbers):
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        return super().__getitem__(index)
+
+
+def loader_of(dataset, **arguments):
+    return DataLoader(dataset, multiprocessing_context="fork", **{"num_workers": 2, "batch_size": 4} | arguments)
+
+
+def numbers(batches):
+    return torch.cat(list(batches)).tolist()
+
+
+def template_of(iterator):
+    """Returns the process that has forked the workers of an iterator."""
+    pid = iterator._workers[0].pid
+    return next(process.parent for process in all_processes() if process.pid == pid)
+
+
+@pytest.mark.filterwarnings("ignore:worker .* another process takes its place:RuntimeWarning")
+def test_a_worker_that_replaces_another_has_the_dataset_as_iter_has_seen_it():
+    dataset = Slow(200)
+    batches = iter(loader_of(dataset))
+    first = next(batches)
+    dataset.offset = 1000
+    for worker in batches._workers:
+        os.kill(worker.pid, signal.SIGKILL)
+    assert first.tolist() + numbers(batches) == list(range(200))
+    # The next `iter` sees what main has changed.
+    assert numbers(loader_of(dataset)) == list(range(1000, 1200))
+
+
+def test_persistent_workers_keep_the_dataset_of_the_first_epoch():
+    dataset = Numbers(40)
+    loader = loader_of(dataset, persistent_workers=True)
+    assert numbers(loader) == list(range(40))
+    dataset.offset = 1000
+    # As with PyTorch.
+    assert numbers(loader) == list(range(40))
+
+
+def test_workers_go_on_without_their_template_and_are_not_replaced():
+    batches = iter(loader_of(Slow(200)))
+    found = next(batches).tolist()
+    template = template_of(batches)
+    os.kill(template, signal.SIGKILL)
+    assert wait_until(lambda: template_of(batches) != template, 5), "the template has not ended"
+    found += sum((next(batches).tolist() for _ in range(20)), [])
+    assert found == list(range(84))
+    os.kill(batches._workers[0].pid, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match="the process that forks the workers failed.*begin the epoch again, or resume"):
+        while True:
+            next(batches)
+
+
+@pytest.mark.filterwarnings("ignore:worker .* another process takes its place:RuntimeWarning")
+def test_a_stream_is_read_in_its_order_after_a_death():
+    class Stream(torch.utils.data.IterableDataset):
+        def __init__(self):
+            self.make = lambda number: number
+
+        def __iter__(self):
+            info = torch.utils.data.get_worker_info()
+            for number in range(info.id, 400, info.num_workers):
+                time.sleep(0.002)
+                yield self.make(number)
+
+    undisturbed = numbers(loader_of(Stream()))
+    batches = iter(loader_of(Stream()))
+    found = next(batches).tolist()
+    os.kill(batches._workers[1].pid, signal.SIGKILL)
+    assert found + numbers(batches) == undisturbed
+
+
+def test_what_a_worker_prints_goes_to_its_stream(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\n"
+        "from loader import DataLoader\n"
+        "class Prints:\n"
+        "    def __len__(self):\n"
+        "        return 3\n"
+        "    def __getitem__(self, index):\n"
+        "        print('sample', index)\n"
+        "        print('problem', index, file=sys.stderr)\n"
+        "        return index\n"
+        "print('main')\n"
+        "assert len(list(DataLoader(Prints(), num_workers=1, multiprocessing_context='fork'))) == 3\n"
+    )
+    status, out, err = Script(script).end()
+    assert (status, out) == (0, "main\nsample 0\nsample 1\nsample 2\n"), err
+    assert [line.rpartition("problem")[2] for line in err.splitlines()] == [" 0", " 1", " 2"]
+
+
+def test_processes_and_finalizers_of_main_stay(tmp_path):
+    ended = []
+    finalizer = multiprocessing.util.Finalize(None, ended.append, [1], exitpriority=1)
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,), daemon=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child.start()
+        try:
+            assert numbers(loader_of(Numbers(40))) == list(range(40))
+            assert child.is_alive() and not ended
+        finally:
+            child.kill()
+            child.join()
+    finalizer.cancel()
+
+
+@pytest.mark.filterwarnings("ignore:worker .* another process takes its place:RuntimeWarning")
+def test_handlers_of_main_do_not_run_in_workers():
+    calls = []
+    before = signal.signal(signal.SIGTERM, lambda *_: calls.append(os.getpid()))
+    try:
+        batches = iter(loader_of(Slow(100)))
+        found = next(batches).tolist()
+        for worker in batches._workers:
+            os.kill(worker.pid, signal.SIGTERM)
+        assert found + numbers(batches) == list(range(100))
+        assert calls == []
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_forks_beside_busy_threads():
+    """Threads of this loader and of Python that allocate, write and begin epochs of their own meanwhile."""
+    stop, problems = threading.Event(), []
+
+    def work():
+        try:
+            while not stop.is_set():
+                assert numbers(loader_of(Numbers(20), num_workers=1)) == list(range(20))
+                sum(len(str(number)) for number in range(2000))
+        except BaseException as error:
+            problems.append(error)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(20):
+                assert numbers(loader_of(Numbers(40), timeout=30)) == list(range(40))
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+    assert problems == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_no_process_outlives_main(tmp_path, number):
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import sys\nsys.path.insert(0, {os.path.dirname(__file__)!r})\n"
+        "from test_fork import Slow, loader_of\n"
+        "batches = iter(loader_of(Slow(4000)))\nnext(batches)\nprint('begun', flush=True)\nlist(batches)\n"
+    )
+    script = Script(script)
+    try:
+        script.wait_for("^begun$")
+        assert len(script.left()) == 3, "a template and two workers"
+        script.process.send_signal(number)
+        script.process.wait(10)
+        assert wait_until(lambda: not script.left(), 5), f"processes are left: {script.left()}"
+    finally:
+        script.kill_left()
+        script.process.communicate()
+
+
+def test_a_refused_fork_is_an_error_of_iter(monkeypatch):
+    def refuse():
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    loader = loader_of(Numbers(40))
+    monkeypatch.setattr(os, "fork", refuse)
+    with pytest.raises(BlockingIOError):
+        iter(loader)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
+
+
+def test_set_start_method_chooses_it(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import multiprocessing, sys\n"
+        "from loader import DataLoader\n"
+        "class Values:\n"
+        "    def __len__(self):\n"
+        "        return 4\n"
+        "    def __getitem__(self, index):\n"
+        "        return VALUES[index]\n"
+        "if __name__ == '__main__':\n"
+        "    VALUES = [5, 6, 7, 8]\n"
+        "    multiprocessing.set_start_method('fork')\n"
+        "    print([int(value) for value in DataLoader(Values(), num_workers=2)])\n"
+    )
+    assert run(script) == "[5, 6, 7, 8]\n"
