@@ -86,10 +86,10 @@ fn a_port_in_use_and_a_trace_that_cannot_be_written_end_the_run_before_a_worker_
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-/// Another package of the build may have turned on the formats of `loader-data`. `.ci/run` runs this test both ways.
+/// Another package of the build may have turned on the formats of `loader-data`.
 #[cfg(not(feature = "formats"))]
 #[test]
-fn a_command_without_formats_refuses_their_kinds_by_name() {
+fn a_command_without_the_feature_formats_refuses_their_kinds_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("run.toml");
     fs::write(&config, "[dataset]\nkind = \"csv\"\npath = \"rows.csv\"\n").unwrap();

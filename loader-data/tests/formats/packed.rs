@@ -163,7 +163,7 @@ fn lines_of_text_are_records() {
 
 #[cfg(not(feature = "tokenizer"))]
 #[test]
-fn the_error_without_the_feature_tokenizer_names_it() {
+fn a_tokenizer_without_the_feature_is_an_error_that_names_it() {
     let text = r#"{"kind": "csv", "path": "csv/pandas.csv", "tokenizers": {"x": {"path": "tokenizer"}}}"#;
     let error = config(Path::new(FIXTURES), text).open().unwrap_err().to_string();
     assert!(

@@ -221,7 +221,7 @@ mod all_types {
 
 #[cfg(not(feature = "more-images"))]
 #[test]
-fn a_type_that_is_not_built_in_names_the_feature() {
+fn a_type_without_the_feature_is_an_error_that_names_it() {
     for (name, format) in [
         ("rgb.bmp", "BMP"),
         ("grey.gif", "GIF"),
