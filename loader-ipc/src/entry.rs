@@ -193,8 +193,8 @@ impl Entries {
     /// [`EntryError::OtherBuild`] if they come from another build than this code, [`EntryError::NoBuildId`]
     /// if this code's build cannot be identified.
     pub fn resolve(&self) -> Result<Vec<AnyFunction>, EntryError> {
-        let own = LoadedObject::containing(anchor_address()).map(|object| object.path().to_owned());
-        let ours = BuildId::of_this_code().ok_or(EntryError::NoBuildId { object: own })?;
+        let own = || LoadedObject::containing(anchor_address()).map(|object| object.path().to_owned());
+        let ours = BuildId::of_this_code().ok_or_else(|| EntryError::NoBuildId { object: own() })?;
         if *ours != self.build {
             return Err(EntryError::OtherBuild { ours: ours.clone(), theirs: self.build.clone() });
         }

@@ -48,6 +48,7 @@ use rustix::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    build_id::BuildId,
     cpu_set::CpuSet,
     frame::ExitStatus,
     lifeline::{Lifeline, LifelineError, Until},
@@ -57,11 +58,16 @@ use crate::{
 
 /// Maximum time from the end of a template's sockets to the end of its process.
 const END_DEADLINE: Duration = Duration::from_secs(1);
+/// Maximum time for a template to take a request for a spare, and to answer it.
+const SPARE_DEADLINE: Duration = Duration::from_secs(1);
 
-/// Main's request for one worker. Its four descriptors are the worker's lifeline, its output, the socket for
-/// the reports about it, and main's working directory.
+/// Main's request for one child: a worker, or a spare of the template. Its four descriptors are the worker's lifeline or
+/// the socket from which the spare takes requests, its output, the socket for the reports about it, and main's working
+/// directory.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Request {
+    /// True if the child is to be a template too, which takes the place of this one if it ends.
+    pub is_spare: bool,
     /// The CPUs to which the worker is bound; `None` if main's mask cannot be read.
     pub cpus: Option<CpuSet>,
     /// Main's umask and resource limits.
@@ -134,6 +140,8 @@ impl Fork {
     /// # Errors
     /// If this process is out of descriptors, or if the system provides no pidfds (Linux 5.3).
     pub fn new() -> io::Result<Self> {
+        // So that no child must find it.
+        BuildId::of_this_code();
         let (requests, theirs) = Lifeline::pair()?;
         Ok(Self { requests, theirs, main: pidfd_open(getpid(), PidfdFlags::empty())? })
     }
@@ -216,27 +224,13 @@ impl TemplateProcess {
         output: OwnedFd,
         patience: &mut Patience<'_>,
     ) -> Result<WorkerProcess, TemplateError> {
-        let (report, theirs) = Lifeline::pair()?;
-        let folder = open(".", OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
-            .map_err(io::Error::from)?;
-        let cpus = cpus.cloned().or_else(|| CpuSet::of_this_thread().ok());
-        let fds = [lifeline.as_fd(), output.as_fd(), theirs.as_fd(), folder.as_fd()];
-        let request = Request { cpus, limits: Limits::of_this_process() };
-        let sent = self.requests.send(&request, &fds, &mut *patience);
-        // The report socket ends with the template only if this process has closed its copy of that end.
-        drop((lifeline, output, theirs));
-        let answer = sent.and_then(|()| self.receive(&report, patience));
+        let asked = self.ask(false, cpus, lifeline, output, &mut *patience)?;
+        let answer = asked.and_then(|report| {
+            let answer = self.receive(&report, patience)?;
+            Ok((answer, report))
+        });
         match answer {
-            Ok((TemplateReport::Started { pid }, Some(pidfd))) => {
-                Ok(WorkerProcess::of_template(pid, pidfd, report))
-            }
-            Ok((TemplateReport::NotStarted { errno: Some(errno), .. }, None)) => {
-                Err(io::Error::from_raw_os_error(errno).into())
-            }
-            Ok((TemplateReport::NotStarted { errno: None, text }, None)) => {
-                Err(io::Error::other(text).into())
-            }
-            Ok((report, _)) => Err(TemplateError::InvalidAnswer(format!("{report:?}"))),
+            Ok((answer, report)) => started(answer, report),
             Err(LifelineError::TimedOut) => {
                 Err(self.process.try_reap().map_or(TemplateError::NoAnswer, TemplateError::Ended))
             }
@@ -246,6 +240,37 @@ impl TemplateProcess {
             Err(LifelineError::Io(error)) => Err(error.into()),
             Err(error) => Err(TemplateError::InvalidAnswer(error.to_string())),
         }
+    }
+
+    /// Asks the template for a spare of itself, and does not wait for the answer.
+    ///
+    /// # Errors
+    /// [`TemplateError::Refused`] if a descriptor cannot be made, and [`TemplateError::NoAnswer`] if the template does not
+    /// take requests.
+    pub fn ask_for_spare(&self) -> Result<Spare, TemplateError> {
+        let (requests, theirs) = Lifeline::pair()?;
+        let output = io::stderr().as_fd().try_clone_to_owned()?;
+        let report = self.ask(true, None, theirs, output, Instant::now() + SPARE_DEADLINE)?;
+        report.map(|report| Spare { requests, report }).map_err(|_| TemplateError::NoAnswer)
+    }
+
+    /// Sends a request. Returns the socket for the reports.
+    fn ask(
+        &self,
+        is_spare: bool,
+        cpus: Option<&CpuSet>,
+        lifeline: OwnedFd,
+        output: OwnedFd,
+        deadline: impl Until,
+    ) -> io::Result<Result<Lifeline, LifelineError>> {
+        let (report, theirs) = Lifeline::pair()?;
+        let folder = open(".", OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+        let cpus = cpus.cloned().or_else(|| CpuSet::of_this_thread().ok());
+        let fds = [lifeline.as_fd(), output.as_fd(), theirs.as_fd(), folder.as_fd()];
+        let request = Request { is_spare, cpus, limits: Limits::of_this_process() };
+        // The report socket ends with the template only if this process has closed its copy of that end, which it does
+        // here.
+        Ok(self.requests.send(&request, &fds, deadline).map(|()| report))
     }
 
     /// Waits for a report, or until the template has ended. A child that the template has
@@ -267,6 +292,46 @@ impl TemplateProcess {
             Some(status) => TemplateError::Ended(status),
             None => TemplateError::InvalidAnswer("it dropped the request".to_owned()),
         }
+    }
+}
+
+/// A template that waits until it is to take the place of the one that has forked it.
+#[derive(Debug)]
+pub struct Spare {
+    requests: Lifeline,
+    report: Lifeline,
+}
+
+impl Spare {
+    /// Makes it the template.
+    ///
+    /// # Errors
+    /// [`TemplateError`] if it was not forked.
+    pub fn into_template(self) -> Result<TemplateProcess, TemplateError> {
+        let answer = self.report.receive_with_one(Instant::now() + SPARE_DEADLINE);
+        let answer = answer.map_err(|error| TemplateError::InvalidAnswer(error.to_string()))?;
+        let process = started(answer, self.report)?;
+        Ok(TemplateProcess { process: Arc::new(process), requests: self.requests })
+    }
+
+    /// As [`TemplateProcess::end`].
+    pub fn end(&self) {
+        self.requests.shut_down();
+    }
+}
+
+/// Returns the child that a template has started, or why it has started none.
+fn started(
+    answer: (TemplateReport, Option<OwnedFd>),
+    report: Lifeline,
+) -> Result<WorkerProcess, TemplateError> {
+    match answer {
+        (TemplateReport::Started { pid }, Some(pidfd)) => Ok(WorkerProcess::of_template(pid, pidfd, report)),
+        (TemplateReport::NotStarted { errno: Some(errno), .. }, None) => {
+            Err(io::Error::from_raw_os_error(errno).into())
+        }
+        (TemplateReport::NotStarted { errno: None, text }, None) => Err(io::Error::other(text).into()),
+        (report, _) => Err(TemplateError::InvalidAnswer(format!("{report:?}"))),
     }
 }
 

@@ -75,6 +75,14 @@ impl Template {
         Ok(())
     }
 
+    /// Makes this process, a forked child, a template if the request wants one. False if it wants a worker.
+    fn become_spare(&mut self) -> PyResult<bool> {
+        let (template, request) = self.turn()?;
+        let request = template.become_spare(request);
+        self.request = request;
+        Ok(self.request.is_none())
+    }
+
     /// Makes this process, a forked child, the worker of the request. `serve` must follow.
     fn become_worker(&mut self) -> PyResult<()> {
         let request = self.request.take().ok_or_else(out_of_turn)?;

@@ -1,6 +1,8 @@
 """Checks after each test that no child process, no shared memory and no descriptor of shared memory is left."""
 
 import gc
+import multiprocessing
+import os
 import signal
 
 import processes
@@ -8,6 +10,11 @@ import pytest
 
 # A shell starts background jobs with SIGINT ignored, and the scripts that the tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Tests that are not about a start method run with this one.
+if method := os.environ.get("START_METHOD"):
+    multiprocessing.set_start_method(method)
 
 
 @pytest.fixture(autouse=True)

@@ -55,8 +55,8 @@ def children() -> dict[int, str]:
 
 def workers() -> list[int]:
     """Returns the process ids of the workers that run."""
-    running = {pid: command for pid, command in children().items() if not command.startswith("Z")}
-    return [pid for pid, command in running.items() if "loader._worker" in command or "loader._template" in command]
+    running = [pid for pid, command in children().items() if not command.startswith("Z")]
+    return [pid for pid in running if Path(f"/proc/{pid}/comm").read_text().startswith("loader-wkr-")]
 
 
 def shared_memory(of: int | None = None) -> set[str]:

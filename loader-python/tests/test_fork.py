@@ -157,6 +157,11 @@ class Slow(Numbers):
         return super().__getitem__(index)
 
 
+IS_REPLACED = pytest.mark.filterwarnings(
+    "ignore:worker .* another process takes its place:RuntimeWarning", "ignore:.*; trying again:RuntimeWarning"
+)
+
+
 def loader_of(dataset, **arguments):
     return DataLoader(dataset, multiprocessing_context="fork", **{"num_workers": 2, "batch_size": 4} | arguments)
 
@@ -171,7 +176,7 @@ def template_of(iterator):
     return next(process.parent for process in all_processes() if process.pid == pid)
 
 
-@pytest.mark.filterwarnings("ignore:worker .* another process takes its place:RuntimeWarning")
+@IS_REPLACED
 def test_a_worker_that_replaces_another_has_the_dataset_as_iter_has_seen_it():
     dataset = Slow(200)
     batches = iter(loader_of(dataset))
@@ -193,13 +198,41 @@ def test_persistent_workers_keep_the_dataset_of_the_first_epoch():
     assert numbers(loader) == list(range(40))
 
 
-def test_workers_go_on_without_their_template_and_are_not_replaced():
+def spare_of(iterator, template):
+    """Returns the spare of the template, which it has forked beside the workers of an iterator."""
+    workers = {worker.pid for worker in iterator._workers}
+    found = [process.pid for process in all_processes() if process.parent == template and process.pid not in workers]
+    return found[0] if found else None
+
+
+@IS_REPLACED
+def test_a_spare_takes_the_place_of_the_template():
+    dataset = Slow(600)
+    batches = iter(loader_of(dataset))
+    found = next(batches).tolist()
+    dataset.offset = 1000
+    for _ in range(3):
+        template = template_of(batches)
+        assert wait_until(lambda: spare_of(batches, template), 5), "there is no spare"
+        os.kill(template, signal.SIGKILL)
+        before = [worker.pid for worker in batches._workers]
+        for pid in before:
+            os.kill(pid, signal.SIGKILL)
+        while any(worker.pid in before for worker in batches._workers):
+            found += next(batches).tolist()
+    assert found + numbers(batches) == list(range(600))
+
+
+@IS_REPLACED
+def test_without_the_template_and_its_spare_workers_go_on_and_are_not_replaced():
     batches = iter(loader_of(Slow(200)))
     found = next(batches).tolist()
     template = template_of(batches)
+    assert wait_until(lambda: spare_of(batches, template), 5), "there is no spare"
+    os.kill(spare_of(batches, template), signal.SIGKILL)
     os.kill(template, signal.SIGKILL)
-    assert wait_until(lambda: template_of(batches) != template, 5), "the template has not ended"
-    found += sum((next(batches).tolist() for _ in range(20)), [])
+    for _ in range(20):
+        found += next(batches).tolist()
     assert found == list(range(84))
     os.kill(batches._workers[0].pid, signal.SIGKILL)
     with pytest.raises(RuntimeError, match="the process that forks the workers failed.*begin the epoch again, or resume"):
@@ -207,7 +240,7 @@ def test_workers_go_on_without_their_template_and_are_not_replaced():
             next(batches)
 
 
-@pytest.mark.filterwarnings("ignore:worker .* another process takes its place:RuntimeWarning")
+@IS_REPLACED
 def test_a_stream_is_read_in_its_order_after_a_death():
     class Stream(torch.utils.data.IterableDataset):
         def __init__(self):
@@ -262,7 +295,7 @@ def test_processes_and_finalizers_of_main_stay(tmp_path):
     finalizer.cancel()
 
 
-@pytest.mark.filterwarnings("ignore:worker .* another process takes its place:RuntimeWarning")
+@IS_REPLACED
 def test_handlers_of_main_do_not_run_in_workers():
     calls = []
     before = signal.signal(signal.SIGTERM, lambda *_: calls.append(os.getpid()))
@@ -315,7 +348,7 @@ def test_no_process_outlives_main(tmp_path, number):
     script = Script(script)
     try:
         script.wait_for("^begun$")
-        assert len(script.left()) == 3, "a template and two workers"
+        assert wait_until(lambda: len(script.left()) == 4, 5), "a template, its spare and two workers"
         script.process.send_signal(number)
         script.process.wait(10)
         assert wait_until(lambda: not script.left(), 5), f"processes are left: {script.left()}"

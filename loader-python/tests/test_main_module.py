@@ -1,4 +1,4 @@
-"""Datasets that the user's script itself defines, however the script is run."""
+"""Datasets that the user's script itself defines, however the script is run, where workers are no forks of main."""
 
 import os
 
@@ -8,7 +8,10 @@ import pytest
 FOLDER = os.path.dirname(__file__)
 
 SCRIPT = """
+import multiprocessing
 import torch
+
+multiprocessing.set_start_method("forkserver", force=True)
 from loader import DataLoader
 
 class Mine(torch.utils.data.Dataset):
@@ -256,10 +259,11 @@ def test_keys_are_of_the_class_that_a_dataset_in_an_imported_script_knows(tmp_pa
     assert processes.run(path).splitlines()[-1] == "[[10], [10]]"
 
 
-def test_batches_leave_the_classes_and_functions_of_a_script_as_main_has_them(tmp_path):
+@pytest.mark.parametrize("method", ["forkserver", "fork"])
+def test_batches_leave_the_classes_and_functions_of_a_script_as_main_has_them(tmp_path, method):
     pytest.importorskip("cloudpickle", reason="SKIPPED: cloudpickle is not installed")
     path = tmp_path / "train.py"
-    path.write_text(SCRIPT + IN_BATCHES)
+    path.write_text(SCRIPT.replace("forkserver", method) + IN_BATCHES)
     expected = [f"{number + 1} {2 * number + 2} {10 * number} {10 * number} {10 * number}" for number in range(4)]
     assert processes.run(path).splitlines() == expected
 

@@ -66,10 +66,10 @@ def test_the_attribute_that_cannot_be_pickled_is_named():
         (nested, "attribute 'connection' of element 'b' of element 1 of attribute 'items' of the dataset (Items)"),
     ):
         with pytest.raises(pickle.PicklingError) as error:
-            list(DataLoader(dataset, num_workers=1))
+            list(DataLoader(dataset, num_workers=1, multiprocessing_context="forkserver"))
         assert str(error.value).startswith(f"{path} cannot be sent to the workers: cannot pickle '_thread.lock' object")
     with pytest.raises(pickle.PicklingError, match=r"^worker_init_fn \(.*\) cannot be sent"):
-        list(DataLoader(Rows(3), num_workers=1, worker_init_fn=threading.Lock().acquire))
+        list(DataLoader(Rows(3), num_workers=1, multiprocessing_context="forkserver", worker_init_fn=threading.Lock().acquire))
 
 
 def test_with_cloudpickle_an_attribute_that_it_can_send_is_not_named():
@@ -77,7 +77,7 @@ def test_with_cloudpickle_an_attribute_that_it_can_send_is_not_named():
     dataset = WithLock(3)
     dataset.__dict__ = {"function": lambda: None, **dataset.__dict__}
     with pytest.raises(pickle.PicklingError, match=r"^attribute 'connection' of the dataset \(WithLock\)"):
-        list(DataLoader(dataset, num_workers=1))
+        list(DataLoader(dataset, num_workers=1, multiprocessing_context="forkserver"))
 
 
 class OnlyInMain(Rows):
@@ -87,7 +87,7 @@ class OnlyInMain(Rows):
 
 def test_a_dataset_that_workers_cannot_read_is_reported_with_their_traceback():
     with pytest.raises(ValueError, match="this dataset is read by nobody") as error:
-        list(DataLoader(OnlyInMain(3), num_workers=1))
+        list(DataLoader(OnlyInMain(3), num_workers=1, multiprocessing_context="forkserver"))
     assert "__setstate__" in str(error.value)
 
 
@@ -101,13 +101,13 @@ class Counted(Rows):
 
 def test_a_dataset_is_pickled_once_for_all_workers():
     Counted.pickled = 0
-    list(DataLoader(Counted(4), num_workers=2))
+    list(DataLoader(Counted(4), num_workers=2, multiprocessing_context="forkserver"))
     assert Counted.pickled == 1
 
 
 def test_a_large_dataset_is_pickled_and_sent_once():
     dataset = Items([torch.full((1_000_000,), float(i)) for i in range(20)])
-    sums = [batch.sum().item() for batch in DataLoader(dataset, num_workers=2)]
+    sums = [batch.sum().item() for batch in DataLoader(dataset, num_workers=2, multiprocessing_context="forkserver")]
     assert sums == [1e6 * i for i in range(20)]
 
 
@@ -121,7 +121,7 @@ def test_a_dataset_without_torch_in_it():
 )
 def test_a_dataset_may_have_tensors_of_any_type(dtype):
     tensor = torch.arange(6).view(2, 3).to(dtype)
-    for batch, row in zip(DataLoader(tensor, batch_size=None, num_workers=1), tensor, strict=True):
+    for batch, row in zip(DataLoader(tensor, batch_size=None, num_workers=1, multiprocessing_context="forkserver"), tensor, strict=True):
         assert batch.dtype == dtype
         assert torch.equal(batch.float(), row.float())
 
@@ -137,9 +137,9 @@ class Size(Items):
 def test_tensors_that_share_a_storage_are_sent_with_one_and_share_it_in_the_worker():
     whole = torch.arange(200_000.0).view(1000, 200)
     views = [*whole, whole.t(), torch.empty(0, 3)]
-    rows = list(DataLoader(Items(views), batch_size=None, num_workers=1))
+    rows = list(DataLoader(Items(views), batch_size=None, num_workers=1, multiprocessing_context="forkserver"))
     assert all(torch.equal(row, view) for row, view in zip(rows, views, strict=True))
-    sizes = list(DataLoader(Size(views), batch_size=None, num_workers=1))
+    sizes = list(DataLoader(Size(views), batch_size=None, num_workers=1, multiprocessing_context="forkserver"))
     assert sizes[:-1] == [[800_000, True]] * 1001
 
 
@@ -158,11 +158,12 @@ class Shared(Rows):
         return index
 
 
-def test_what_multiprocessing_shares_is_shared_with_workers():
-    context = multiprocessing.get_context("spawn")
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_what_multiprocessing_shares_is_shared_with_workers(method):
+    context = multiprocessing.get_context("fork" if method == "fork" else "spawn")
     dataset = Shared(5, torch.zeros(5).share_memory_(), context.Value("i", 0), context.Queue())
     for _ in range(2):
-        assert len(list(DataLoader(dataset, num_workers=2))) == 5
+        assert len(list(DataLoader(dataset, num_workers=2, multiprocessing_context=method))) == 5
     assert dataset.value.value == 10
     assert dataset.tensor.tolist() == [2] * 5
     assert sorted(dataset.queue.get() for _ in range(10)) == sorted([*range(5)] * 2)
@@ -192,7 +193,7 @@ def test_a_worker_writes_what_is_in_its_queues_before_it_ends():
 def test_a_lock_that_only_forks_can_share_is_refused_with_what_to_do():
     dataset = Shared(5, torch.zeros(5), multiprocessing.get_context("fork").Value("i", 0), None)
     with pytest.raises(pickle.PicklingError, match="fork context"):
-        list(DataLoader(dataset, num_workers=2))
+        list(DataLoader(dataset, num_workers=2, multiprocessing_context="forkserver"))
 
 
 COPIES = {"pickle": lambda loader: pickle.loads(pickle.dumps(loader)), "copy": copy.copy, "deepcopy": copy.deepcopy}

@@ -170,7 +170,7 @@ def first_and_id(samples):
 def test_a_worker_whose_interpreter_cannot_start_is_reported(monkeypatch):
     monkeypatch.setenv("PYTHONHOME", "/nowhere")
     with pytest.raises(RuntimeError) as error:
-        list(DataLoader(Rows(3), num_workers=1))
+        list(DataLoader(Rows(3), num_workers=1, multiprocessing_context="forkserver"))
     assert "worker" in str(error.value)
 
 
@@ -182,7 +182,7 @@ def test_a_program_that_is_no_interpreter_is_reported(tmp_path):
         multiprocessing.spawn.set_executable(str(program))
         try:
             with pytest.raises((RuntimeError, OSError)) as error:
-                list(DataLoader(Rows(3), num_workers=1, max_worker_deaths=2))
+                list(DataLoader(Rows(3), num_workers=1, max_worker_deaths=2, multiprocessing_context="forkserver"))
         finally:
             multiprocessing.spawn.set_executable(os.fsdecode(before))
         assert str(program) in str(error.value)

@@ -140,15 +140,14 @@ pub(crate) fn leave_host() -> io::Result<()> {
     close_inherited();
     leave_signals()?;
     ignore_sigpipe();
+    prefer_this_process();
     Ok(())
 }
 
-/// Removes the signal mask and signal actions of main from this process, which has started it or forked it. Makes the OOM
-/// killer prefer this process to main.
+/// Removes the signal mask and signal actions of main from this process, which main has started or forked.
 pub(crate) fn leave_signals() -> io::Result<()> {
     SIGNALS_FOR_MAIN.into_iter().try_for_each(ignore_by_default)?;
     default_sigchld();
-    prefer_this_process();
     // A signal mask is inherited across `exec`. Main blocks these signals while it starts this process, and the
     // thread that started it may have blocked others.
     SigSet::empty().thread_set_mask()?;

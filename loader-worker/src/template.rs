@@ -13,6 +13,7 @@ use loader_ipc::{
     cpu_set::CpuSet,
     exit_now,
     lifeline::{Lifeline, LifelineError, poll_until},
+    oom::prefer_this_process,
     process::{self, Limits, WorkerProcess, is_worker, take_lifeline_from_stdin},
     template::{Request, TemplateReport},
 };
@@ -104,6 +105,7 @@ struct Child {
 /// Main's request for one worker, from [`Template::next_request`].
 #[derive(Debug)]
 pub struct StartRequest {
+    is_spare: bool,
     cpus: Option<CpuSet>,
     limits: Limits,
     lifeline: OwnedFd,
@@ -216,6 +218,19 @@ impl Template {
         refuse(&request.report, error);
     }
 
+    /// Makes this process, a forked child of the template, a template as `request` wants it, which takes the place of its
+    /// parent if that ends. Returns `None` if the request wants a worker.
+    #[doc(hidden)]
+    pub fn become_spare(&mut self, request: StartRequest) -> Option<StartRequest> {
+        if !request.is_spare {
+            return Some(request);
+        }
+        self.requests = Some(Lifeline::from_socket(request.lifeline));
+        // They are children of the parent, which reports their ends.
+        self.children.clear();
+        None
+    }
+
     /// Makes this process, a forked child of the template, the worker of `request`. Its standard streams (without
     /// standard output if main has forked the template), working directory, CPUs, umask and resource limits become those of the request, and what belongs to the
     /// template is closed.
@@ -225,10 +240,13 @@ impl Template {
     /// If the system refuses, for example because the worker may use none of its CPUs. The process must print
     /// the error to standard error and exit.
     pub fn become_worker(self, request: StartRequest) -> io::Result<()> {
-        let StartRequest { cpus, limits, lifeline, output, folder, report } = request;
+        let StartRequest { cpus, limits, lifeline, output, folder, report, is_spare: _ } = request;
         let Self { main, requests, children, is_fork, .. } = self;
         drop((requests, children, report));
-        if !is_fork {
+        if is_fork {
+            // The OOM killer should not prefer the template: other processes have most of its memory too.
+            prefer_this_process();
+        } else {
             dup2_stdout(&output)?;
         }
         dup2_stderr(&output)?;
@@ -272,7 +290,7 @@ impl Guard {
 }
 
 impl StartRequest {
-    fn new(Request { cpus, limits }: Request, fds: Vec<OwnedFd>) -> io::Result<Self> {
+    fn new(Request { is_spare, cpus, limits }: Request, fds: Vec<OwnedFd>) -> io::Result<Self> {
         let count = fds.len();
         let fds = <[OwnedFd; 4]>::try_from(fds);
         let [lifeline, output, report, folder] = fds.map_err(|_| {
@@ -281,7 +299,7 @@ impl StartRequest {
                 format!("main's request has {count} descriptors instead of 4"),
             )
         })?;
-        Ok(Self { cpus, limits, lifeline, output, report: Lifeline::from_socket(report), folder })
+        Ok(Self { is_spare, cpus, limits, lifeline, output, report: Lifeline::from_socket(report), folder })
     }
 }
 

@@ -1,17 +1,23 @@
 //! Starts workers from a template that the program has forked from itself, so that workers have what the program had at
 //! that moment.
 //!
-//! A worker that replaces another one must have the same objects, so the template cannot be replaced: main may have
-//! changed its objects since. If it has ended, a worker that dies is not replaced, and the start of its replacement is an
-//! error.
+//! A worker that replaces another one must have the same objects. Main may have changed its objects since, so it cannot fork
+//! another template. Therefore the first template forks a spare, which takes its place if it ends. If both have ended, the
+//! start of a worker is an error.
 
-use std::{ffi::OsStr, os::fd::OwnedFd, process, sync::Arc, time::Duration};
+use std::{
+    ffi::OsStr,
+    os::fd::OwnedFd,
+    process,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use loader_ipc::{
     cpu_set::CpuSet,
     patience::{Awaited, Patience},
     process::WorkerProcess,
-    template::{TemplateError, TemplateProcess},
+    template::{Spare, TemplateError, TemplateProcess},
 };
 use nix::sys::signal::Signal;
 
@@ -26,15 +32,39 @@ const END_DEADLINE: Duration = Duration::from_secs(2);
 /// worker has ended.
 #[derive(Debug)]
 pub struct ForkedTemplate {
-    template: TemplateProcess,
+    templates: Mutex<Templates>,
     /// The process that has forked it. A forked child of that process has a copy of this value.
     owner: u32,
+}
+
+#[derive(Debug)]
+struct Templates {
+    present: Arc<TemplateProcess>,
+    spare: Option<Spare>,
 }
 
 impl ForkedTemplate {
     /// The template that this process has forked.
     pub fn new(template: TemplateProcess) -> Self {
-        Self { template, owner: process::id() }
+        let templates = Templates { present: Arc::new(template), spare: None };
+        Self { templates: Mutex::new(templates), owner: process::id() }
+    }
+
+    fn templates(&self) -> MutexGuard<'_, Templates> {
+        self.templates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Kills a template that has failed, and lets its spare take its place. Returns false if it has none.
+    fn replace(&self, failed: &Arc<TemplateProcess>) -> bool {
+        let mut templates = self.templates();
+        if !Arc::ptr_eq(&templates.present, failed) {
+            // Another thread has replaced it.
+            return true;
+        }
+        end(failed.process());
+        let Some(Ok(template)) = templates.spare.take().map(Spare::into_template) else { return false };
+        templates.present = Arc::new(template);
+        true
     }
 }
 
@@ -43,13 +73,20 @@ impl Drop for ForkedTemplate {
         if self.owner != process::id() {
             return;
         }
-        self.template.end();
-        let process = self.template.process();
-        if process.reap_within(END_DEADLINE).is_none() {
-            process.signal(Signal::SIGKILL);
-            process.reap_within(END_DEADLINE);
+        let Templates { present, spare } = &*self.templates();
+        // The spare is a child of the template, which ends after it.
+        spare.iter().for_each(Spare::end);
+        present.end();
+        if present.process().reap_within(END_DEADLINE).is_none() {
+            end(present.process());
         }
     }
+}
+
+/// Kills a template, and reaps it.
+fn end(process: &WorkerProcess) {
+    process.signal(Signal::SIGKILL);
+    process.reap_within(END_DEADLINE);
 }
 
 /// Two are equal if they are the same process.
@@ -72,20 +109,25 @@ impl StartProcess for Arc<ForkedTemplate> {
         worker: usize,
         patience: &mut Patience<'_>,
     ) -> Result<WorkerProcess, WorkerStartError> {
-        let awaited = Awaited { worker, process: Arc::clone(self.template.process()) };
+        let template = Arc::clone(&self.templates().present);
+        let awaited = Awaited { worker, process: Arc::clone(template.process()) };
         patience.turn_to(awaited, patience.waited() + ANSWER_DEADLINE);
-        self.template.start(cpus, lifeline, output, patience).map_err(|error| match error {
+        template.start(cpus, lifeline, output, patience).map_err(|error| match error {
             TemplateError::Refused(source) => {
                 WorkerStartError::NotSpawned { program: self.describe(), source }
             }
-            source => {
-                // It may have forked a worker for this request, so it must not be asked again.
-                if !matches!(source, TemplateError::Interrupted) {
-                    self.template.process().signal(Signal::SIGKILL);
-                }
-                WorkerStartError::ForkFailed { source }
-            }
+            TemplateError::Interrupted => WorkerStartError::ForkFailed { source: error, is_replaced: true },
+            // It may have forked a worker for this request, so it must not be asked again.
+            source => WorkerStartError::ForkFailed { source, is_replaced: self.replace(&template) },
         })
+    }
+
+    fn prepare_replacements(&self) {
+        let mut templates = self.templates();
+        if templates.spare.is_none() {
+            // Without a spare, the next call asks for one again.
+            templates.spare = templates.present.ask_for_spare().ok();
+        }
     }
 
     fn describe(&self) -> String {

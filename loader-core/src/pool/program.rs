@@ -38,6 +38,9 @@ pub(crate) trait StartProcess: fmt::Debug + Send + Sync {
         patience: &mut Patience<'_>,
     ) -> Result<WorkerProcess, WorkerStartError>;
 
+    /// Is called when all workers of a pool have started, and when one has started in the place of another.
+    fn prepare_replacements(&self) {}
+
     /// Returns what it starts, for error messages.
     fn describe(&self) -> String;
 }

@@ -92,6 +92,7 @@ impl Launch {
         let mut look = |waited, awaited: &Awaited| wait.look_at_start(waited, || starting(awaited, waited));
         let fresh = starter.start_all(workers, &wake, &mut Patience::with(&mut look));
         let Fresh { workers, watched, readers } = fresh.map_err(|error| wait.error().unwrap_or(error))?;
+        self.program.prepare_replacements();
         let (results, notes) = ReportReceiver::new(readers, (wake, woken), Arc::clone(&control));
         let reaper = Reaper::start(watched, notes.clone(), self.handle_sigchld);
         let mut pool = Pool {
@@ -233,6 +234,7 @@ impl Starter {
         }
         let greeted = self.invite(spawned, patience);
         let greeted = greeted.and_then(|invited| greet(invited, wake, patience));
+        self.launch.program.prepare_replacements();
         greeted.map_err(|failed| failed.error)
     }
 
@@ -240,7 +242,11 @@ impl Starter {
     /// given those of its attempt to a worker.
     fn spawn(&self, number: usize, patience: &mut Patience<'_>) -> Result<Spawned, Failed> {
         self.try_spawn(number, patience).map_err(|source| Failed {
-            was_killed: matches!(&source, WorkerStartError::TemplateFailed { source, .. } if was_killed(source)),
+            was_killed: match &source {
+                WorkerStartError::TemplateFailed { source, .. } => was_killed(source),
+                WorkerStartError::ForkFailed { source, is_replaced } => *is_replaced && was_killed(source),
+                _ => false,
+            },
             error: Error::WorkerNotStarted { worker: number, source },
         })
     }

@@ -30,15 +30,13 @@ pub enum WorkerStartError {
         /// Why the last template failed.
         source: TemplateError,
     },
-    /// The process that main has forked to fork workers forked none. Another one could not take its place, because main may
-    /// have changed its objects since, and the worker would load other samples.
-    #[error(
-        "the process that forks the workers failed: {source}; nothing can take its place, because main may have changed its \
-         objects since it was forked: begin the epoch again, or resume from the state"
-    )]
+    /// The process that main has forked to fork workers forked none.
+    #[error("the process that forks the workers failed: {source}{}", place(*is_replaced))]
     ForkFailed {
         /// Why it failed.
         source: TemplateError,
+        /// True if another process, which has the same objects, forks the workers from now on.
+        is_replaced: bool,
     },
     /// No folder can hold the socket through which main and the worker connect. The text names the folders
     /// that the loader tried.
@@ -92,6 +90,15 @@ pub(super) fn was_killed(error: &TemplateError) -> bool {
         TemplateError::Ended(status) => !matches!(status, ExitStatus::Code(_)),
         _ => false,
     }
+}
+
+/// Says what takes the place of the process that forks the workers.
+fn place(is_replaced: bool) -> &'static str {
+    if is_replaced {
+        return "";
+    }
+    "; main cannot fork another one, because it may have changed its objects since: begin the epoch again, or resume from \
+     the state"
 }
 
 fn not_spawned(error: &io::Error, program: &str) -> String {

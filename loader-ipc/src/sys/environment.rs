@@ -2,38 +2,46 @@
 
 use std::{
     env,
-    ffi::{OsStr, OsString},
+    ffi::{CString, OsStr},
     fs,
+    os::unix::ffi::OsStrExt,
 };
 
-/// Runs `call` while the variable `name` is `value`. `call` must not start a thread. In a process with
-/// several threads, returns `None` without running `call`.
+use nix::libc;
+
+/// Runs `call` while the variable `name` is `value`. `call` must not start a thread. Returns `None` without running `call`
+/// in a process with several threads, and if the name or the value contains a zero byte.
+///
+/// Alternative considered: `env::set_var`. Rejected because this process may be a fork of a program with several threads.
+/// If one of them was reading the environment at that moment, the lock of `std` stays locked here, and `set_var` would wait
+/// without end.
 pub(crate) fn with_variable<R>(name: &str, value: &OsStr, call: impl FnOnce() -> R) -> Option<R> {
     if !is_only_thread() {
         return None;
     }
-    let _restore = Restore { name, previous: env::var_os(name) };
-    // SAFETY: no other thread exists that could use the environment, and `call` starts none before the
-    // variable is restored.
-    unsafe { env::set_var(name, value) };
+    let value = CString::new(value.as_bytes()).ok()?;
+    let previous = env::var_os(name).and_then(|previous| CString::new(previous.into_encoded_bytes()).ok());
+    let restore = Restore { name: CString::new(name).ok()?, previous };
+    // SAFETY: both are texts that outlive the call, which copies them. No other thread exists that could use the
+    // environment, and `call` starts none before the variable is restored.
+    unsafe { libc::setenv(restore.name.as_ptr(), value.as_ptr(), 1) };
     Some(call())
 }
 
 /// Restores the variable on drop, also after a panic.
-struct Restore<'a> {
-    name: &'a str,
-    previous: Option<OsString>,
+struct Restore {
+    name: CString,
+    previous: Option<CString>,
 }
 
-impl Drop for Restore<'_> {
+impl Drop for Restore {
     fn drop(&mut self) {
-        match self.previous.take() {
-            // SAFETY: `with_variable` made this value in a process without other threads, and `call` has
-            // started none.
-            Some(previous) => unsafe { env::set_var(self.name, previous) },
-            // SAFETY: as for `Some`.
-            None => unsafe { env::remove_var(self.name) },
-        }
+        match &self.previous {
+            // SAFETY: as for the call in `with_variable`, which has made this value.
+            Some(previous) => unsafe { libc::setenv(self.name.as_ptr(), previous.as_ptr(), 1) },
+            // SAFETY: as above.
+            None => unsafe { libc::unsetenv(self.name.as_ptr()) },
+        };
     }
 }
 

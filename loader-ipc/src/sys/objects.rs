@@ -1,16 +1,49 @@
 //! Finds the program or shared library that contains an address of this process.
 
 use std::{
+    cell::RefCell,
     ffi::{CStr, OsStr, c_int, c_void},
     fs,
     hash::{DefaultHasher, Hash, Hasher},
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     slice,
+    sync::{Mutex, MutexGuard, Once, PoisonError},
 };
 
-use nix::libc::{PF_R, PT_LOAD, PT_NOTE, dl_iterate_phdr, dl_phdr_info, size_t};
+use nix::libc::{PF_R, PT_LOAD, PT_NOTE, dl_iterate_phdr, dl_phdr_info, pthread_atfork, size_t};
 use object::{NativeEndian, elf, read::elf::NoteIterator};
+
+/// Held by a thread that reads the list of loaded objects, and by one that forks. The dynamic loader has a lock of its own
+/// for the list, which glibc does not reset in a forked child: if one thread forked while another read the list, a child
+/// that reads it, for example when C++ code in it raises an exception, would wait without end.
+static READS_LIST: Mutex<()> = Mutex::new(());
+
+thread_local! {
+    /// [`READS_LIST`], while this thread forks.
+    static FORKS: RefCell<Option<MutexGuard<'static, ()>>> = const { RefCell::new(None) };
+}
+
+/// Locks [`READS_LIST`]. From the first call on, a thread that forks by the C library waits for the lock.
+fn lock_list() -> MutexGuard<'static, ()> {
+    static REGISTRATION: Once = Once::new();
+    extern "C" fn before_fork() {
+        // A thread that is ending has no `FORKS` any more.
+        let _ = FORKS.try_with(|forks| forks.replace(Some(lock())));
+    }
+    extern "C" fn after_fork() {
+        let _ = FORKS.try_with(RefCell::take);
+    }
+    fn lock() -> MutexGuard<'static, ()> {
+        READS_LIST.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    REGISTRATION.call_once(|| {
+        // SAFETY: the handlers only lock and unlock `READS_LIST` in the thread that forks, which does not hold it: no code
+        // forks while it reads the list. Without memory for them, a fork does not wait.
+        unsafe { pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork)) };
+    });
+    lock()
+}
 
 /// A file of code that is loaded into this process: the program or a shared library.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +60,7 @@ pub struct LoadedObject {
 impl LoadedObject {
     /// Returns the object that contains `address`; `None` if no file of code was loaded there.
     pub fn containing(address: usize) -> Option<Self> {
+        let _list = lock_list();
         let mut search = Search { address, visited: 0, found: None };
         // SAFETY: `visit` is called only during this call, on this thread, and gets `search`, which outlives
         // the call.

@@ -91,8 +91,10 @@ def batch_pickler() -> type:
     """Returns the class of the pickler for batches, in a worker."""
 
     def reduce(value: Any, by_value: Callable[[Any], Any]) -> Any:
-        number = _received.get(value)
-        return by_value(value) if number is None else (_original_in_main, (number,))
+        if (number := _received.get(value)) is not None:
+            return _original_in_main, (number,)
+        # A fork of main has the script's module, so main finds there what the name says.
+        return NotImplemented if _is_in_its_module(value) else by_value(value)
 
     return _pickler(reduce)
 
@@ -133,14 +135,17 @@ def _pickler(reduce: Callable[[Any, Callable[[Any], Any]], Any]) -> type:
 def _reduce_cached(function: Any) -> Any:
     """Sends a function with `functools.lru_cache` by value if no worker can import it, because cloudpickle refers to
     it by name. The cache is empty in the worker."""
-    module = getattr(function, "__module__", None)
-    if module != "__main__":
-        try:
-            if operator.attrgetter(function.__qualname__)(sys.modules[module]) is function:
-                return NotImplemented
-        except (AttributeError, KeyError):
-            pass
+    if getattr(function, "__module__", None) != "__main__" and _is_in_its_module(function):
+        return NotImplemented
     return _rebuild_cached, (function.cache_parameters(), function.__wrapped__), function.__dict__
+
+
+def _is_in_its_module(value: Any) -> bool:
+    """Returns whether the module of a class or a function has it under its name."""
+    try:
+        return operator.attrgetter(value.__qualname__)(sys.modules[value.__module__]) is value
+    except (AttributeError, KeyError):
+        return False
 
 
 def _rebuild_cached(parameters: dict[str, Any], function: Any) -> Any:

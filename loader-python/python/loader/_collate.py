@@ -6,7 +6,6 @@ in the slot already. `_collate_torch` and `_collate_numpy` have the default coll
 
 import io
 import pickle
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -26,12 +25,14 @@ def encode(batch: Any) -> tuple[bytes, list[Any]]:
     try:
         try:
             _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(batch)
-        except (pickle.PicklingError, AttributeError, TypeError):
-            if "cloudpickle" not in sys.modules:
-                raise
-            # The batch may have objects of classes that main has sent by value.
+        except (pickle.PicklingError, AttributeError, TypeError) as problem:
+            # The batch may have objects of local classes, or of classes that main has sent by value.
+            try:
+                pickler = _cloud_pickler(_by_value.batch_pickler())
+            except ImportError:
+                raise problem from None
             file, buffers = io.BytesIO(), []
-            _cloud_pickler(_by_value.batch_pickler())(file, protocol=5, buffer_callback=buffers.append).dump(batch)
+            pickler(file, protocol=5, buffer_callback=buffers.append).dump(batch)
         return file.getvalue(), [_bytes_of(buffer) for buffer in buffers]
     finally:
         in_slot.clear()

@@ -51,9 +51,10 @@ def serve(template: "_native.Template") -> NoReturn:
         except OSError as error:
             template.not_started(error.errno)
             continue
-        if pid == 0:
+        if pid != 0:
+            template.started(pid)
+        elif not template.become_spare():
             _run_worker(template)
-        template.started(pid)
     # No code of the user has run here, so nothing needs to be finished.
     os._exit(0)
 

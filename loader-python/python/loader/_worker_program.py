@@ -21,9 +21,10 @@ _HASH_SEED = random.SystemRandom().randrange(1, 1 << 32)
 
 def start_method(context: Any) -> str:
     """Returns the name of the start method: ``"fork"``, ``"forkserver"`` or ``"spawn"``. ``context`` is the
-    ``multiprocessing_context`` of a loader."""
+    ``multiprocessing_context`` of a loader; without one, it is the default of ``multiprocessing``."""
+    # `get_start_method` of the module would choose the default for good, and `set_start_method` would fail later.
     method = multiprocessing.get_start_method(allow_none=True) if context is None else context.get_start_method()
-    return method or "forkserver"
+    return method or multiprocessing.get_all_start_methods()[0]
 
 
 def interpreter() -> str:
