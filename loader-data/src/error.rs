@@ -84,6 +84,9 @@ pub enum DataProblem {
     /// There is no such file, or no file matches the pattern.
     #[error("no such file; check the path")]
     NotFound,
+    /// The server has no bucket, or on Azure no container, of this name.
+    #[error("there is no such bucket; check its name, the endpoint and the region")]
+    NoSuchBucket,
     /// The folder has no file with one of the format's extensions.
     #[error("the folder has no files with the extension {extensions}; give the files, or another folder")]
     NoFiles {

@@ -101,6 +101,7 @@ impl DataProblem {
             || matches!(
                 self,
                 Self::NotFound
+                    | Self::NoSuchBucket
                     | Self::NotAFile { .. }
                     | Self::Unreadable(_)
                     | Self::PermissionDenied { .. }

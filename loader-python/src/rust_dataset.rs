@@ -332,7 +332,7 @@ fn not_opened(error: &DatasetError) -> PyErr {
                 | ImageFolderError::AudioInClasses { .. }
                 | ImageFolderError::ImagesWithoutClass { .. }
         ) | DatasetError::Records(DataError {
-            problem: DataProblem::NotFound | DataProblem::NoFiles { .. },
+            problem: DataProblem::NotFound | DataProblem::NoSuchBucket | DataProblem::NoFiles { .. },
             ..
         })
     );

@@ -29,6 +29,12 @@ pub(crate) enum Fault {
     Slow(usize),
     /// The whole content, although a part was asked for.
     NoRanges,
+    /// This `Content-Range`, or none.
+    Range(Option<&'static str>),
+    /// No `Content-Length`. The connection ends after the content.
+    NoLength,
+    /// A redirect to the URL that was asked for.
+    Redirect,
 }
 
 /// A request that was received.
@@ -51,6 +57,7 @@ struct Object {
 #[derive(Debug, Default)]
 struct State {
     objects: BTreeMap<String, Object>,
+    buckets: BTreeSet<String>,
     faults: VecDeque<Fault>,
     requests: Vec<Request>,
     /// Time that each answer takes.
@@ -112,7 +119,9 @@ impl Server {
             etag: etag.map(str::to_owned),
             modified: modified.map(str::to_owned),
         };
-        self.state().objects.insert(path.to_owned(), object);
+        let mut state = self.state();
+        state.buckets.extend(bucket_of(path).map(str::to_owned));
+        state.objects.insert(path.to_owned(), object);
     }
 
     pub(crate) fn remove(&self, path: &str) {
@@ -190,15 +199,27 @@ impl Server {
                 return write!(connection, "HTTP/1.1 {status} No\r\ncontent-length: 6\r\n\r\nsecret");
             }
             Some(Fault::Stall) => return wait_for_the_end(connection),
+            Some(Fault::Redirect) => {
+                let target = &request.target;
+                return write!(
+                    connection,
+                    "HTTP/1.1 302 Found\r\nlocation: {target}\r\ncontent-length: 0\r\n\r\n"
+                );
+            }
             _ => {}
         }
         let (path, query) = request.target.split_once('?').unwrap_or((&request.target, ""));
-        if query.contains("list-type=2") {
+        let is_list = query.contains("list-type=2");
+        let has_bucket = self.has_bucket(path, is_list);
+        if is_list && has_bucket {
             let list = self.list(path, query);
             return write!(connection, "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{list}", list.len());
         }
         let Some(object) = self.state().objects.get(&decoded(path)[1..]).cloned() else {
-            return write!(connection, "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n");
+            let is_missing = request.method != "HEAD" && !has_bucket;
+            let code = if is_missing { "<Error><Code>NoSuchBucket</Code></Error>" } else { "" };
+            let len = code.len();
+            return write!(connection, "HTTP/1.1 404 Not Found\r\ncontent-length: {len}\r\n\r\n{code}");
         };
         if request.if_match.is_some() && request.if_match != object.etag {
             return write!(connection, "HTTP/1.1 412 Precondition Failed\r\ncontent-length: 0\r\n\r\n");
@@ -209,11 +230,7 @@ impl Server {
             Some(range) if range.start >= all => {
                 return write!(connection, "HTTP/1.1 416 Range Not Satisfiable\r\ncontent-length: 0\r\n\r\n");
             }
-            Some(range) => format!(
-                "HTTP/1.1 206 Partial Content\r\ncontent-range: bytes {}-{}/{all}\r\n",
-                range.start,
-                range.end.min(all) - 1
-            ),
+            Some(range) => format!("HTTP/1.1 206 Partial Content\r\n{}", content_range(range, all, fault)),
             None => "HTTP/1.1 200 OK\r\n".to_owned(),
         };
         let range = range.map_or(0..all, |range| range.start..range.end.min(all));
@@ -224,11 +241,22 @@ impl Server {
             Some(Fault::Short(len)) => range.len().min(len),
             _ => range.len(),
         };
+        if fault == Some(Fault::NoLength) {
+            write!(connection, "{head}connection: close\r\n\r\n")?;
+            connection.write_all(&object.content[range])?;
+            return connection.shutdown(Shutdown::Both);
+        }
         write!(connection, "{head}content-length: {sent}\r\n\r\n")?;
         if request.method == "HEAD" {
             return Ok(());
         }
         send(connection, &object.content[range], fault)
+    }
+
+    /// True if an object was put into the bucket of `path`, or `path` is that of a file without a bucket.
+    fn has_bucket(&self, path: &str, is_of_bucket: bool) -> bool {
+        let path = decoded(path)[1..].to_owned() + if is_of_bucket { "/" } else { "" };
+        bucket_of(&path).is_none_or(|bucket| self.state().buckets.contains(bucket))
     }
 
     /// The answer of S3 to a request for the objects of a bucket.
@@ -286,6 +314,20 @@ fn send(mut connection: &TcpStream, content: &[u8], fault: Option<Fault>) -> std
 /// Waits until the client closes the connection.
 fn wait_for_the_end(mut connection: &TcpStream) -> std::io::Result<()> {
     connection.read_to_end(&mut Vec::new()).map(drop)
+}
+
+/// The header `Content-Range` of the answer to a request for `range` of `all` bytes.
+fn content_range(range: &Range<usize>, all: usize, fault: Option<Fault>) -> String {
+    let value = match fault {
+        Some(Fault::Range(value)) => value.map(str::to_owned),
+        _ => Some(format!("bytes {}-{}/{all}", range.start, range.end.min(all) - 1)),
+    };
+    value.map_or_else(String::new, |value| format!("content-range: {value}\r\n"))
+}
+
+/// The first folder of `path`, which is the bucket if the server is one of objects.
+fn bucket_of(path: &str) -> Option<&str> {
+    path.split_once('/').map(|(bucket, _)| bucket)
 }
 
 /// Replaces escapes such as `%20`.

@@ -29,6 +29,8 @@ tokio::task_local! {
 pub(super) enum Last {
     /// A response with this status, of the server with this host and port.
     Status { status: u16, server: String },
+    /// A part of a file, from a server that does not say how many bytes the file has.
+    NoLength,
     /// No connection, for this reason.
     NoConnection(String),
     /// Something else, or there was no try yet.
@@ -119,6 +121,7 @@ impl HttpService for Watched {
         let server = port.map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
         let response = HttpService::call(&self.client()?, request).await;
         let noted = match &response {
+            Ok(response) if is_without_length(response) => Last::NoLength,
             Ok(response) => Last::Status { status: response.status().as_u16(), server },
             Err(error) if error.kind() == HttpErrorKind::Connect => {
                 Last::NoConnection(problem::cause(error).unwrap_or_default())
@@ -129,4 +132,13 @@ impl HttpService for Watched {
         drop(LAST.try_with(|last| last.replace(noted)));
         response
     }
+}
+
+/// True for a part of a file in a response that does not say how many bytes the part or the file has.
+fn is_without_length(response: &HttpResponse) -> bool {
+    let text = |name| response.headers().get(name)?.to_str().ok();
+    let has_number = |text: &str| text.rsplit('/').next().is_some_and(|text| text.parse::<u64>().is_ok());
+    let has_lengths =
+        || ["content-range", "content-length"].into_iter().all(|name| text(name).is_some_and(has_number));
+    response.status().as_u16() == 206 && !has_lengths()
 }

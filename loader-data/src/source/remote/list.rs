@@ -290,9 +290,13 @@ async fn describe(limits: Limits, (url, store, path): Found) -> Result<DataFile>
     let location = Location::Url(url);
     // An HTTP server's store has one file, whose path is empty.
     let meta = if path.as_ref().is_empty() {
-        describe_http(limits, &*store, &path).await
+        describe_by_byte(limits, &*store, &path).await
     } else {
-        limits.request(store.head(&path)).await
+        match limits.request(store.head(&path)).await {
+            // The answer to HEAD has no content, which would say whether the bucket is missing.
+            Err(DataProblem::NotFound) => describe_by_byte(limits, &*store, &path).await,
+            meta => meta,
+        }
     };
     match meta {
         Ok(meta) => Ok(DataFile::on_server(location, &meta)),
@@ -302,7 +306,7 @@ async fn describe(limits: Limits, (url, store, path): Found) -> Result<DataFile>
 
 /// Reads the first byte instead of asking with HEAD: a signed URL may be valid for GET only, and a server
 /// that sends no ranges is found before the first epoch.
-async fn describe_http(
+async fn describe_by_byte(
     limits: Limits,
     store: &dyn ObjectStore,
     path: &Path,
@@ -317,6 +321,11 @@ async fn describe_http(
     match limits.request(asked).await {
         // The file is empty.
         Err(DataProblem::Server { status: 416 }) => limits.request(store.head(path)).await,
+        Err(DataProblem::Server { status: 206 }) => {
+            let text = "the server sends another part of the file than was asked for; download the file, or use another \
+                        server";
+            Err(DataProblem::Store(text.to_owned()))
+        }
         other => other,
     }
 }

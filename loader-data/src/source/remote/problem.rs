@@ -23,6 +23,9 @@ pub(super) fn of_request(error: &Error, last: &Last, waited: Duration) -> DataPr
     };
     let refused = |status| DataProblem::PermissionDenied { server: server.to_owned(), status };
     match (error, status) {
+        (Error::NotFound { .. }, _) | (_, Some(404 | 410)) if is_without_bucket(error) => {
+            return DataProblem::NoSuchBucket;
+        }
         (Error::NotFound { .. }, _) | (_, Some(404 | 410)) => return DataProblem::NotFound,
         (Error::Unauthenticated { .. }, _) | (_, Some(401)) => return refused(401),
         (Error::PermissionDenied { .. }, _) | (_, Some(403)) => return refused(403),
@@ -46,17 +49,44 @@ pub(super) fn of_request(error: &Error, last: &Last, waited: Duration) -> DataPr
         _ => {}
     }
     let Some(http) = find::<HttpError>(error) else {
-        // The answer has not the range that was asked for.
-        if let Some(status) = status {
-            return DataProblem::Server { status };
-        }
-        return DataProblem::Store("the server sent an answer that cannot be understood".to_owned());
+        let text = match last {
+            // The answer has not the range that was asked for.
+            Last::Status { status: status @ 206, .. } => return DataProblem::Server { status: *status },
+            Last::NoLength => {
+                "the server sends a part of the file, but does not say how many bytes the file (`Content-Range`) or the \
+                 part (`Content-Length`) has; download the file, or use another server"
+            }
+            _ => {
+                "the server sent an answer that cannot be understood; check the URL, the endpoint and the region"
+            }
+        };
+        return DataProblem::Store(text.to_owned());
     };
+    if let Some(text) = of_redirect(http) {
+        return DataProblem::Store(text.to_owned());
+    }
     match http.kind() {
         HttpErrorKind::Timeout => DataProblem::Timeout { after: waited },
         HttpErrorKind::Connect => no_connection(&cause(http).unwrap_or_default()),
         _ => cut(&cause(http).map_or_else(String::new, |cause| format!(": {cause}"))),
     }
+}
+
+/// True if a server of objects says in its answer that the bucket, or Azure's container, is missing.
+fn is_without_bucket(error: &Error) -> bool {
+    let text = error.to_string();
+    ["<Code>NoSuchBucket</Code>", "<Code>ContainerNotFound</Code>"].iter().any(|code| text.contains(code))
+}
+
+/// Says why a redirect was not followed; `None` if `error` is not about a redirect.
+fn of_redirect(error: &HttpError) -> Option<&'static str> {
+    let error = find::<reqwest::Error>(error).filter(|error| error.is_redirect())?;
+    Some(match find::<reqwest::Error>(error) {
+        Some(_) => "the server redirects to a URL that is not https://; set `allow_http` if that is right",
+        None => {
+            "the server redirects in a circle, or more than 10 times; check the URL, and the redirects of the server"
+        }
+    })
 }
 
 /// Says why a request has no answer at its deadline, `after` its beginning.

@@ -81,6 +81,11 @@ fn files_of_a_bucket_are_listed_by_name_folder_and_pattern() {
     assert!(matches!(problem("s3://bucket/data/*.json", &options), DataProblem::NotFound));
     assert!(matches!(problem("s3://bucket/data/{a,z}.txt", &options), DataProblem::NotFound));
     assert!(matches!(problem("s3://bucket/none/", &options), DataProblem::NoFiles { .. }));
+    assert!(matches!(problem("s3://bucket/none.txt", &options), DataProblem::NotFound));
+    for pattern in ["", "a/", "*.txt", "a/**/*.txt", "a.txt"] {
+        let missing = problem(&format!("s3://none/{pattern}"), &options);
+        assert!(matches!(missing, DataProblem::NoSuchBucket), "{pattern}: {missing}");
+    }
 
     let endpoint = Some("https://me:secret@host".to_owned());
     let with_password = problem("s3://bucket/a.txt", &StoreOptions { endpoint, ..options });
@@ -189,8 +194,22 @@ fn files_of_an_http_server_are_named_and_their_urls_are_taken_as_they_are() {
     assert!(matches!(problem(&server.url("refs/*.txt"), &options()), DataProblem::Unsupported(_)));
     assert!(matches!(problem(&server.url("refs/"), &options()), DataProblem::Unsupported(_)));
     assert!(matches!(problem(&server.url("none"), &options()), DataProblem::NotFound));
-    server.fail([Fault::NoRanges]);
-    assert!(matches!(problem(&server.url("refs/x/part-8.txt"), &options()), DataProblem::Store(_)));
+    for (fault, expected) in [
+        (Fault::NoRanges, "the server does not send parts of files; "),
+        (Fault::Range(None), "does not say how many bytes the file "),
+        (Fault::Range(Some("bytes 0-0/*")), "does not say how many bytes the file "),
+        (Fault::NoLength, "does not say how many bytes the file "),
+        (Fault::Range(Some("bytes 5-5/17")), "the server sends another part of the file"),
+        (Fault::Redirect, "the server redirects in a circle, "),
+    ] {
+        // More than the redirects that are followed.
+        server.fail([fault; 20]);
+        let error = list(&server.url("refs/x/part-8.txt?X-Signature=secret"), &options()).unwrap_err();
+        server.recover();
+        assert!(matches!(&error.problem, DataProblem::Store(text) if text.contains(expected)), "{error}");
+        let url = server.url("refs/x/part-8.txt");
+        assert!(error.to_string().contains(&url) && !error.to_string().contains("secret"), "{error}");
+    }
     let encrypted = StoreOptions { allow_http: false, ..options() };
     assert!(matches!(problem(&server.url("refs/x/part-8.txt"), &encrypted), DataProblem::Store(_)));
 }
@@ -415,7 +434,10 @@ fn on_a_real_s3_server() {
     let changed = blob.read(0..3).unwrap_err();
     assert!(matches!(changed.problem, DataProblem::Changed { .. }), "{changed}");
     assert!(matches!(problem(&format!("s3://{bucket}/none"), &options), DataProblem::NotFound));
-    assert!(matches!(problem("s3://no-such-bucket/*", &options), DataProblem::NotFound));
+    for pattern in ["*", "a.txt"] {
+        let missing = problem(&format!("s3://no-such-bucket/{pattern}"), &options);
+        assert!(matches!(missing, DataProblem::NoSuchBucket), "{pattern}: {missing}");
+    }
 }
 
 fn put_bucket(endpoint: &str, bucket: &str) {
