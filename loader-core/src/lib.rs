@@ -67,6 +67,7 @@ pub mod collate;
 mod collector;
 #[cfg(feature = "config")]
 pub mod config;
+mod config_line;
 mod context;
 mod coordinator;
 mod dataset;
@@ -232,6 +233,7 @@ pub mod internal {
 
     pub use crate::{
         affinity::Topology,
+        config_line::config_line,
         dataset::get_one_by_one,
         dataset_memory::Reclaimable,
         fetch::{

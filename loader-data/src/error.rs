@@ -235,9 +235,9 @@ pub enum DataProblem {
         /// Number of rows of that field.
         other_rows: usize,
     },
-    /// A field is null, but a tensor cannot hold nulls.
+    /// A field that is to be decoded is null.
     #[error(
-        "field `{field}` is null, and a tensor cannot hold nulls; fill it (option `fill`), drop the row, or use `Option`"
+        "field `{field}` is null, and nothing can be decoded; leave out such rows, or skip them with `on_bad_sample`"
     )]
     Null {
         /// The field.

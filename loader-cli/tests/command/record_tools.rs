@@ -243,7 +243,7 @@ fn options_of_fields_are_on_the_command_line() {
         .unwrap();
     let path = path.to_str().unwrap();
     let failed = run(&["run", path, "--batch-size=2", "--fields", "a"]);
-    assert!(failed.assert_status(1).stderr.contains("fill it (option `fill`)"), "{failed:#?}");
+    assert!(failed.assert_status(1).stderr.contains("set `fill = { a = 0 }` in the section `[dataset]`"), "{failed:#?}");
     let options =
         ["--batch-size=2", "--fields", "a,b", "--dtypes", "a=float32", "--fill", "a=-1", "--pad=b=0"];
     run(&[&["run", path], &options[..]].concat()).assert_status(0);

@@ -27,7 +27,7 @@ pub(crate) use rows::RowStack;
 pub use single::{ConvertWith, DefaultConvert};
 pub use tensor_row::TensorRow;
 
-use crate::pack::Fill;
+use crate::{config_line::config_line, pack::Fill};
 pub use crate::{sample_digest::ContentHash, tensor::AnyStack};
 
 /// Maximum number of samples for which a list reserves memory in advance, because a stream may have fewer
@@ -118,7 +118,7 @@ pub trait Stack: Sized {
 
 /// Error returned when samples cannot be collated.
 #[derive(Debug, thiserror::Error)]
-#[error("{}{problem}", field_prefix(field))]
+#[error("{}{problem}{}", field_prefix(field), config_of(field, problem))]
 pub struct CollateError {
     /// Path to the field of the sample, outermost name first; empty for the sample itself.
     pub field: Vec<String>,
@@ -133,7 +133,7 @@ pub struct CollateError {
 pub enum CollateProblem {
     /// The shape differs from that of the first sample.
     #[error(
-        "shape {found:?} differs from the batch's first sample, {expected:?}; pad it (option `pad` of a field), or collate with a function of your own"
+        "shape {found:?} differs from the batch's first sample, {expected:?}; pad it, or collate with a function of your own"
     )]
     Ragged {
         /// Shape of the first sample.
@@ -142,15 +142,18 @@ pub enum CollateProblem {
         found: Vec<usize>,
     },
     /// The dtype differs from that of the first sample.
-    #[error(
-        "dtype {found} differs from the batch's first sample, {expected}; convert one of them (option `dtypes` of a field)"
-    )]
+    #[error("dtype {found} differs from the batch's first sample, {expected}; convert one of them")]
     MixedDTypes {
         /// Dtype of the first sample.
         expected: crate::DType,
         /// Dtype of this sample.
         found: crate::DType,
     },
+    /// The value is null. Only records whose fields are known at run time have such values.
+    #[error(
+        "it is null, which no column of a batch can hold; leave out the record, or fill it if it is a number"
+    )]
+    Null,
     /// A key of the first sample is not in this sample.
     #[error(
         "key {key} is missing; all samples of a batch must have the same keys; remove the key from the other samples, \
@@ -219,6 +222,24 @@ impl From<CollateProblem> for CollateError {
 
 fn field_prefix(field: &[String]) -> String {
     if field.is_empty() { String::new() } else { format!("field `{}`: ", field.join(".")) }
+}
+
+/// Says which line of a config lets records be collated whose field `field` has this problem.
+fn config_of(field: &[String], problem: &CollateProblem) -> String {
+    // The options of a config take the names of fields of records, not of fields in these.
+    let [field] = field else { return String::new() };
+    let line = match problem {
+        CollateProblem::Ragged { expected, found } => match (&expected[..], &found[..]) {
+            ([_, expected @ ..], [_, found @ ..]) if expected == found => config_line("pad", field, 0),
+            _ => return String::new(),
+        },
+        CollateProblem::MixedDTypes { expected, .. } => {
+            config_line("dtypes", field, format!("\"{expected}\""))
+        }
+        CollateProblem::Null => config_line("fill", field, 0),
+        _ => return String::new(),
+    };
+    format!("; with records, set {line}")
 }
 
 /// How a loader collates samples of type `S`: by the sample's type ([`DefaultCollate`]) or with a function

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use anyhow::anyhow;
 use loader_core::{
     AnyTensor, BytesArray, DType, Sample, Tensor,
     collate::{CollateError, CollateProblem, Stack},
@@ -59,10 +60,7 @@ impl FieldStack {
                 let (expected, found) = (vec![0], tensor.shape().to_vec());
                 return Err(CollateProblem::Ragged { expected, found }.into());
             }
-            (_, Value::Null) => {
-                let problem = "it is null, which no column of a batch can hold; fill it (option `fill`) or drop the record";
-                return Err(CollateProblem::Custom(anyhow::Error::msg(problem)).into());
-            }
+            (Self::Tensor(_), Value::Null) => return Err(CollateProblem::Null.into()),
             (this, value) => {
                 let problem = format!(
                     "it is {}, but {} before it; fill it, convert it, or drop the record",
@@ -131,8 +129,12 @@ fn padded(rows: &[(AnyTensor, Scalar)]) -> Result<Column, CollateError> {
     let mut bytes = vec![0; longest * item_bytes];
     for (tensor, pad) in rows {
         if !tensor.is_empty() && tensor.shape().get(1..) != Some(item) {
-            let (expected, found) = (first.shape().to_vec(), tensor.shape().to_vec());
-            return Err(CollateProblem::Ragged { expected, found }.into());
+            let (expected, found) = (item, tensor.shape().get(1..).unwrap_or_default());
+            let problem = anyhow!(
+                "its items have shape {found:?}, but those before it {expected:?}; `pad` adds items and makes none larger, so \
+                 give all items one shape"
+            );
+            return Err(CollateProblem::Custom(problem).into());
         }
         let mixed = || CollateProblem::MixedDTypes { expected: dtype, found: tensor.dtype() };
         let filled = match tensor.is_empty() {

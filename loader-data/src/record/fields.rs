@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use loader_core::{AnyTensor, DType};
+use loader_core::{AnyTensor, DType, internal::config_line};
 use serde::{Deserialize, Serialize};
 
 use super::{Record, Scalar, Value, rows::Fields};
@@ -178,7 +178,10 @@ impl FieldOptions {
             if let Some(value) = record.get_mut(name) {
                 let wrong = || DataProblem::WrongType {
                     field: name.clone(),
-                    expected: format!("numbers that {dtype} can hold"),
+                    expected: format!(
+                        "numbers that {dtype} can hold, because of {}",
+                        config_line("dtypes", name, format!("\"{dtype}\""))
+                    ),
                     found: value.kind(),
                 };
                 *value = value.convert(dtype).ok_or_else(wrong)?;
@@ -199,8 +202,8 @@ impl FieldOptions {
         let invalid = |reason| DataProblem::InvalidOption { option: "fill", reason };
         let Some(&dtype) = self.dtypes.get(name) else {
             return Err(invalid(format!(
-                "the dtype of the field `{name}`, which is null here, is not known; set it too, for example with \
-                 `dtypes = {{ {name} = \"float64\" }}`"
+                "the dtype of the field `{name}`, which is null here, is not known; set it too, for example with {}",
+                config_line("dtypes", name, "\"float64\"")
             )));
         };
         Scalar::from_f64(number, dtype)
@@ -213,7 +216,7 @@ fn pad(name: &str, value: &mut Value, number: f64) -> Result<(), DataProblem> {
     let found = value.kind();
     let wrong = |expected: &str| DataProblem::WrongType {
         field: name.to_owned(),
-        expected: expected.to_owned(),
+        expected: format!("{expected}, because of {}", config_line("pad", name, number)),
         found: found.clone(),
     };
     if matches!(value, Value::List(list) if list.is_empty()) {
@@ -250,7 +253,8 @@ mod tests {
         let missing = apply(&options, r#"{"a": 1, "c": 2}"#).unwrap_err();
         assert_eq!(missing.to_string(), "there is no field `b`; there are: a, c");
         let wrong = apply(&options, r#"{"a": "1", "b": 2}"#).unwrap_err();
-        assert!(matches!(wrong, DataProblem::WrongType { field, .. } if field == "a"));
+        assert!(matches!(&wrong, DataProblem::WrongType { field, .. } if field == "a"));
+        assert!(wrong.to_string().contains("because of `dtypes = { a = \"float32\" }`"), "{wrong}");
     }
 
     #[test]
@@ -290,6 +294,8 @@ mod tests {
             matches!(apply(&options, r#"{"a": [1]}"#), Err(DataProblem::WrongType { .. })),
             "0.5 is no integer"
         );
-        assert!(matches!(apply(&options, r#"{"a": 1.0}"#), Err(DataProblem::WrongType { .. })));
+        let single = apply(&options, r#"{"a": 1.0}"#).unwrap_err();
+        assert!(matches!(single, DataProblem::WrongType { .. }));
+        assert!(single.to_string().contains("because of `pad = { a = 0.5 }`"), "{single}");
     }
 }

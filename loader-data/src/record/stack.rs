@@ -228,11 +228,25 @@ mod tests {
     #[test]
     fn records_that_do_not_fit_are_refused_with_the_name_of_the_field() {
         let refused = |lines: &[&str]| batch(&FieldOptions::new(), lines).unwrap_err().to_string();
-        assert!(refused(&[r#"{"a": 1}"#, r#"{"a": true}"#]).starts_with("field `a`: dtype bool differs"));
-        assert!(refused(&[r#"{"a": [1]}"#, r#"{"a": [1, 2]}"#]).starts_with("field `a`: shape [2] differs"));
-        let null = "field `a`: it is null, which no column of a batch can hold; fill it (option `fill`) or drop the record";
+        let line =
+            |line: &str| format!("; with records, set `{line}` in the section `[dataset]` of a config");
+        let dtypes = refused(&[r#"{"a": 1}"#, r#"{"a": true}"#]);
+        assert!(dtypes.starts_with("field `a`: dtype bool differs"), "{dtypes}");
+        assert!(dtypes.ends_with(&line("dtypes = { a = \"int64\" }")), "{dtypes}");
+        let ragged = refused(&[r#"{"a": [1]}"#, r#"{"a": [1, 2]}"#]);
+        assert!(ragged.starts_with("field `a`: shape [2] differs"), "{ragged}");
+        assert!(ragged.ends_with(&line("pad = { a = 0 }")), "{ragged}");
+        let items = refused(&[r#"{"a": [[1]]}"#, r#"{"a": [[1, 2]]}"#]);
+        assert!(items.starts_with("field `a`: shape [1, 2] differs"), "{items}");
+        assert!(!items.contains("pad ="), "`pad` makes no item larger: {items}");
+        let null =
+            "field `a`: it is null, which no column of a batch can hold; leave out the record, or fill it if it is a number"
+                .to_owned();
+        let null = null + &line("fill = { a = 0 }");
         assert_eq!(refused(&[r#"{"a": 1}"#, r#"{"a": null}"#]), null);
         assert_eq!(refused(&[r#"{"a": null}"#]), null);
+        let text = refused(&[r#"{"a": "x"}"#, r#"{"a": null}"#]);
+        assert!(text.contains("it is null, but texts were before it"), "a number would not fit: {text}");
         assert!(
             refused(&[r#"{"a": 1}"#, r#"{"b": 1}"#])
                 .contains("is missing; all samples of a batch must have the same keys")

@@ -143,7 +143,7 @@ fn nulls_of_a_column_are_filled_with_numbers_of_its_dtype() {
         DataLoader::builder(dataset).batch_size(2).build().unwrap().epoch(0).unwrap().next().unwrap()
     };
     let error = batch(open(options.clone())).unwrap_err().to_string();
-    assert!(error.contains("fill it (option `fill`)"), "{error}");
+    assert!(error.contains("set `fill = { a = 0 }` in the section `[dataset]`"), "{error}");
     let filled = batch(open(options.clone().fill("a", -1.0))).unwrap();
     assert_eq!(filled.tensor::<i64>("a").unwrap().as_slice(), [5, -1]);
     let converted = batch(open(options.fill("a", 0.5).dtype("a", DType::F32))).unwrap();
