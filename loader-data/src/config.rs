@@ -407,6 +407,15 @@ impl RecordConfig {
         Ok(ListedFiles { files: files?, errors })
     }
 
+    /// Opens the dataset as [`open`](Self::open) does, without the files that
+    /// [`files_and_errors`](Self::files_and_errors) leaves out.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn open_without_bad_files(&self) -> Result<Records, DataError> {
+        without_bad(|| self.open()).0
+    }
+
     /// False if the config has no key for its files.
     #[cfg(feature = "config")]
     pub(crate) fn names_files(&mut self) -> bool {

@@ -167,15 +167,14 @@ fn build<D: Dataset<Sample: loader_core::Sample>>(
 /// Datasets of records.
 #[cfg(feature = "formats")]
 mod records {
-    use std::path::PathBuf;
-
-    use loader_core::{
-        DataLoader, Dataset, IterableDataset, LoaderOptions, Sample, SampleContext, Tensor, Warning,
-    };
-    use loader_data::{DataError, DataProblem, ListedFiles, Record, RecordConfig, Records};
+    use loader_core::{DataLoader, Dataset, IterableDataset, LoaderOptions, Tensor, Warning};
+    use loader_data::{DataError, DataProblem, ListedFiles, RecordConfig, Records};
 
     use super::{BadFileEntry, ColumnEntry, Opened, Source, Statistics, Stop, build, statistics};
-    use crate::inspect::{every_file::EveryFile, sheet};
+    use crate::inspect::{
+        every_file::{Described, EveryFile},
+        sheet,
+    };
 
     /// Returns the config of the same dataset, read in order. This needs no index, and reads no block twice.
     pub(super) fn in_order(config: RecordConfig) -> RecordConfig {
@@ -196,7 +195,7 @@ mod records {
         left_out: &mut Vec<ColumnEntry>,
     ) -> Result<Records, DataError> {
         loop {
-            let error = match config.open() {
+            let error = match config.open_without_bad_files() {
                 Ok(records) => return Ok(records),
                 Err(error) => error,
             };
@@ -214,11 +213,7 @@ mod records {
     /// Opens the dataset without files that cannot be listed. If that fails, opens each file on its own, and then the
     /// dataset without the files that failed.
     pub(super) fn open(mut config: RecordConfig) -> Result<Source, Stop> {
-        let ListedFiles { mut files, mut errors } = config.files_and_errors()?;
-        let paths = |files: &[(PathBuf, u64)]| files.iter().map(|(path, _)| path.clone()).collect();
-        if !errors.is_empty() && !config.set_files(paths(&files)) {
-            return Err(errors.remove(0).into());
-        }
+        let ListedFiles { mut files, errors } = config.files_and_errors()?;
         let mut bad_files: Vec<_> = errors.iter().map(BadFileEntry::new).collect();
         let mut left_out = Vec::new();
         let records = match open_columns(&mut config, &mut left_out) {
@@ -239,7 +234,7 @@ mod records {
                 if files.is_empty() || bad_files.is_empty() {
                     return Err(error.into());
                 }
-                config.set_files(paths(&files));
+                config.set_files(files.iter().map(|(path, _)| path.clone()).collect());
                 open_columns(&mut config, &mut left_out)?
             }
         };
@@ -258,7 +253,17 @@ mod records {
         options: LoaderOptions,
         warn: impl Fn(&Warning) + Send + Sync + 'static,
     ) -> Result<DataLoader<Statistics>, Stop> {
-        load(records, options, warn, |record, _cx| Ok(statistics::of_record(&record)))
+        match records {
+            Records::Map(records) => {
+                let described =
+                    Dataset::map(records.clone(), |record, _cx| Ok(statistics::of_record(&record)));
+                build(DataLoader::builder(described), options, warn)
+            }
+            Records::Stream(records) => {
+                let described = Described { dataset: EveryFile { dataset: records.clone() } };
+                Ok(DataLoader::stream(described).options(options).on_warning(warn).build()?)
+            }
+        }
     }
 
     pub(super) fn thumbnails(
@@ -266,21 +271,13 @@ mod records {
         options: LoaderOptions,
         warn: impl Fn(&Warning) + Send + Sync + 'static,
     ) -> Result<DataLoader<Tensor<u8>>, Stop> {
-        load(records, options, warn, sheet::thumbnail)
-    }
-
-    fn load<S: Sample>(
-        records: &Records,
-        options: LoaderOptions,
-        warn: impl Fn(&Warning) + Send + Sync + 'static,
-        function: fn(Record, &mut SampleContext) -> anyhow::Result<S>,
-    ) -> Result<DataLoader<S::Batch>, Stop> {
         match records {
             Records::Map(records) => {
-                build(DataLoader::builder(Dataset::map(records.clone(), function)), options, warn)
+                let thumbnails = Dataset::map(records.clone(), sheet::thumbnail);
+                build(DataLoader::builder(thumbnails), options, warn)
             }
             Records::Stream(records) => {
-                let records = IterableDataset::map(EveryFile { dataset: records.clone() }, function);
+                let records = IterableDataset::map(EveryFile { dataset: records.clone() }, sheet::thumbnail);
                 Ok(DataLoader::stream(records).options(options).on_warning(warn).build()?)
             }
         }

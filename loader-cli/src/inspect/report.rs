@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::{
     Read,
     open::Source,
-    statistics::{Field, Histogram, Range, Type},
+    statistics::{Field, Histogram, Range, RepeatedKeys, Type},
 };
 
 /// Max number of classes, and of bad files and samples, in the text. The JSON has all of them.
@@ -40,6 +40,9 @@ pub(super) struct Inspection {
     /// Columns that are not read, because their types are not supported.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unsupported_columns: Vec<ColumnEntry>,
+    /// Samples of tar archives whose key came before, because their members are not adjacent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    repeated_keys: Option<RepeatedKeys>,
     pub(super) bad_files: Vec<BadFileEntry>,
     pub(super) bad_samples: Vec<BadSampleEntry>,
     /// True if reading ended at the maximum number of bad samples.
@@ -146,6 +149,7 @@ impl Inspection {
             seconds: elapsed.as_secs_f64(),
             fields: statistics.fields.into_iter().map(FieldEntry::new).collect(),
             has_more_fields: statistics.has_more_fields,
+            repeated_keys: Some(statistics.repeated_keys).filter(|keys| keys.samples > 0),
             classes: source.classes(),
             unsupported_columns: std::mem::take(&mut source.left_out),
             bad_files: std::mem::take(&mut source.bad_files),
@@ -201,6 +205,14 @@ impl fmt::Display for Inspection {
         list(f, "classes", &self.classes, |class| format!("{}: {} files", class.name, class.files))?;
         let column = |column: &ColumnEntry| format!("{}: {}", column.name, column.data_type);
         list(f, "columns of types that are not supported", &self.unsupported_columns, column)?;
+        if let Some(RepeatedKeys { samples, examples }) = &self.repeated_keys {
+            let examples = printable(examples.join(", "));
+            writeln!(
+                f,
+                "{samples} samples have the key of an earlier sample of their archive ({examples}): members with one key \
+                 form one sample only if they follow each other"
+            )?;
+        }
         list(f, "bad files", &self.bad_files, |bad| bad.error.clone())?;
         list(f, "bad samples", &self.bad_samples, ToString::to_string)?;
         if self.has_too_many_bad_samples {

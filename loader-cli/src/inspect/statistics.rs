@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 /// Max number of distinct values of a field that are counted.
 const MAX_VALUES: usize = 20;
 
+/// Max number of examples of keys that came before.
+const MAX_KEYS: usize = 5;
+
 /// Max number of fields. Samples may all have different ones.
 const MAX_FIELDS: usize = 1000;
 
@@ -26,6 +29,15 @@ pub(crate) struct Statistics {
     pub(crate) fields: Vec<Field>,
     /// True if there are more than [`MAX_FIELDS`] fields; the others are left out.
     pub(crate) has_more_fields: bool,
+    pub(crate) repeated_keys: RepeatedKeys,
+}
+
+/// Samples of archives whose key an earlier sample of the same archive has.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct RepeatedKeys {
+    pub(crate) samples: u64,
+    /// The first [`MAX_KEYS`] of the keys, with their archives.
+    pub(crate) examples: Vec<String>,
 }
 
 /// A field of samples. A field of a record in a record has a name with a dot, and one of the records in a list a name with
@@ -104,10 +116,17 @@ impl Statistics {
         self.fields.push(Field { name, samples: 1, types, lengths, numbers, values });
     }
 
+    /// Notes that the sample has `key`, as an earlier sample of its archive.
+    #[cfg(feature = "formats")]
+    pub(super) fn add_repeated_key(&mut self, key: String) {
+        self.repeated_keys.merge(RepeatedKeys { samples: 1, examples: vec![key] });
+    }
+
     pub(crate) fn merge(&mut self, other: Self) {
         self.samples += other.samples;
         self.bytes += other.bytes;
         self.has_more_fields |= other.has_more_fields;
+        self.repeated_keys.merge(other.repeated_keys);
         for (position, field) in other.fields.into_iter().enumerate() {
             // Samples mostly have the same fields in the same order.
             let position = match self.fields.get(position) {
@@ -120,6 +139,14 @@ impl Statistics {
                 None => self.has_more_fields = true,
             }
         }
+    }
+}
+
+impl RepeatedKeys {
+    fn merge(&mut self, other: Self) {
+        self.samples += other.samples;
+        let room = MAX_KEYS - self.examples.len();
+        self.examples.extend(other.examples.into_iter().take(room));
     }
 }
 

@@ -51,14 +51,16 @@ fn an_image_folder_is_described_with_any_number_of_workers() {
 fn a_damaged_image_is_listed_and_fails_a_strict_inspection() {
     let (_folder, photos) = copy_of_photos();
     fs::write(photos.join("space/broken.jpg"), "not an image").unwrap();
+    std::os::unix::fs::symlink("nowhere", photos.join("space/link.jpg")).unwrap();
     let photos = photos.to_str().unwrap();
     let found = inspection(inspect(&[photos, "--num-workers", "2"]).assert_status(0));
-    assert_eq!((&found["files"], &found["samples"]), (&json!(10), &json!(9)));
-    let error = found["bad_samples"][0]["error"].as_str().unwrap();
-    assert!(error.contains("broken.jpg") && error.contains("looks like text"), "{error}");
+    assert_eq!((&found["files"], &found["samples"]), (&json!(11), &json!(9)));
+    let error = |bad: usize| found["bad_samples"][bad]["error"].as_str().unwrap();
+    assert!(error(0).contains("broken.jpg") && error(0).contains("looks like text"), "{}", error(0));
+    assert!(error(1).contains("link.jpg` cannot be read: No such file"), "{}", error(1));
     assert_eq!(
         inspection(inspect(&[photos, "--strict"]).assert_status(1))["bad_samples"].as_array().unwrap().len(),
-        1
+        2
     );
     let stopped = inspection(inspect(&[photos, "--max-bad-samples", "0"]).assert_status(1));
     assert_eq!(

@@ -115,6 +115,45 @@ fn images_of_archives_are_on_the_contact_sheet() {
     );
 }
 
+/// Returns an archive whose members have these names and no content.
+fn tar(names: &[&str]) -> Vec<u8> {
+    let mut tar = Vec::new();
+    for name in names {
+        let mut header = [0; 512];
+        let mut put = |at: usize, text: &str| header[at..at + text.len()].copy_from_slice(text.as_bytes());
+        put(0, name);
+        put(100, "0000644\0");
+        put(124, "00000000000\0");
+        put(148, "        ");
+        put(156, "0ustar\0");
+        let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
+        header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+        tar.extend_from_slice(&header);
+    }
+    tar.resize(tar.len() + 1024, 0);
+    tar
+}
+
+#[test]
+fn keys_of_an_archive_that_come_apart_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let (whole, apart) = (folder.path().join("1.tar"), folder.path().join("2.tar"));
+    fs::write(&whole, tar(&["a.jpg", "a.txt", "b.jpg"])).unwrap();
+    fs::write(&apart, tar(&["a.jpg", "b.jpg", "a.txt", "b.txt", "c.jpg"])).unwrap();
+    let whole = inspection(inspect(&[whole.to_str().unwrap()]).assert_status(0));
+    assert_eq!((&whole["samples"], &whole["repeated_keys"]), (&json!(2), &Value::Null));
+    for workers in ["0", "2"] {
+        let both = folder.path().to_str().unwrap();
+        let found = inspection(inspect(&[both, "--num-workers", workers]).assert_status(0));
+        assert_eq!((&found["samples"], &found["repeated_keys"]["samples"]), (&json!(7), &json!(2)));
+        let example = found["repeated_keys"]["examples"][0].as_str().unwrap();
+        assert!(example.starts_with("`a` in `") && example.ends_with("/2.tar`"), "{example}");
+    }
+    let text = run(&["inspect", apart.to_str().unwrap()]);
+    let expected = "2 samples have the key of an earlier sample of their archive (`a` in";
+    assert!(text.assert_status(0).stdout.contains(expected), "{text:#?}");
+}
+
 fn index(arguments: &[&str]) -> Finished {
     run(&[&["index"], arguments].concat())
 }
@@ -230,6 +269,23 @@ fn a_broken_link_is_a_bad_file_and_a_config_is_printed() {
         assert!(found["bad_files"][0]["file"].as_str().unwrap().ends_with("/2.jsonl"), "{found}");
         run(&["run", &target]).assert_status(2);
     }
+    // A folder whose dataset takes no list of files.
+    let recordings = tempfile::tempdir().unwrap();
+    let class = recordings.path().join("word");
+    fs::create_dir(&class).unwrap();
+    let wav = concat!(env!("CARGO_MANIFEST_DIR"), "/../loader-data/tests/formats/fixtures/audio/s16.wav");
+    fs::copy(wav, class.join("1.wav")).unwrap();
+    std::os::unix::fs::symlink("nowhere", class.join("2.wav")).unwrap();
+    let config = recordings.path().join("run.toml");
+    let section = format!(
+        "[dataset]\nkind = \"audio-folder\"\npath = {:?}\nsample_rate = 16000\nmono = true\n",
+        recordings.path()
+    );
+    fs::write(&config, section).unwrap();
+    let found = inspection(inspect(&[config.to_str().unwrap()]).assert_status(0));
+    assert_eq!((&found["samples"], &found["files"]), (&json!(1), &json!(1)), "{found}");
+    assert!(found["bad_files"][0]["file"].as_str().unwrap().ends_with("/2.wav"), "{found}");
+
     let text = run(&["inspect", target]);
     let config = format!("  [dataset]\n  kind = \"json-lines\"\n  path = [\"{target}\"]\n");
     assert!(text.assert_status(0).stdout.ends_with(&config), "{text:#?}");
@@ -243,7 +299,10 @@ fn options_of_fields_are_on_the_command_line() {
         .unwrap();
     let path = path.to_str().unwrap();
     let failed = run(&["run", path, "--batch-size=2", "--fields", "a"]);
-    assert!(failed.assert_status(1).stderr.contains("set `fill = { a = 0 }` in the section `[dataset]`"), "{failed:#?}");
+    assert!(
+        failed.assert_status(1).stderr.contains("set `fill = { a = 0 }` in the section `[dataset]`"),
+        "{failed:#?}"
+    );
     let options =
         ["--batch-size=2", "--fields", "a,b", "--dtypes", "a=float32", "--fill", "a=-1", "--pad=b=0"];
     run(&[&["run", path], &options[..]].concat()).assert_status(0);
