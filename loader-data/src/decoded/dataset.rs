@@ -18,8 +18,9 @@ use crate::{
 /// buffer then holds encoded files.
 ///
 /// # Errors
-/// If a field cannot be decoded, its sample fails with a [`DataError`] that names the field, the path of the
-/// file if the record has it, and the index of the record.
+/// If a field cannot be decoded, its sample fails with a [`DataError`] that names the field, the path of the file or the
+/// key and the archive if the record has them, and in a map-style dataset the index of the record. The loader adds its
+/// place in a stream.
 ///
 /// # Examples
 #[cfg_attr(feature = "tar", doc = "```")]
@@ -65,13 +66,17 @@ impl<D> DecodedRecords<D> {
         &self.dataset
     }
 
-    /// Decodes the fields of `record`. `index` is for errors.
-    fn decode(&self, mut record: Record, index: u64, rng: &mut ChaCha8Rng) -> Result<Record> {
+    /// Decodes the fields of `record`.
+    fn decode(&self, mut record: Record, rng: &mut ChaCha8Rng) -> Result<Record> {
         for (name, decoder) in &self.decoders {
-            let decoded = decoder.decode(&mut record, name, rng);
-            decoded.map_err(|error| error.at(Position::Row(index)))?;
+            decoder.decode(&mut record, name, rng)?;
         }
         Ok(record)
+    }
+
+    /// Decodes the fields of record `index` of a map-style dataset.
+    fn decode_at(&self, index: usize, record: Record, rng: &mut ChaCha8Rng) -> Result<Record> {
+        self.decode(record, rng).map_err(|error| error.at(Position::Row(index as u64)))
     }
 
     fn validate(&self) -> Result<()> {
@@ -112,7 +117,7 @@ impl<D: Dataset<Sample = Record>> Dataset for DecodedRecords<D> {
     fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<Record> {
         let record = self.inner(cx).get(index, cx)?;
         // The inner dataset may have drawn random numbers, so the generator starts again, as in `get_many`.
-        Ok(cx.with_restarted_rng(|cx| self.decode(record, index as u64, cx.rng()))?)
+        Ok(cx.with_restarted_rng(|cx| self.decode_at(index, record, cx.rng()))?)
     }
 
     fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<Record>> {
@@ -122,7 +127,7 @@ impl<D: Dataset<Sample = Record>> Dataset for DecodedRecords<D> {
         }
         let decode = |(record, &index): (Record, &usize)| {
             cx.set_index(index);
-            Ok(self.decode(record, index as u64, cx.rng())?)
+            Ok(self.decode_at(index, record, cx.rng())?)
         };
         records.into_iter().zip(indices).map(decode).collect()
     }
@@ -220,7 +225,7 @@ impl<D, I: Iterator<Item = anyhow::Result<Record>>> Iterator for Decoded<'_, D, 
         let mut rng = ChaCha8Rng::from_seed(self.seed);
         rng.set_stream(self.position);
         self.position += 1;
-        Some(record.and_then(|record| Ok(self.dataset.decode(record, self.position - 1, &mut rng)?)))
+        Some(record.and_then(|record| Ok(self.dataset.decode(record, &mut rng)?)))
     }
 }
 

@@ -135,7 +135,7 @@ fn of_field<R>(
         None => Err(DataProblem::missing_field(name, record.iter().map(|(name, _)| name))),
     };
     decoded.map_err(|problem| {
-        let path = path_of(record, name).map_or_else(String::new, |path| format!(" (`{path}`)"));
+        let path = path_of(record, name).map_or_else(String::new, |path| format!(" ({path})"));
         DataError::new(format!("{kind} `{name}`{path}"), problem)
     })
 }
@@ -163,15 +163,21 @@ fn file<'a>(kind: &str, name: &str, value: &'a Value) -> Result<Cow<'a, [u8]>, D
     }
 }
 
-/// Returns the path or the name of the file in field `name`, for errors.
-fn path_of<'a>(record: &'a Record, name: &str) -> Option<&'a str> {
-    let text = |value: Option<&'a Value>| match value {
-        Some(Value::Text(text)) => Some(text.as_str()),
-        _ => None,
-    };
+/// Returns the path or the name of the file in field `name`, or the key of `record` and its archive, for errors.
+fn path_of(record: &Record, name: &str) -> Option<String> {
+    fn text(value: Option<&Value>) -> Option<String> {
+        match value {
+            Some(Value::Text(text)) => Some(format!("`{text}`")),
+            _ => None,
+        }
+    }
     let path = match record.get(name) {
         Some(Value::Record(file)) => text(file.get("path")),
         _ => None,
     };
-    path.or_else(|| text(record.get("file_name"))).or_else(|| text(record.get("__key__")))
+    let of_archive = || {
+        let key = text(record.get("__key__"))?;
+        Some(text(record.get("__url__")).map_or_else(|| key.clone(), |archive| format!("{key} of {archive}")))
+    };
+    path.or_else(|| text(record.get("file_name"))).or_else(of_archive)
 }

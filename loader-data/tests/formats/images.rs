@@ -9,7 +9,7 @@ use std::{
 use loader_core::{DataLoader, Dataset, SampleContext};
 use loader_data::{
     Columns, DataError, DataProblem, DecodedRecords, ImageColumn, ImageProblem, ImageTable, JsonLines,
-    Parquet, ParquetOptions, Position, Record, RecordConfig, Records, Transform, Value,
+    Parquet, ParquetOptions, Position, Record, RecordConfig, Records, TarShards, Transform, Value,
 };
 
 use crate::everywhere::same_everywhere;
@@ -148,6 +148,18 @@ fn error_of(row: &str) -> DataError {
     let error = images.get(0, &mut SampleContext::new(0)).unwrap_err().downcast::<DataError>().unwrap();
     assert_eq!(error.position, Position::Row(0), "{error}");
     error
+}
+
+/// A stream does not know the number of a row in its file, and the loader adds the place in the stream.
+#[test]
+fn a_field_of_an_archive_that_is_no_image_is_found_by_key_and_archive() {
+    let archive = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtures/tar/photos.tar");
+    let column = ImageColumn::f32(Transform::new()).unwrap();
+    let images = DecodedRecords::new(TarShards::open(archive).unwrap(), [("cls", column)]);
+    let loader = DataLoader::stream(images).shards(1).batch_size(4).build().unwrap();
+    let error = loader.iter().unwrap().next().unwrap().unwrap_err().to_string();
+    assert!(error.contains("sample 0 of shard 0: image `cls` (`"), "{error}");
+    assert!(error.contains("photos.tar`): field `cls`: expected image"), "{error}");
 }
 
 #[test]
