@@ -73,11 +73,12 @@ pub enum Error {
         /// The loader's `num_workers`.
         num_workers: usize,
     },
-    /// `build()`: `loader::init()` was called from a shared library, such as an extension of an
-    /// interpreter. If main started the program again, the new process would not become a worker.
+    /// `build()`: the loader is in a shared library, such as an extension of an interpreter, and `worker_program` is
+    /// not set. If main started the program again, the new process would not become a worker, even if the library calls
+    /// `loader::init()`.
     #[error(
-        "num_workers is {num_workers}, but loader::init() was called from the shared library {}, so \
-         the main program would not become a worker if it was started again; set `worker_program` to a \
+        "num_workers is {num_workers}, but the loader is in the shared library {}, so the main program would not \
+         become a worker if it was started again, whether or not the library calls loader::init(); set `worker_program` to a \
          program that becomes one (for an interpreter with arguments: \
          `WorkerProgram::new(\"python3\").args([\"-m\", \"package.worker\"])`)",
         library.display()

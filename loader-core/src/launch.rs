@@ -20,10 +20,13 @@ static INIT: OnceLock<Init> = OnceLock::new();
 
 /// Notes that `loader::init()` was called.
 pub fn note_init() {
-    INIT.get_or_init(|| match LoadedObject::containing(note_init as fn() as usize) {
-        Some(object) if !object.is_program() => Init::InLibrary(object.path().to_owned()),
-        _ => Init::InProgram,
-    });
+    INIT.get_or_init(|| library().map_or(Init::InProgram, Init::InLibrary));
+}
+
+/// Returns the shared library that contains the loader; `None` if the main program does.
+pub(crate) fn library() -> Option<PathBuf> {
+    let object = LoadedObject::containing(note_init as fn() as usize)?;
+    (!object.is_program()).then(|| object.path().to_owned())
 }
 
 pub(crate) fn init() -> Init {

@@ -16,7 +16,11 @@ use loader_ipc::{
 };
 
 use super::{WorkerProgram, WorkerStartError, forked::ForkedTemplate, template::Template};
-use crate::{error::Error, launch::Init, ranks};
+use crate::{
+    error::Error,
+    launch::{self, Init},
+    ranks,
+};
 
 /// Starts the processes of workers: [`Program`] starts the worker program anew for each worker, [`Template`] asks a
 /// process that has already loaded the program to fork, and [`ForkedTemplate`] a process that main has forked.
@@ -88,7 +92,11 @@ impl Program {
         match (beside, init) {
             (_, Init::InLibrary(library)) => Err(Error::InitOutsideProgram { num_workers, library }),
             (Ok(path), _) if path.is_file() => Ok(of_path(path, false)),
-            _ => Err(Error::InitNotCalled { num_workers }),
+            _ => Err(match launch::library() {
+                // There, a call of `init()` would not help.
+                Some(library) => Error::InitOutsideProgram { num_workers, library },
+                None => Error::InitNotCalled { num_workers },
+            }),
         }
     }
 

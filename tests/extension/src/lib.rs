@@ -75,6 +75,12 @@ pub extern "C" fn train_after_init() -> i32 {
     outcome(|| Ok(sum(&scaled().num_workers(2).build()?)?))
 }
 
+/// Does not call `init`.
+#[unsafe(no_mangle)]
+pub extern "C" fn train_without_init() -> i32 {
+    outcome(|| Ok(sum(&scaled().num_workers(2).build()?)?))
+}
+
 /// Loads without workers, so that no process is started.
 #[unsafe(no_mangle)]
 pub extern "C" fn train_without_workers() -> i32 {

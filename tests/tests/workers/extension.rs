@@ -31,12 +31,15 @@ fn call(function: &str) -> (String, Duration) {
 }
 
 #[test]
-fn init_in_a_library_is_refused_soon() {
+fn a_library_without_a_worker_program_is_refused_soon() {
     let _watchdog = Watchdog::start();
-    let (text, took) = call("train_after_init");
-    assert!(text.starts_with("InitOutsideProgram: "), "{text}");
-    assert!(text.contains("libloader_tests_extension.so") && text.contains("`worker_program`"), "{text}");
-    assert_soon(took);
+    for function in ["train_after_init", "train_without_init"] {
+        let (text, took) = call(function);
+        assert!(text.starts_with("InitOutsideProgram: "), "{function}: {text}");
+        let names = text.contains("libloader_tests_extension.so") && text.contains("`worker_program`");
+        assert!(names, "{function}: {text}");
+        assert_soon(took);
+    }
 }
 
 /// Without workers, and with the interpreter as worker program: for any dataset, and for a composed one by
