@@ -76,6 +76,8 @@ pub(crate) struct ErrorContext {
     #[serde(skip_serializing_if = "Option::is_none")]
     index: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    shard: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     worker: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pid: Option<u32>,
@@ -138,14 +140,16 @@ pub(crate) struct BadSampleEntry {
     batch: u64,
     index: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
+    shard: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     replaced_by: Option<usize>,
     reason: String,
 }
 
 impl BadSampleEntry {
     fn new(sample: &BadSample) -> Self {
-        let BadSample { batch, index, replaced_by, reason, .. } = sample.clone();
-        Self { batch, index, replaced_by, reason }
+        let BadSample { batch, index, shard, replaced_by, reason, .. } = sample.clone();
+        Self { batch, index, shard, replaced_by, reason }
     }
 }
 
@@ -234,9 +238,9 @@ impl ErrorContext {
         match *error {
             Error::InvalidOption { option, .. } => Self { option: Some(option), ..nothing },
             Error::CpuNotAllowed { .. } => Self { option: Some("worker_affinity"), ..nothing },
-            Error::DatasetFailed { index, batch, worker, .. }
-            | Error::CollateFailed { index, batch, worker, .. } => {
-                Self { index, batch: Some(batch), worker, ..nothing }
+            Error::DatasetFailed { index, shard, batch, worker, .. }
+            | Error::CollateFailed { index, shard, batch, worker, .. } => {
+                Self { index, shard, batch: Some(batch), worker, ..nothing }
             }
             Error::OpenFailed { batch, worker, .. } | Error::SendFailed { batch, worker, .. } => {
                 Self { batch: Some(batch), worker, ..nothing }
@@ -254,7 +258,7 @@ impl ErrorContext {
                 Self { batch: Some(batch), worker: Some(worker), pid: Some(pid), ..nothing }
             }
             Error::TooManyBadSamples { ref sample, .. } => {
-                Self { index: Some(sample.index), batch: Some(sample.batch), ..nothing }
+                Self { index: Some(sample.index), shard: sample.shard, batch: Some(sample.batch), ..nothing }
             }
             Error::TimedOut { ref waiting_for, .. } | Error::WorkerStuck { ref waiting_for, .. } => {
                 Self { worker: Some(waiting_for.worker), ..nothing }

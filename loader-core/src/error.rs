@@ -143,11 +143,13 @@ pub enum Error {
         source: io::Error,
     },
     /// The dataset returned an error or panicked.
-    #[error("{}", failed("the dataset", .index, .batch, .worker, .failure))]
+    #[error("{}", failed("the dataset", .index, .shard, .batch, .worker, .failure))]
     DatasetFailed {
         /// Index of the sample that failed, if it is known. For an iterable dataset, its position in the
         /// shard.
         index: Option<usize>,
+        /// Number of the shard among the shards of this process; `None` for a map-style dataset.
+        shard: Option<usize>,
         /// Number of the batch in its epoch.
         batch: u64,
         /// Number of the worker; `None` for the main process.
@@ -167,11 +169,13 @@ pub enum Error {
         sample: Box<BadSample>,
     },
     /// The samples do not form a batch, or the collation function returned an error or panicked.
-    #[error("{}", failed("collation", .index, .batch, .worker, .failure))]
+    #[error("{}", failed("collation", .index, .shard, .batch, .worker, .failure))]
     CollateFailed {
         /// Index of the sample that does not fit, if it is known. For an iterable dataset, its position in
         /// the shard.
         index: Option<usize>,
+        /// Number of the shard among the shards of this process; `None` for a map-style dataset.
+        shard: Option<usize>,
         /// Number of the batch in its epoch.
         batch: u64,
         /// Number of the worker; `None` for the main process.
@@ -187,7 +191,7 @@ pub enum Error {
     /// shard could not be opened, the shard's next batch fails, and the shard ends.
     ///
     /// A worker program that was built from other source than the main program may be unable to decode the dataset.
-    #[error("{}", failed("opening the dataset", &None, .batch, .worker, .failure))]
+    #[error("{}", failed("opening the dataset", &None, &None, .batch, .worker, .failure))]
     OpenFailed {
         /// Number of the batch in its epoch.
         batch: u64,
@@ -212,7 +216,7 @@ pub enum Error {
         difference: String,
     },
     /// The function given to [`Iter::convert_ahead`](crate::Iter::convert_ahead) returned an error or panicked.
-    #[error("{}", failed("the conversion", &None, .batch, &None, .failure))]
+    #[error("{}", failed("the conversion", &None, &None, .batch, &None, .failure))]
     ConversionFailed {
         /// Number of the batch in its epoch.
         batch: u64,
@@ -221,7 +225,7 @@ pub enum Error {
     },
     /// A worker could not put the batch into shared memory: its `Serialize` implementation failed, or there
     /// was no room.
-    #[error("{}", failed("sending the batch", &None, .batch, .worker, .failure))]
+    #[error("{}", failed("sending the batch", &None, &None, .batch, .worker, .failure))]
     SendFailed {
         /// Number of the batch in its epoch.
         batch: u64,
@@ -445,11 +449,19 @@ impl Error {
         }
         let failure = Box::new(failure.into());
         match stage {
-            Stage::Fetch => Self::DatasetFailed { index, batch, worker, failure },
-            Stage::Collate => Self::CollateFailed { index, batch, worker, failure },
+            Stage::Fetch => Self::DatasetFailed { index, shard: None, batch, worker, failure },
+            Stage::Collate => Self::CollateFailed { index, shard: None, batch, worker, failure },
             Stage::Send => Self::SendFailed { batch, worker, failure },
             _ => Self::OpenFailed { batch, worker, failure },
         }
+    }
+
+    /// The same error for a batch of shard `of`, if it names a sample.
+    pub(crate) fn in_shard(mut self, of: Option<usize>) -> Self {
+        if let Self::DatasetFailed { shard, .. } | Self::CollateFailed { shard, .. } = &mut self {
+            *shard = of;
+        }
+        self
     }
 
     /// The error for an option with an invalid value.
@@ -548,6 +560,7 @@ fn other_shards(shards: usize, world_size: usize) -> String {
 fn failed(
     who: &str,
     index: &Option<usize>,
+    shard: &Option<usize>,
     batch: &u64,
     worker: &Option<usize>,
     failure: &UserFailure,
@@ -555,6 +568,10 @@ fn failed(
     let mut text = format!("{who} {} on batch {batch}", if failure.panicked { "panicked" } else { "failed" });
     if let Some(index) = index {
         text.push_str(&format!(", sample {index}"));
+    }
+    if let Some(shard) = shard {
+        let of = if index.is_some() { " of" } else { "," };
+        text.push_str(&format!("{of} shard {shard}"));
     }
     if let Some(worker) = worker {
         text.push_str(&format!(", in worker {worker}"));

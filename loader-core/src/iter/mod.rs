@@ -540,7 +540,10 @@ impl<B: Batch> Iter<B> {
                     self.stats.next_begins(*asked);
                 }
                 Ok(Some(batch)) => return Some((info, Ok(self.count_fill(batch)))),
-                Err(error) => return Some((info, Err(error))),
+                Err(error) => {
+                    let shard = info.as_ref().and_then(|info| info.shard);
+                    return Some((info, Err(error.in_shard(shard))));
+                }
             }
         }
     }

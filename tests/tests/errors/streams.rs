@@ -30,13 +30,14 @@ fn a_failure_loses_its_batch_or_the_rest_of_its_shard() {
                 }
             }
             let [
-                error @ (Error::DatasetFailed { index, batch, failure, .. }
-                | Error::CollateFailed { index, batch, failure, .. }),
+                error @ (Error::DatasetFailed { index, shard, batch, failure, .. }
+                | Error::CollateFailed { index, shard, batch, failure, .. }),
             ] = &errors[..]
             else {
                 panic!("{errors:?}")
             };
-            assert_eq!((*index, *batch), (Some(5), 2), "{error:?}");
+            assert_eq!((*index, *shard, *batch), (Some(5), Some(0), 2), "{error:?}");
+            assert!(error.to_string().contains(" on batch 2, sample 5 of shard 0"), "{error}");
             assert_eq!(failure.panicked, matches!(fault, Fault::Panic));
             let expected = (0..10).filter(|number| !lost.contains(number)).chain(100..110);
             assert!(left.into_iter().eq(expected), "{workers} workers, {fault:?}");

@@ -37,8 +37,8 @@ fn a_sample_that_fails_loses_its_batch_only() {
             assert_eq!(batches.report().errors, 1);
             let [error] = &errors[..] else { panic!("{errors:?}") };
             assert!(!error.ends_iteration());
-            let (Error::DatasetFailed { index, batch, worker, failure }
-            | Error::CollateFailed { index, batch, worker, failure }) = error
+            let (Error::DatasetFailed { index, shard: None, batch, worker, failure }
+            | Error::CollateFailed { index, shard: None, batch, worker, failure }) = error
             else {
                 panic!("{error:?}")
             };
@@ -108,7 +108,8 @@ fn each_batch_has_an_error_of_its_own() {
                 let errors: Vec<Error> = loader.iter().unwrap().map(Result::unwrap_err).collect();
                 assert_eq!(errors.len(), batches);
                 for (number, error) in errors.iter().enumerate() {
-                    let Error::DatasetFailed { index: Some(index), batch, worker, failure } = error else {
+                    let Error::DatasetFailed { index: Some(index), batch, worker, failure, .. } = error
+                    else {
                         panic!("{error:?}")
                     };
                     assert_eq!((*batch, *index), (number as u64, 2 * number));
