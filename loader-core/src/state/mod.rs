@@ -446,7 +446,14 @@ impl State {
         must_agree("seed", self.seed, origin.seed)?;
         must_agree("order", self.order, origin.order)?;
         let our_samples = origin.samples.map(|samples| samples as u64);
-        must_agree("number of samples", known(self.samples), known(our_samples))?;
+        let (their_number, our_number) = (known(self.samples), known(our_samples));
+        if theirs.dataset != ours.dataset && their_number != our_number {
+            // Other files often have another number of samples, which alone does not tell what has changed.
+            let with_samples = |dataset, number: &str| format!("{dataset} (number of samples: {number})");
+            let theirs = with_samples(&theirs.dataset, &their_number);
+            must_agree("dataset", theirs, with_samples(&ours.dataset, &our_number))?;
+        }
+        must_agree("number of samples", their_number, our_number)?;
         must_agree("drop_last", self.share.drops_last(), origin.share.drops_last())?;
         must_agree("dataset", &theirs.dataset, &ours.dataset)
     }

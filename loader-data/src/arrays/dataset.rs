@@ -183,11 +183,11 @@ impl<R: DeserializeOwned + Send + 'static> Dataset for Arrays<R> {
         records.into_iter().zip(indices).map(sample).collect()
     }
 
-    /// Returns a hash of the names and sizes of the files, and the names and types of the fields.
+    /// Returns the number and size of the files, a hash of their names and sizes, and the names and types of the
+    /// fields.
     fn fingerprint(&self) -> String {
-        let files: Vec<_> =
-            self.sources.iter().map(|(files, _)| format!("{:016x}", files.listing())).collect();
-        format!("arrays({}, {:?}{})", files.join(" "), self.fields(), self.options.fingerprint())
+        let files: Vec<_> = self.sources.iter().map(|(files, _)| files.fingerprint()).collect();
+        format!("arrays({}, {:?}{})", files.join(" and "), self.fields(), self.options.fingerprint())
     }
 }
 

@@ -202,8 +202,8 @@ impl Table {
 
     /// Text for the fingerprint: which rows there are, and which columns.
     pub(super) fn fingerprint(&self) -> String {
-        let (listing, fields) = (self.files.listing(), self.fields.fingerprint());
-        format!("#{listing:016x}, {} rows in {} batches{fields}", self.index.rows, self.index.len())
+        let (files, fields) = (self.files.fingerprint(), self.fields.fingerprint());
+        format!("{files}, {} rows in {} batches{fields}", self.index.rows, self.index.len())
     }
 
     /// Returns the columns and their types.

@@ -115,8 +115,8 @@ impl Dataset for AudioFiles {
         parallel::read(indices.len(), |number| self.read(indices[number]))
     }
 
-    /// Returns a hash of the names (without folders) and sizes of the files.
+    /// Returns the number and size of the files, a hash of their names (without folders) and sizes.
     fn fingerprint(&self) -> String {
-        format!("audio_files(#{:016x})", self.files.listing())
+        format!("audio_files({})", self.files.fingerprint())
     }
 }

@@ -238,10 +238,14 @@ impl Dataset for AudioFolder {
         Ok(self.load(index, cx.rng())?)
     }
 
-    /// Returns a hash of the path of each file below the folder, and the transform. The path of the folder
-    /// itself and the contents of the files are not part of it.
+    /// Returns the numbers of files and classes, a hash of the path of each file below the folder, and the transform.
+    /// The path of the folder itself and the contents of the files are not part of it.
     fn fingerprint(&self) -> String {
-        format!("audio_folder(#{:016x}, {:?})", self.listing, self.transform)
+        let (files, classes) = (self.files.len(), self.classes.len());
+        format!(
+            "audio_folder({files} files in {classes} classes #{:016x}, {:?})",
+            self.listing, self.transform
+        )
     }
 }
 

@@ -148,8 +148,8 @@ impl<R: DeserializeOwned + Send + 'static> Dataset for Csv<R> {
         Ok(self.lines.get_many(indices, |record| self.parser.parse(record))?)
     }
 
-    /// Returns a hash of the names (without folders) and sizes of the files, and the options.
+    /// Returns the number and size of the files, a hash of their names (without folders) and sizes, and the options.
     fn fingerprint(&self) -> String {
-        format!("csv(#{:016x}, {})", self.lines.files().listing(), self.parser.fingerprint)
+        format!("csv({}, {})", self.lines.files().fingerprint(), self.parser.fingerprint)
     }
 }

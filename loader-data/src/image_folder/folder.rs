@@ -267,11 +267,12 @@ impl<P: Pixel> Dataset for ImageFolder<P> {
         get_one_by_one(self, indices, cx)
     }
 
-    /// Returns a hash of the class names and of the path and class of each file. A loader therefore refuses a
-    /// state after a file was added, removed or renamed. The path of the folder itself and the contents of
-    /// the files are not part of the hash.
+    /// Returns the numbers of files and classes, and a hash of the class names and of the path and class of each file.
+    /// A loader therefore refuses a state after a file was added, removed or renamed. The path of the folder itself
+    /// and the contents of the files are not part of the hash.
     fn fingerprint(&self) -> String {
-        format!("image_folder(#{:016x})", self.listing)
+        let (files, classes) = (self.files.len(), self.classes.len());
+        format!("image_folder({files} files in {classes} classes #{:016x})", self.listing)
     }
 
     fn setup(&mut self, _cx: &mut SampleContext) -> anyhow::Result<()> {

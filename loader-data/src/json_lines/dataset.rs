@@ -148,8 +148,9 @@ impl<R: DeserializeOwned + Send + 'static> Dataset for JsonLines<R> {
         Ok(self.lines.get_many(indices, |line| parse(line, &self.fields))?)
     }
 
-    /// Returns a hash of the names (without folders) and sizes of the files, and the options of the fields.
+    /// Returns the number and size of the files, a hash of their names (without folders) and sizes, and the options of
+    /// the fields.
     fn fingerprint(&self) -> String {
-        format!("json_lines(#{:016x}{})", self.lines.files().listing(), self.fields.fingerprint())
+        format!("json_lines({}{})", self.lines.files().fingerprint(), self.fields.fingerprint())
     }
 }

@@ -93,7 +93,7 @@ impl LineStream {
         // A block is then a file, so a position of the one is not that of the other.
         let is_one = is_one_block_per_file(self.rules, self.index.as_ref());
         let whole = if is_one { "whole files, " } else { "" };
-        format!("#{:016x} in {whole}blocks of {}", self.files.listing(), self.blocks.block_bytes())
+        format!("{} in {whole}blocks of {}", self.files.fingerprint(), self.blocks.block_bytes())
     }
 
     /// Returns what `parse` makes of the lines of `shard` after `snapshot`. What is read ahead is part of `memory`.

@@ -247,8 +247,8 @@ impl Table {
     pub(super) fn fingerprint(&self) -> String {
         let groups = self.len();
         format!(
-            "#{:016x}, {} rows in {groups} groups{}{}",
-            self.files.listing(),
+            "{}, {} rows in {groups} groups{}{}",
+            self.files.fingerprint(),
             self.rows,
             self.fields.fingerprint(),
             if self.has_int96 { ", INT96 in microseconds" } else { "" }

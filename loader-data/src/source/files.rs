@@ -73,6 +73,8 @@ pub(crate) struct DataFile {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Files {
     list: SharedVec<DataFile>,
+    /// Number of bytes of all files.
+    bytes: u64,
     /// Hash of the names and sizes, for the fingerprint.
     listing: u64,
     store: StoreOptions,
@@ -126,13 +128,15 @@ impl Files {
             }
         }
         found::refuse_partitions(&files)?;
-        let mut listing = Xxh3::new();
+        let (mut listing, mut bytes) = (Xxh3::new(), 0_u64);
         for file in &files {
+            bytes = bytes.saturating_add(file.len);
             listing.update(file.location.file_name().as_bytes());
             listing.update(&file.len.to_le_bytes());
         }
         Ok(Self {
             list: shared(files)?,
+            bytes,
             listing: listing.digest(),
             store: store.clone(),
             #[cfg(feature = "cloud")]
@@ -271,9 +275,16 @@ impl Files {
         self.open_new(described)?.read(0..len)
     }
 
-    /// Hash of the names (without folders) and sizes of all files. The contents are not part of it.
-    pub(crate) fn listing(&self) -> u64 {
-        self.listing
+    /// Text for the fingerprint: the number of files, their size, and a hash of their names (without folders) and
+    /// sizes. The contents are not part of it.
+    ///
+    /// Alternative considered: a hash of each file, so that the error of a state names the file that is another one.
+    /// Rejected because a fingerprint has at most 200 bytes, and because only the dataset knows the names, so each
+    /// dataset that is made of others would have to pass the question on.
+    pub(crate) fn fingerprint(&self) -> String {
+        let (count, bytes, hash) = (self.len(), self.bytes, self.listing);
+        let files = if count == 1 { "file" } else { "files" };
+        format!("{count} {files} of {bytes} bytes #{hash:016x}")
     }
 }
 
@@ -281,6 +292,7 @@ impl Clone for Files {
     fn clone(&self) -> Self {
         Self {
             list: self.list.clone(),
+            bytes: self.bytes,
             listing: self.listing,
             store: self.store.clone(),
             #[cfg(feature = "cloud")]

@@ -276,10 +276,10 @@ impl<R: DeserializeOwned + Send + 'static> IterableDataset for TarShards<R> {
         self.iter_from(shard, cx, None)
     }
 
-    /// Returns a hash of the names (without folders) and sizes of the files, and the options.
+    /// Returns the number and size of the files, a hash of their names (without folders) and sizes, and the options.
     fn fingerprint(&self) -> String {
         let shuffled = if self.shuffle_files { ", shuffled" } else { "" };
-        format!("tar(#{:016x}{}{shuffled})", self.files.listing(), self.decoding.fingerprint())
+        format!("tar({}{}{shuffled})", self.files.fingerprint(), self.decoding.fingerprint())
     }
 
     fn setup(&mut self, _cx: &mut SampleContext) -> anyhow::Result<()> {

@@ -157,9 +157,9 @@ impl<R: DeserializeOwned + Send + 'static> Dataset for IndexedTar<R> {
         Ok(self.read(index, cx)?)
     }
 
-    /// Returns a hash of the names (without folders) and sizes of the files, and the options.
+    /// Returns the number and size of the files, a hash of their names (without folders) and sizes, and the options.
     fn fingerprint(&self) -> String {
-        format!("indexed_tar(#{:016x}{})", self.shards.files.listing(), self.shards.decoding.fingerprint())
+        format!("indexed_tar({}{})", self.shards.files.fingerprint(), self.shards.decoding.fingerprint())
     }
 
     fn setup(&mut self, _cx: &mut SampleContext) -> anyhow::Result<()> {

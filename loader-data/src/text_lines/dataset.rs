@@ -88,9 +88,9 @@ impl Dataset for TextLines {
         Ok(self.lines.get_many(indices, text)?)
     }
 
-    /// Returns a hash of the names (without folders) and sizes of the files.
+    /// Returns the number and size of the files, a hash of their names (without folders) and sizes.
     fn fingerprint(&self) -> String {
-        format!("text_lines(#{:016x})", self.lines.files().listing())
+        format!("text_lines({})", self.lines.files().fingerprint())
     }
 }
 

@@ -192,7 +192,7 @@ impl<T: Token> Dataset for Tokens<T> {
         Ok(self.windows.check_header()?)
     }
 
-    /// Returns a hash of the names and sizes of the files, the dtype, the window and the stride.
+    /// Returns the number and size of the files, a hash of their names and sizes, the dtype, the window and the stride.
     fn fingerprint(&self) -> String {
         self.windows.fingerprint()
     }

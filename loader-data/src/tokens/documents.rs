@@ -103,8 +103,8 @@ impl<T: Token> Dataset for TokenDocuments<T> {
         Ok(Ragged::new(self.documents.read(index)?).pad_with(T::from_wide(self.pad)))
     }
 
-    /// Returns a hash of the names and sizes of the files, the lengths of all documents, the dtype and the
-    /// max number of tokens.
+    /// Returns the number and size of the files, a hash of their names and sizes, the lengths of all documents, the
+    /// dtype and the max number of tokens.
     fn fingerprint(&self) -> String {
         self.documents.fingerprint()
     }
@@ -189,9 +189,9 @@ impl Documents {
 
     /// Text that identifies which tokens are at which index.
     pub(super) fn fingerprint(&self) -> String {
-        let (listing, documents) = (self.files.listing(), self.lengths);
+        let (files, documents) = (self.files.fingerprint(), self.lengths);
         let max =
             if self.max_tokens == usize::MAX { String::new() } else { format!(", max {}", self.max_tokens) };
-        format!("token_documents(#{listing:016x}, #{documents:016x}, {}{max})", self.dtype)
+        format!("token_documents({files}, #{documents:016x}, {}{max})", self.dtype)
     }
 }

@@ -228,7 +228,7 @@ impl Windows {
     pub(super) fn fingerprint(&self) -> String {
         let Self { files, dtype, header, window, stride, .. } = self;
         let header = if *header == 0 { String::new() } else { format!(", header {header}") };
-        format!("tokens(#{:016x}, {dtype}, window {window}, stride {stride}{header})", files.listing())
+        format!("tokens({}, {dtype}, window {window}, stride {stride}{header})", files.fingerprint())
     }
 }
 

@@ -110,3 +110,25 @@ fn rows_of_parquet() {
         DataLoader::builder(rows).batch_size(1).shuffle(true).num_workers(workers).build().unwrap()
     });
 }
+
+#[test]
+fn a_state_of_other_files_is_refused_with_their_number_and_size() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    let loader =
+        || DataLoader::builder(JsonLines::open(folder.path()).unwrap()).batch_size(1).build().unwrap();
+    write("a.jsonl", "{\"n\": 1}\n{\"n\": 2}\n");
+    let before = loader();
+    let mut batches = before.epoch(0).unwrap();
+    batches.next().unwrap().unwrap();
+    let refused = || loader().resume(&batches.state()).map(drop).unwrap_err().to_string();
+    write("a.jsonl", "{\"n\": 10}\n{\"n\": 2}\n");
+    let larger = refused();
+    write("b.jsonl", "{\"n\": 3}\n");
+    let more = refused();
+    for (error, files, rows) in [(larger, "1 file of 19 bytes #", ""), (more, "2 files of 28 bytes #", "3")] {
+        let names = |files: &str| error.contains(&format!("json_lines({files}"));
+        assert!(names("1 file of 18 bytes #") && names(files), "{error}");
+        assert!(rows.is_empty() || error.contains(&format!("(number of samples: {rows})")), "{error}");
+    }
+}
