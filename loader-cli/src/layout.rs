@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs, iter,
+    fs,
     path::{Path, PathBuf},
 };
 
@@ -128,20 +128,23 @@ fn of_names(target: &Path) -> Result<Option<RecordConfig>, Stop> {
             return Err(Stop::InvalidArguments(message));
         }
     }
-    Ok(found.map(|(_, config)| config).or_else(|| of_partitions(target)))
+    let config = found.map(|(_, config)| config);
+    Ok(config.or_else(|| [target, &data].into_iter().find_map(|folder| of_partitions(folder, folder))))
 }
 
-/// Returns settings for the files below `target` if it has folders of partitions, such as `year=2024`, with files of rows in
-/// them. Opening them says what the folders mean.
-fn of_partitions(target: &Path) -> Option<RecordConfig> {
+/// Returns settings for the files below `target` if `folder`, which is the target or a folder of a partition in it, has folders
+/// of partitions, such as `year=2024`, with files of rows in them.
+fn of_partitions(target: &Path, folder: &Path) -> Option<RecordConfig> {
     let is_partition = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         path.is_dir() && name.split_once('=').is_some_and(|(column, _)| !column.is_empty())
     };
-    let inner = |folder: &PathBuf| entries(folder).find(is_partition);
-    let folder = iter::successors(inner(&target.to_owned()), inner).last()?;
-    let files = entries(&folder).filter(|path| path.is_file() && !is_hidden(path));
-    files.filter_map(|path| RecordConfig::of_extension(&path, target)).find(|config| !is_text(config))
+    let rows = |partition: &Path| {
+        let files = entries(partition).filter(|path| path.is_file() && !is_hidden(path));
+        files.filter_map(|path| RecordConfig::of_extension(&path, target)).find(|config| !is_text(config))
+    };
+    let mut partitions = entries(folder).filter(is_partition);
+    partitions.find_map(|partition| rows(&partition).or_else(|| of_partitions(target, &partition)))
 }
 
 /// Returns settings for the data files directly in `folder`, if there are any.

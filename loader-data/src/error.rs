@@ -102,14 +102,56 @@ pub enum DataProblem {
         /// Name of the format of the table.
         format: &'static str,
     },
-    /// The file is in a folder of a partition of a table, which was not named.
+    /// The file is in a folder of a partition of a table, which was not named, and its format is read without the columns
+    /// of folders.
     #[error(
         "this file is in a partition of a table: the names of its folders (`{folders}`) are values of columns, which would be \
-         missing; write the table without partitions, or name the folder of one partition"
+         missing; only Parquet and Arrow files are read with such columns: write the table to such files, or without \
+         partitions, or name the folder of one partition"
     )]
     Partition {
         /// The folders that are named `column=value`, such as `year=2024/month=1`.
         folders: String,
+    },
+    /// The folders of several partitions of a table are named, and folders that are named are no columns.
+    #[error(
+        "this file is in a partition of a table that the path names (`{folders}`), and other files are not: the columns of the \
+         folders would be missing; give the folder that has all partitions, or a pattern with wildcards or braces for their \
+         names, and Parquet and Arrow files are read with these columns; or give one partition"
+    )]
+    NamedPartitions {
+        /// The named folders that are named `column=value`.
+        folders: String,
+    },
+    /// The name of the folder of a partition cannot be decoded.
+    #[error(
+        "the name of its folder `{folder}` is not UTF-8 once its escapes (`%20`) are decoded; rename the folder"
+    )]
+    PartitionName {
+        /// The name of the folder.
+        folder: String,
+    },
+    /// The folders of the file give other columns than those of the first file.
+    #[error(
+        "the names of its folders give the columns {found}, but those of the first file, {first}, give {expected}; give only \
+         files whose folders have the same columns"
+    )]
+    OtherPartition {
+        /// The columns of the folders of the file, separated by commas; `(none)` without columns.
+        found: String,
+        /// Path or URL of the first file, as in a message.
+        first: Box<str>,
+        /// The columns of the folders of the first file, separated by commas; `(none)` without columns.
+        expected: String,
+    },
+    /// The name of a folder gives a column that the file or another folder has too.
+    #[error(
+        "the name of one of its folders gives the column `{column}`, which the file itself or another folder has too; select \
+         other columns with `fields`, or give the folder of one partition, which is no column then"
+    )]
+    PartitionColumn {
+        /// The column.
+        column: String,
     },
     /// The names of the files say how many parts the data set has, and one part is missing.
     #[error(

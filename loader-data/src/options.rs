@@ -23,6 +23,10 @@ pub(crate) struct SourceOptions {
     #[serde(default, deserialize_with = "one_or_many")]
     #[cfg_attr(feature = "schema", schemars(with = "crate::source::OneOrMany"))]
     pub(crate) path: Vec<PathBuf>,
+    /// The paths that were given, if `path` has some of their files. The folders of partitions that they do not name are
+    /// columns.
+    #[serde(skip)]
+    given: Vec<PathBuf>,
     /// A configuration in the header of the folder's README.md.
     #[serde(default)]
     pub(crate) config: Option<String>,
@@ -70,7 +74,15 @@ impl SourceOptions {
 
     /// Returns the options for the files that `paths` name.
     pub(crate) fn renamed(&self, paths: impl IntoIterator<Item = PathBuf>) -> Self {
-        Self { path: paths.into_iter().collect(), config: None, split: None, ..self.clone() }
+        let path = paths.into_iter().collect();
+        Self { path, given: Vec::new(), config: None, split: None, ..self.clone() }
+    }
+
+    /// Returns the options for `files`, for which the paths stand.
+    #[cfg(any(feature = "arrow", feature = "formats"))]
+    pub(crate) fn narrowed(&self, files: impl IntoIterator<Item = PathBuf>) -> Self {
+        let given = if self.given.is_empty() { &self.path } else { &self.given };
+        Self { given: given.clone(), ..self.renamed(files) }
     }
 
     /// Returns the options with the files of the configuration and the split in place of the folders that have them. A
@@ -162,11 +174,10 @@ impl SourceOptions {
                 "only a `RecordConfig` decodes fields; in a program, use `DecodedRecords`".to_owned();
             return Err(self.error(DataProblem::InvalidOption { option, reason }));
         }
-        let path = &self.resolved(extensions)?.path;
-        match &self.store {
-            Some(store) => Files::list_with(path, extensions, store),
-            None => Files::list(path, extensions),
-        }
+        let Self { path, given, .. } = &*self.resolved(extensions)?;
+        let given = if given.is_empty() { path } else { given };
+        let store = self.store.clone().unwrap_or_else(StoreOptions::current);
+        Files::list_given(path, given, extensions, &store)
     }
 
     /// Lists the files as [`files`](Self::files) does. Of a folder, also takes files with the extension of a
@@ -227,6 +238,7 @@ impl SourceOptions {
     pub(crate) fn take_decoded(&mut self) -> Self {
         let others = Self {
             path: self.path.clone(),
+            given: self.given.clone(),
             config: self.config.clone(),
             split: self.split.clone(),
             store: self.store.clone(),
@@ -384,7 +396,7 @@ macro_rules! format_options {
 
             #[cfg(feature = "formats")]
             pub(crate) fn set_files(&mut self, files: Vec<std::path::PathBuf>) -> bool {
-                self.source = self.source.renamed(files);
+                self.source = self.source.narrowed(files);
                 true
             }
 

@@ -272,9 +272,25 @@ fn a_folder_of_partitions_is_no_folder_of_images() {
     let part = "parquet/train-00000-of-00002.parquet";
     let table = folder(&[(part, "year=2023/month=1/a.parquet"), (part, "year=2024/month=1/a.parquet")]);
     let target = table.path().to_str().unwrap();
-    let error = refused(target);
-    assert!(error.contains("(`year=2023/month=1`)"), "{error}");
-    assert_eq!(inspected(&format!("{target}/year=2024/month=1"))["samples"], 37);
+    let names = |report: &Value| {
+        let fields = report["fields"].as_array().unwrap().iter();
+        fields.map(|field| field["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    // A partition without files, and a file that cannot be read.
+    fs::create_dir(table.path().join("year=2022")).unwrap();
+    let report = inspected(target);
+    assert_eq!((&report["kind"], &report["samples"]), (&json!("parquet-stream"), &json!(74)));
+    assert_eq!(names(&report), ["label", "x", "text", "year", "month"]);
+    let one = inspected(&format!("{target}/year=2024/month=1"));
+    assert_eq!((&one["samples"], names(&one).len()), (&json!(37), 3));
+    fs::write(table.path().join("year=2024/month=1/b.parquet"), "x").unwrap();
+    let report = run(&["inspect", target, "--json"]);
+    let report: Value = serde_json::from_str(&report.stdout).unwrap();
+    assert_eq!((&report["samples"], names(&report).len()), (&json!(74), 5), "{report}");
+
+    let lines = folder(&[("json_lines/json-0.jsonl", "year=2023/a.jsonl")]);
+    let error = refused(lines.path().to_str().unwrap());
+    assert!(error.contains("(`year=2023`)") && error.contains("only Parquet and Arrow"), "{error}");
 }
 
 #[test]

@@ -67,12 +67,13 @@ impl Arrow<Record> {
     /// and its sub-folders whose names end with `.arrow`, `.arrows`, `.feather` or `.ipc`, ordered by path),
     /// or a name with braces and wildcards, such as `data-*.arrow`. Of a folder that `save_to_disk` of
     /// Hugging Face's `datasets` wrote (with `state.json`), it opens the data files in their order, and no
-    /// files that `datasets` cached there. To open only some columns, use [`ArrowOptions`].
+    /// files that `datasets` cached there. To open only some columns, use [`ArrowOptions`]. Folders that are named
+    /// `column=value` are columns as for `Parquet::open`.
     ///
     /// # Errors
     /// Returns [`DataError`] if there is no such file, a folder has splits (`dataset_dict.json`), a file
-    /// cannot be read or is not valid Arrow IPC, a column has a type that is not supported, or a file has
-    /// other columns than the first one. A stream without the message that ends it is truncated.
+    /// cannot be read or is not valid Arrow IPC, a column has a type that is not supported, or a file or its
+    /// folders have other columns than the first one. A stream without the message that ends it is truncated.
     pub fn open(pattern: impl AsRef<Path>) -> Result<Self, DataError> {
         ArrowOptions::new(pattern).open()
     }

@@ -54,7 +54,7 @@ pub(super) struct Index {
     /// Number of rows.
     pub(super) rows: usize,
     dictionaries: Vec<DictionaryEntry>,
-    /// The selected columns as files have them, in the order of the record.
+    /// The selected columns that are in the files, as files have them, in the order of the record.
     layouts: Vec<Fields>,
     /// For each file, the index of its layout.
     layout_of: Vec<u32>,
@@ -150,7 +150,7 @@ impl Index {
         (&self.nodes.as_slice()[entry.first_node..node], &buffers[entry.first_buffer..buffer])
     }
 
-    /// The selected columns of file `file`, in the order of the record.
+    /// The selected columns that are in file `file`, in the order of the record.
     pub(super) fn layout(&self, file: usize) -> &Fields {
         &self.layouts[self.layout_of[file] as usize]
     }
@@ -203,7 +203,7 @@ impl Words {
 /// A file whose messages were read.
 pub(super) struct OpenedFile {
     pub(super) columns: Vec<(String, Kind)>,
-    /// The selected columns, in the order of the record.
+    /// The selected columns that are in the file, in the order of the record.
     layout: Fields,
     /// The record batches, each with its selected columns in this order.
     batches: Vec<(u64, Codec, Vec<Described>)>,
@@ -211,17 +211,20 @@ pub(super) struct OpenedFile {
 }
 
 impl OpenedFile {
-    /// Reads the messages of file `index`. Its columns must be `expected`, if given.
+    /// Reads the messages of file `index`, whose folders give the columns `partition`. Its columns must be `expected`, if
+    /// given.
     pub(super) fn read(
         files: &Files,
         index: usize,
+        partition: &[(String, Kind)],
         expected: Option<&[(String, Kind)]>,
         fields: &FieldOptions,
     ) -> Result<Self> {
         let blob = files.open(index)?;
         let failed = |problem| DataError::new(&blob.file().location, problem);
         let Messages { schema, batches, mut dictionaries } = read_messages(&blob)?;
-        let (columns, positions) = select_columns(FORMAT, &schema, expected, fields).map_err(failed)?;
+        let (columns, positions) =
+            select_columns(FORMAT, &schema, partition, expected, fields).map_err(failed)?;
         let layout: Fields = positions.iter().map(|&column| plain_field(&schema, column)).collect();
         dictionaries.retain(|dictionary| values_of(&layout, dictionary.id).is_some());
         let select = |(number, batch): (usize, Described)| {

@@ -70,7 +70,7 @@ pub(super) fn data_files(source: &SourceOptions) -> Result<SourceOptions> {
             path.push(pattern.clone());
         }
     }
-    Ok(source.renamed(path))
+    Ok(source.narrowed(path))
 }
 
 /// Reads the JSON file `name` in `folder`, if there is one.

@@ -15,10 +15,11 @@ use super::{
     body::{Body, Codec, Stored, ranges},
     gather::Gather,
     index::{Entry, Index, OpenedFile},
+    items::total,
     malformed,
 };
 use crate::{
-    arrow_rows::{Batch, Cells, Kind, Samples},
+    arrow_rows::{Batch, Cells, Kind, PartitionValue, Samples, partition_columns},
     error::{DataError, DataProblem, Position, Result},
     parallel,
     record::FieldOptions,
@@ -69,9 +70,10 @@ impl Table {
     /// Returns an error if a file cannot be read, is not valid Arrow IPC, or has other columns than the first
     /// one.
     pub(super) fn open(files: Files, fields: FieldOptions, max_batch_bytes: u64) -> Result<Self> {
-        let first = OpenedFile::read(&files, 0, None, &fields)?;
+        let partition = partition_columns(&files)?;
+        let first = OpenedFile::read(&files, 0, &partition, None, &fields)?;
         let columns = first.columns.clone();
-        let read = |file| OpenedFile::read(&files, file + 1, Some(&columns), &fields);
+        let read = |file| OpenedFile::read(&files, file + 1, &partition, Some(&columns), &fields);
         let others = parallel::map_on(parallel::READS, files.len() - 1, read)?;
         let index = Index::new([first].into_iter().chain(others)).map_err(|error| {
             DataError::new("the list of record batches", DataProblem::Memory(error.to_string()))
@@ -144,20 +146,28 @@ impl Table {
     /// # Errors
     /// Returns an error if they cannot be read or are damaged.
     pub(super) fn read(&self, entry: &Entry, body: &Body, rows: &[Range<u64>]) -> Result<Arc<Batch>> {
+        let file = body.blob.file();
         let fields = self.index.layout(entry.file);
         let mut gather = Gather::new(self, entry, body, fields.iter().map(|field| field.data_type()));
-        let mut columns = Vec::with_capacity(fields.len());
+        let count = total(rows) as usize;
+        let mut fields = fields.iter();
+        let mut columns = Vec::with_capacity(self.columns.len());
         let mut bytes = 0;
-        for field in fields {
-            let array = gather.array(field, rows).map_err(|error| in_column(error, field.name()))?;
+        for ((name, _), value) in self.columns.iter().zip(PartitionValue::of(&self.columns, file)) {
+            let array = match value {
+                Some(value) => value.array(count),
+                None => {
+                    let field = fields.next().expect("it has each column that is in the file");
+                    gather.array(field, rows).map_err(|error| in_column(error, name))?
+                }
+            };
             bytes += array.get_array_memory_size() as u64;
             columns.push(Cells::new(&array).map_err(|data_type| {
-                let reason = format!("column `{}` has the unexpected type {data_type}", field.name());
-                DataError::new(&body.blob.file().location, malformed(reason))
+                let reason = format!("column `{name}` has the unexpected type {data_type}");
+                DataError::new(&file.location, malformed(reason))
             })?);
         }
-        let rows = rows.iter().map(|range| (range.end - range.start) as usize).sum();
-        Ok(Arc::new(Batch::new(&self.names(), columns, rows, bytes)))
+        Ok(Arc::new(Batch::new(&self.names(), columns, count, bytes)))
     }
 
     fn names(&self) -> Arc<[Arc<str>]> {

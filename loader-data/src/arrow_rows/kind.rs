@@ -134,8 +134,8 @@ impl fmt::Display for Kind {
 /// Columns with their names.
 type NamedKinds = Vec<(String, Kind)>;
 
-/// Returns the columns of `schema` that `fields` select, in the order of the record, and the position of each
-/// in `schema`. For each file but the first, `expected` has the columns of the first file. Errors name
+/// Returns the columns of `schema` and of the folders, `partition`, that `fields` select, in the order of the record, and the
+/// positions of those of `schema`. For each file but the first, `expected` has the columns of the first file. Errors name
 /// `format`.
 ///
 /// # Errors
@@ -144,10 +144,11 @@ type NamedKinds = Vec<(String, Kind)>;
 pub(crate) fn select_columns(
     format: &'static str,
     schema: &Schema,
+    partition: &[(String, Kind)],
     expected: Option<&[(String, Kind)]>,
     fields: &FieldOptions,
 ) -> Result<(NamedKinds, Vec<usize>), DataProblem> {
-    let mut columns = selected(format, schema, fields)?;
+    let mut columns = selected(format, schema, partition, fields)?;
     if let Some(expected) = expected {
         check_same(format, &columns, expected)?;
         columns = expected.to_vec();
@@ -158,21 +159,32 @@ pub(crate) fn select_columns(
     Ok((columns, positions))
 }
 
-/// Returns the columns of `schema` that `fields` select.
-fn selected(format: &'static str, schema: &Schema, fields: &FieldOptions) -> Result<NamedKinds, DataProblem> {
+/// Returns the columns of `schema` and `partition` that `fields` select.
+fn selected(
+    format: &'static str,
+    schema: &Schema,
+    partition: &[(String, Kind)],
+    fields: &FieldOptions,
+) -> Result<NamedKinds, DataProblem> {
+    let in_file = || schema.fields().iter().map(|column| column.name());
+    let available = || in_file().chain(partition.iter().map(|(name, _)| name));
     let all: Vec<String>;
     let names = match fields.selected() {
         Some(names) => names,
         None => {
-            all = schema.fields().iter().map(|column| column.name().clone()).collect();
+            all = available().cloned().collect();
             &all
         }
     };
     let find = |name: &String| {
         let mut found = schema.fields().iter().filter(|column| column.name() == name);
-        let available = || schema.fields().iter().map(|column| column.name().as_str());
-        let missing = || DataProblem::missing_field(name, available());
-        let column = found.next().ok_or_else(missing)?;
+        let mut of_folders = partition.iter().filter(|(column, _)| column == name);
+        let column = match (found.next(), of_folders.next()) {
+            (Some(column), None) => column,
+            (None, Some(column)) if of_folders.next().is_none() => return Ok(column.clone()),
+            (_, Some(_)) => return Err(DataProblem::PartitionColumn { column: name.clone() }),
+            (None, None) => return Err(DataProblem::missing_field(name, available().map(String::as_str))),
+        };
         if found.next().is_some() {
             let reason = format!("it has two columns with the name `{name}`");
             return Err(DataProblem::Malformed { format, reason });

@@ -173,7 +173,7 @@ mod tests {
 
     fn data_file(folder: &Path) -> DataFile {
         let location = Location::from(folder.join("data.bin"));
-        DataFile { location, len: 1000, version: "modified at 1".to_owned() }
+        DataFile { location, len: 1000, version: "modified at 1".to_owned(), partition: Vec::new() }
     }
 
     #[test]

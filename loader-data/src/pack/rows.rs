@@ -226,7 +226,8 @@ mod tests {
     fn sample(lens: &[u64]) -> Vec<Member> {
         let member = |(number, &len): (usize, &u64)| {
             let location = Location::new("a.bin");
-            let content = Content::File(DataFile { location, len, version: String::new() });
+            let content =
+                Content::File(DataFile { location, len, version: String::new(), partition: Vec::new() });
             Member { name: format!("a.{number}.bin"), content }
         };
         lens.iter().enumerate().map(member).collect()

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use arrow_array::Array;
 use loader_core::{MemoryLimitReached, MemoryReservation, Phase};
 use parquet::{
     arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder, RowSelection},
@@ -13,7 +14,7 @@ use super::{
     source::Source,
 };
 use crate::{
-    arrow_rows::{Batch, Cells},
+    arrow_rows::{Batch, Cells, PartitionValue},
     error::Result,
     source::ReadAhead,
 };
@@ -87,10 +88,21 @@ impl Batches {
         let Self { source, footer, reader } = self;
         let decode = || match reader.next() {
             Some(Ok(batch)) => {
-                let column = |&at: &usize| Cells::new(batch.column(at)).map_err(unsupported);
-                let columns = footer.order.iter().map(column).collect::<Result<Vec<_>, String>>()?;
-                let bytes = batch.get_array_memory_size() as u64;
-                Ok(Some(Arc::new(Batch::new(&footer.names, columns, batch.num_rows(), bytes))))
+                let rows = batch.num_rows();
+                let mut bytes = batch.get_array_memory_size() as u64;
+                let mut order = footer.order.iter();
+                let column = |value: &Option<PartitionValue>| {
+                    let Some(value) = value else {
+                        let at = *order.next().expect("it has an index for each column in the file");
+                        return Cells::new(batch.column(at));
+                    };
+                    let array = value.array(rows);
+                    bytes += array.get_array_memory_size() as u64;
+                    Cells::new(&array)
+                };
+                let columns: Result<Vec<_>, String> = footer.partition.iter().map(column).collect();
+                let columns = columns.map_err(unsupported)?;
+                Ok(Some(Arc::new(Batch::new(&footer.names, columns, rows, bytes))))
             }
             Some(Err(error)) => Err(error.to_string()),
             None => Ok(None),

@@ -72,9 +72,12 @@ impl Parquet<Record> {
     /// and its sub-folders whose names end with `.parquet`, ordered by path), or a name with braces and
     /// wildcards, such as `data/train-*.parquet`. To open only some columns, use [`ParquetOptions`].
     ///
+    /// A folder that is named `column=value` is a column too, after those of the files, if it lies below the folder
+    /// `pattern` or if wildcards or braces stand for its name. A folder that `pattern` names is none.
+    ///
     /// # Errors
     /// Returns [`DataError`] if there is no such file, a file cannot be read or is not valid Parquet, a
-    /// column has a type that is not supported, or a file has other columns than the first one.
+    /// column has a type that is not supported, or a file or its folders have other columns than the first one.
     pub fn open(pattern: impl AsRef<Path>) -> Result<Self, DataError> {
         ParquetOptions::new(pattern).open()
     }

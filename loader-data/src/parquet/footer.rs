@@ -17,6 +17,7 @@ use parquet::{
 
 use super::source::{Source, malformed};
 use crate::{
+    arrow_rows::{Kind, PartitionValue},
     error::{DataError, DataProblem, Position, Result},
     source::Blob,
 };
@@ -93,7 +94,9 @@ pub(super) struct Footer {
     pub(super) mask: ProjectionMask,
     /// The names of the columns of a record.
     pub(super) names: Arc<[Arc<str>]>,
-    /// For each column of a record, its index among the columns that the library returns.
+    /// The value of each column of a record that the folders of the file give; `None` for a column in the file.
+    pub(super) partition: Vec<Option<PartitionValue>>,
+    /// For each column of a record that is in the file, its index among the columns that the library returns.
     pub(super) order: Vec<usize>,
     /// Number of bytes of the metadata in memory.
     pub(super) bytes: usize,
@@ -108,17 +111,17 @@ impl Footer {
     pub(super) fn decode(
         blob: &Arc<Blob>,
         encoded: &[u8],
-        names: Arc<[Arc<str>]>,
+        columns: &[(String, Kind)],
         with_pages: bool,
     ) -> Result<Self> {
         let metadata = decode_footer(blob, encoded)?;
         let schema = arrow_schema(blob, &metadata)?;
         let source = Source::new(Arc::clone(blob));
-        let mut roots = Vec::with_capacity(names.len());
-        for name in &*names {
+        let partition = PartitionValue::of(columns, blob.file());
+        let mut roots = Vec::with_capacity(columns.len());
+        for ((name, _), _) in columns.iter().zip(&partition).filter(|(_, value)| value.is_none()) {
             let missing = || source.malformed(format!("it has no column `{name}` any more"));
-            roots
-                .push(schema.fields().iter().position(|field| **field.name() == **name).ok_or_else(missing)?);
+            roots.push(schema.fields().iter().position(|field| field.name() == name).ok_or_else(missing)?);
         }
         let mask = ProjectionMask::roots(metadata.file_metadata().schema_descr(), roots.iter().copied());
         let metadata = if with_pages { read_pages(&source, metadata, &mask)? } else { metadata };
@@ -129,7 +132,8 @@ impl Footer {
         let order =
             roots.iter().map(|root| sorted.binary_search(root).expect("it has the same items")).collect();
         let bytes = metadata.metadata().memory_size();
-        Ok(Self { metadata, mask, names, order, bytes })
+        let names = columns.iter().map(|(name, _)| Arc::from(name.as_str())).collect();
+        Ok(Self { metadata, mask, names, partition, order, bytes })
     }
 
     pub(super) fn row_group(&self, group: usize) -> &RowGroupMetaData {

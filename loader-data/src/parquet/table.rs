@@ -15,7 +15,7 @@ use super::{
     source::{FORMAT, are_read_together, malformed},
 };
 use crate::{
-    arrow_rows::{Kind, Samples, select_columns},
+    arrow_rows::{Kind, Samples, partition_columns, select_columns},
     error::{DataError, DataProblem, Position, Result},
     parallel,
     record::FieldOptions,
@@ -102,10 +102,11 @@ impl Table {
     /// Returns an error if a file cannot be read, is not valid Parquet, or has other columns than the first
     /// one.
     pub(super) fn open(files: Files, fields: FieldOptions) -> Result<Self> {
-        let first = FileGroups::read(&files, 0, None, &fields)?;
+        let partition = partition_columns(&files)?;
+        let first = FileGroups::read(&files, 0, &partition, None, &fields)?;
         let columns = first.columns.clone();
         let mut found = vec![first];
-        let read = |file| FileGroups::read(&files, file + 1, Some(&columns), &fields);
+        let read = |file| FileGroups::read(&files, file + 1, &partition, Some(&columns), &fields);
         found.extend(parallel::map_on(parallel::READS, files.len() - 1, read)?);
 
         let has_int96 = found.iter().any(|found| found.has_int96);
@@ -220,14 +221,13 @@ impl Table {
             open.footers.push_front(found);
             return Ok(OpenFile { blob, footer });
         }
-        let names = self.columns.iter().map(|(name, _)| Arc::from(name.as_str())).collect();
         let failed =
             |error: SharedVecError| DataError::new("the footers", DataProblem::Memory(error.to_string()));
         let mut encoded = self.footers.get(index).map_err(failed)?.0;
         if encoded.is_empty() {
             encoded = read_footer(&blob)?;
         }
-        let footer = Arc::new(Footer::decode(&blob, &encoded, names, with_pages)?);
+        let footer = Arc::new(Footer::decode(&blob, &encoded, &self.columns, with_pages)?);
         open.footers.push_front(((index, with_pages), Arc::clone(&footer)));
         let bytes = |open: &Opened| open.footers.iter().map(|(_, footer)| footer.bytes).sum::<usize>();
         while open.footers.len() > MAX_FOOTERS && bytes(&open) > MAX_FOOTER_BYTES {
@@ -287,10 +287,12 @@ struct GroupSize {
 }
 
 impl FileGroups {
-    /// Reads the footer of file `index`. Its columns must be `expected`, if given.
+    /// Reads the footer of file `index`, whose folders give the columns `partition`. Its columns must be `expected`, if
+    /// given.
     fn read(
         files: &Files,
         index: usize,
+        partition: &[(String, Kind)],
         expected: Option<&[(String, Kind)]>,
         fields: &FieldOptions,
     ) -> Result<Self> {
@@ -299,7 +301,8 @@ impl FileGroups {
         let footer = read_footer(&blob)?;
         let metadata = decode_footer(&blob, &footer)?;
         let schema = arrow_schema(&blob, &metadata)?;
-        let (columns, positions) = select_columns(FORMAT, &schema, expected, fields).map_err(failed)?;
+        let (columns, positions) =
+            select_columns(FORMAT, &schema, partition, expected, fields).map_err(failed)?;
         let leaves = metadata.file_metadata().schema_descr();
         let mask = ProjectionMask::roots(leaves, positions);
         let is_int96 = |leaf| leaves.column(leaf).physical_type() == PhysicalType::INT96;

@@ -66,6 +66,8 @@ pub(crate) struct DataFile {
     pub(crate) len: u64,
     /// Changes when the content changes: the time of the last modification, or the ETag of an object.
     pub(crate) version: String,
+    /// The columns that the names of the folders give: each with its value, or `None` for null.
+    pub(crate) partition: Vec<(String, Option<String>)>,
 }
 
 /// The files of a dataset. The list is in shared memory, once for all workers. A worker opens a file when it
@@ -75,7 +77,7 @@ pub(crate) struct Files {
     list: SharedVec<DataFile>,
     /// Number of bytes of all files.
     bytes: u64,
-    /// Hash of the names and sizes, for the fingerprint.
+    /// Hash of the names, sizes and partitions, for the fingerprint.
     listing: u64,
     store: StoreOptions,
     /// The servers, from the first file that lies on one.
@@ -112,6 +114,21 @@ impl Files {
         extensions: &[&str],
         store: &StoreOptions,
     ) -> Result<Self> {
+        let patterns: Vec<P> = patterns.into_iter().collect();
+        Self::list_given(&patterns, &patterns, extensions, store)
+    }
+
+    /// As [`list_with`](Self::list_with), for patterns that stand for files of `given`, the patterns that the user has
+    /// given. The name of a folder of a partition, such as `year=2024`, is a value of a column if `given` does not name it.
+    ///
+    /// # Errors
+    /// As for [`list_with`](Self::list_with).
+    pub(crate) fn list_given<P: AsRef<Path>, G: AsRef<Path>>(
+        patterns: &[P],
+        given: &[G],
+        extensions: &[&str],
+        store: &StoreOptions,
+    ) -> Result<Self> {
         let mut files = Vec::new();
         #[cfg(feature = "cloud")]
         let remote = Mutex::default();
@@ -127,12 +144,22 @@ impl Files {
                 Location::Url(_) => return Err(super::without_cloud(&location)),
             }
         }
-        found::refuse_partitions(&files)?;
+        // The extension "" lists all files of a folder, and these need not be one data set.
+        if extensions != [""] {
+            found::find_partitions(&mut files, given, extensions)?;
+        }
         let (mut listing, mut bytes) = (Xxh3::new(), 0_u64);
         for file in &files {
             bytes = bytes.saturating_add(file.len);
             listing.update(file.location.file_name().as_bytes());
             listing.update(&file.len.to_le_bytes());
+            for (column, value) in &file.partition {
+                // No text has these bytes.
+                listing.update(column.as_bytes());
+                listing.update(&[if value.is_some() { 0xff } else { 0xfe }]);
+                listing.update(value.as_deref().unwrap_or_default().as_bytes());
+                listing.update(&[0xff]);
+            }
         }
         Ok(Self {
             list: shared(files)?,
@@ -275,8 +302,8 @@ impl Files {
         self.open_new(described)?.read(0..len)
     }
 
-    /// Text for the fingerprint: the number of files, their size, and a hash of their names (without folders) and
-    /// sizes. The contents are not part of it.
+    /// Text for the fingerprint: the number of files, their size, and a hash of their names (without folders), sizes and
+    /// partitions. The contents are not part of it.
     ///
     /// Alternative considered: a hash of each file, so that the error of a state names the file that is another one.
     /// Rejected because a fingerprint has at most 200 bytes, and because only the dataset knows the names, so each
@@ -345,7 +372,6 @@ fn list_paths(path: &Path, extensions: &[&str], files: &mut Vec<DataFile>) -> Re
             return Err(invalid(DataProblem::NotFound));
         }
         found::refuse_table_formats(&files[before..])?;
-        found::refuse_found_partitions(&name, &files[before..])?;
         found::refuse_missing_parts(&name, files[before..].iter().map(|file| &file.location))?;
     }
     Ok(())
@@ -415,7 +441,6 @@ fn list_path(
     if must_have_files {
         found::refuse_table_formats(&files[before..])?;
         if extensions != [""] {
-            found::refuse_found_partitions(&location.shown(), &files[before..])?;
             found::refuse_missing_parts("", files[before..].iter().map(|file| &file.location))?;
         }
     }
@@ -475,7 +500,8 @@ impl DataFile {
             _ if kind.is_file() => {
                 let modified = metadata.modified().map_err(|error| DataError::new(&location, error))?;
                 let since = modified.duration_since(UNIX_EPOCH).unwrap_or_default();
-                return Ok(Self { location, len: metadata.len(), version: format!("modified at {since:?}") });
+                let version = format!("modified at {since:?}");
+                return Ok(Self { location, len: metadata.len(), version, partition: Vec::new() });
             }
             _ if kind.is_dir() => "a folder",
             _ if kind.is_fifo() => "a named pipe",
@@ -598,21 +624,6 @@ mod tests {
             ["x.parquet"],
             "a folder beside those of the table"
         );
-        // Partitions.
-        ["hive/year=1/x.parquet", "hive/year=2/x.parquet"].into_iter().for_each(write);
-        for pattern in ["hive", "hive/**/*.parquet", "hive/year={1,2}/x.parquet", "hive/*"] {
-            let problem = names(pattern, ".parquet").unwrap_err().problem;
-            assert!(matches!(problem, DataProblem::Partition { .. }), "{pattern}");
-        }
-        assert_eq!(names("hive/year=2", ".parquet").unwrap(), ["x.parquet"]);
-        write("one/year=1/x.parquet");
-        for pattern in ["one", "one/**/*.parquet", "one/*"] {
-            let problem = names(pattern, ".parquet").unwrap_err().problem;
-            assert!(
-                matches!(problem, DataProblem::Partition { folders } if folders == "year=1"),
-                "{pattern}"
-            );
-        }
         std::os::unix::fs::symlink(folder.path().join("delta/a=1"), folder.path().join("linked")).unwrap();
         let problem = names("linked", ".parquet").unwrap_err().problem;
         assert!(matches!(problem, DataProblem::TableFormat { format: "Delta Lake" }));

@@ -20,9 +20,12 @@ const ICEBERG_DATA: &str = "data";
 /// Files with which `datasets` and `transformers` describe data and models.
 const DESCRIPTIONS: [&str; 4] =
     ["config.json", "dataset_dict.json", "dataset_info.json", "dataset_infos.json"];
-/// The extensions of files whose rows may have columns in the names of their folders.
-const ROWS: [&str; 9] =
-    [".parquet", ".arrow", ".feather", ".ipc", ".csv", ".tsv", ".jsonl", ".ndjson", ".json"];
+/// The extensions of files whose rows may have columns in the names of their folders, but are read without these columns.
+const ROWS: [&str; 5] = [".csv", ".tsv", ".jsonl", ".ndjson", ".json"];
+/// Extensions of the formats that are read with the columns in the names of their folders.
+const WITH_PARTITIONS: [&str; 2] = [".parquet", ".arrow"];
+/// What stands for null in the name of the folder of a partition.
+const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
 
 /// Compares two names so that numbers in them are ordered by their value: `part-2` comes before `part-10`. Everything else is
 /// ordered bytewise.
@@ -147,48 +150,75 @@ pub(super) fn is_parquet(name: &str) -> bool {
     name.ends_with(".parquet")
 }
 
-/// Fails if `files` have rows of several partitions: the names of their folders, such as `year=2024`, are values of columns that
-/// no file has.
-pub(super) fn refuse_partitions(files: &[DataFile]) -> Result<()> {
+/// Finds the partition of each file. A folder that is named `column=value` is a value of a column if it is in none of the
+/// patterns `given`: it lies below a folder, or a wildcard or braces have matched it.
+///
+/// # Errors
+/// Fails if a column would be missing: because the format with these `extensions` is read without such columns, or because
+/// `given` names the folders of several partitions. Also fails if the name of a folder cannot be decoded.
+pub(super) fn find_partitions<P: AsRef<Path>>(
+    files: &mut [DataFile],
+    given: &[P],
+    extensions: &[&str],
+) -> Result<()> {
+    let has_columns = extensions.iter().any(|extension| WITH_PARTITIONS.contains(extension));
+    let given: HashSet<String> = given
+        .iter()
+        .flat_map(|path| folders(&path.as_ref().to_string_lossy()).map(str::to_owned).collect::<Vec<_>>())
+        .collect();
     let mut first = None;
-    for file in files.iter().map(|file| &file.location) {
-        if has_rows(file) && *first.get_or_insert_with(|| partition(file)) != partition(file) {
-            return Err(in_partition(
-                file,
-                first.filter(|first| !first.is_empty()).unwrap_or(partition(file)),
-            ));
+    for file in files {
+        let name = file.location.file_name();
+        if !has_columns && !ROWS.iter().any(|extension| name.contains(extension)) {
+            continue;
+        }
+        let shown = file.location.shown().into_owned();
+        let folder = shown.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let (named, found): (Vec<_>, Vec<_>) = folders(folder).partition(|folder| given.contains(*folder));
+        let refused = |problem: fn(String) -> DataProblem, folders: &[&str]| {
+            Err(DataError::new(&file.location, problem(folders.join("/"))))
+        };
+        if !has_columns && !found.is_empty() {
+            return refused(|folders| DataProblem::Partition { folders }, &found);
+        }
+        let first: &mut Vec<String> =
+            first.get_or_insert_with(|| named.iter().map(|&folder| folder.to_owned()).collect());
+        if *first != named {
+            let named = if named.is_empty() { first.iter().map(String::as_str).collect() } else { named };
+            return refused(|folders| DataProblem::NamedPartitions { folders }, &named);
+        }
+        for folder in found {
+            file.partition
+                .push(column_of(folder).map_err(|problem| DataError::new(&file.location, problem))?);
         }
     }
     Ok(())
 }
 
-/// Fails if a folder of a partition was found among `files`, and not named in `pattern`.
-pub(super) fn refuse_found_partitions(pattern: &str, files: &[DataFile]) -> Result<()> {
-    for file in files.iter().map(|file| &file.location) {
-        let is_found = |folder: &String| !pattern.split('/').any(|named| named == folder);
-        if has_rows(file) && partition(file).iter().any(is_found) {
-            return Err(in_partition(file, partition(file)));
-        }
+/// Returns the names in `path`, a path or a URL, that are `column=value`.
+fn folders(path: &str) -> impl Iterator<Item = &str> {
+    let path = path.split_once("://").map_or(path, |(_, rest)| rest);
+    path.split('/').filter(|name| name.split_once('=').is_some_and(|(column, _)| !column.is_empty()))
+}
+
+/// Returns the column that a folder gives, and its value; `None` for null.
+fn column_of(folder: &str) -> Result<(String, Option<String>), DataProblem> {
+    let (column, value) = folder.split_once('=').unwrap_or((folder, ""));
+    let decoded = |text| decode(text).ok_or_else(|| DataProblem::PartitionName { folder: folder.to_owned() });
+    Ok((decoded(column)?, Some(decoded(value)?).filter(|value| value != NULL)))
+}
+
+/// Decodes bytes that are written as `%` and two hexadecimal digits. Returns `None` if the text is not UTF-8.
+fn decode(text: &str) -> Option<String> {
+    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
+    while let Some((&first, after)) = rest.split_first() {
+        let digits =
+            after.get(..2).filter(|digits| first == b'%' && digits.iter().all(u8::is_ascii_hexdigit));
+        let byte = digits.and_then(|digits| u8::from_str_radix(str::from_utf8(digits).ok()?, 16).ok());
+        bytes.push(byte.unwrap_or(first));
+        rest = if byte.is_some() { &after[2..] } else { after };
     }
-    Ok(())
-}
-
-fn in_partition(file: &Location, folders: Vec<String>) -> DataError {
-    DataError::new(file, DataProblem::Partition { folders: folders.join("/") })
-}
-
-fn has_rows(file: &Location) -> bool {
-    let name = file.file_name();
-    ROWS.iter().any(|extension| name.contains(extension))
-}
-
-/// Returns the folders of the file's path that are named `column=value`.
-fn partition(file: &Location) -> Vec<String> {
-    let shown = file.shown();
-    let path = shown.split_once("://").map_or(&*shown, |(_, rest)| rest);
-    let folders = path.rsplit_once('/').map_or("", |(folders, _)| folders).split('/');
-    let is_column = |folder: &&str| folder.split_once('=').is_some_and(|(column, _)| !column.is_empty());
-    folders.filter(is_column).map(str::to_owned).collect()
+    String::from_utf8(bytes).ok()
 }
 
 /// Fails if one of the parts of a data set is missing, which their names count: `train-00001-of-00002.parquet`.
@@ -243,11 +273,6 @@ fn is_number(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn files(paths: &[&str]) -> Vec<DataFile> {
-        let file = |path: &&str| DataFile { location: Location::new(path), len: 1, version: String::new() };
-        paths.iter().map(file).collect()
-    }
-
     #[test]
     fn numbers_in_names_are_ordered_by_their_value() {
         let mut names =
@@ -270,15 +295,52 @@ mod tests {
         }
     }
 
+    fn partitions(given: &[&str], paths: &[&str], extension: &str) -> Result<Vec<Vec<String>>, DataProblem> {
+        let file = |path: &&str| {
+            let version = String::new();
+            DataFile { location: Location::new(path), len: 1, version, partition: Vec::new() }
+        };
+        let mut files: Vec<_> = paths.iter().map(file).collect();
+        find_partitions(&mut files, given, &[extension]).map_err(|error| error.problem)?;
+        let column = |(column, value): &(String, Option<String>)| format!("{column}={value:?}");
+        Ok(files.iter().map(|file| file.partition.iter().map(column).collect()).collect())
+    }
+
     #[test]
-    fn rows_of_several_partitions_are_refused() {
-        let problem =
-            |paths: &[&str]| refuse_partitions(&files(paths)).err().map(|error| error.problem.to_string());
-        assert_eq!(problem(&["t/a=1/b=2/x.parquet", "t/a=1/b=2/y.parquet"]), None);
-        assert_eq!(problem(&["t/a=1/x.tar", "t/a=2/y.tar"]), None);
-        assert_eq!(problem(&["t/=1/x.csv", "t/x.csv", "t/x=1.csv"]), None);
-        for paths in [["s3://b/t/a=1/x.csv.gz", "s3://b/t/a=2/x.csv.gz"], ["t/a=1/x.jsonl", "t/x.jsonl"]] {
-            assert!(problem(&paths).unwrap().contains("`a=1`"), "{paths:?}");
+    fn folders_that_were_found_are_columns() {
+        let table = ["t/a=1/b=x%2Fy/0", "t/a=2/b=__HIVE_DEFAULT_PARTITION__/0"];
+        let both = [vec![r#"a=Some("1")"#, r#"b=Some("x/y")"#], vec![r#"a=Some("2")"#, "b=None"]];
+        for given in [&["t"][..], &["./t/"], &["t/**/*"], &["t/a={1,2}/*/*"], &["file:///t"]] {
+            assert_eq!(partitions(given, &table, ".parquet").unwrap(), both, "{given:?}");
+        }
+        let named = partitions(&["s3://k:s@b/a=1/"], &["s3://k:s@b/a=1/b=%zz%2/x.arrow"], ".arrow").unwrap();
+        assert_eq!(named, [[r#"b=Some("%zz%2")"#]]);
+        let none: Vec<String> = Vec::new();
+        assert_eq!(
+            partitions(&["t"], &["t/=1/x", "t/x=1"], ".parquet").unwrap(),
+            [none.clone(), none.clone()]
+        );
+        assert_eq!(
+            partitions(&["t"], &["t/a=1/x.tar", "t/a=2/x.tar"], ".tar").unwrap(),
+            [none.clone(), none]
+        );
+        let problem = partitions(&["t"], &["t/a=%ff/x"], ".parquet").unwrap_err();
+        assert!(matches!(problem, DataProblem::PartitionName { folder } if folder == "a=%ff"));
+    }
+
+    #[test]
+    fn partitions_whose_columns_would_be_missing_are_refused() {
+        let none: Vec<String> = Vec::new();
+        let one = partitions(&["t/a=1"], &["t/a=1/x.csv", "t/a=1/y.csv"], ".csv").unwrap();
+        assert_eq!(one, [none.clone(), none]);
+        for paths in [&["t/a=1/x.csv.gz", "t/a=2/x.csv.gz"][..], &["t/x.jsonl", "t/a=1/x.jsonl"]] {
+            let problem = partitions(&["t"], paths, "").unwrap_err();
+            assert!(matches!(problem, DataProblem::Partition { folders } if folders == "a=1"), "{paths:?}");
+        }
+        for (given, extension) in [(["t/a=1", "t/a=2"], ".parquet"), (["t/a=1", "t"], ".csv")] {
+            let paths = ["t/a=1/x.csv", if given[1] == "t" { "t/x.csv" } else { "t/a=2/x.csv" }];
+            let problem = partitions(&given, &paths, extension).unwrap_err();
+            assert!(matches!(problem, DataProblem::NamedPartitions { .. }), "{given:?}: {problem}");
         }
     }
 

@@ -22,6 +22,7 @@ mod mix;
 mod outage;
 mod packed;
 mod parquet;
+mod partitions;
 #[cfg(feature = "cloud")]
 mod read_ahead;
 #[cfg(feature = "cloud")]

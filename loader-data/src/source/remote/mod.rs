@@ -80,7 +80,7 @@ impl DataFile {
             None if meta.last_modified.timestamp() == 0 => NO_VERSION.to_owned(),
             None => format!("modified at {}", meta.last_modified.to_rfc3339()),
         };
-        Self { location, len: meta.size, version }
+        Self { location, len: meta.size, version, partition: Vec::new() }
     }
 
     /// The ETag, if the version is one.

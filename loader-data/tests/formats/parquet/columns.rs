@@ -1,9 +1,11 @@
 //! Batches whose columns are copied together are those that are stacked row by row.
 
+use std::fs;
+
 use loader_core::{DataLoader, Dataset, IterableDataset, Subset};
 use loader_data::{Columns, FieldOptions, Parquet};
 
-use super::open;
+use super::{fixture, open};
 
 /// Returns the batches of an epoch, or the first error.
 fn epoch(loader: &DataLoader<Columns>) -> Result<Vec<Columns>, String> {
@@ -58,6 +60,22 @@ fn columns_of_each_type_are_those_of_stacked_rows() {
     assert!(!["i8", "large_text", "large_list"].iter().any(has_failed), "{failed:?}");
     let without_nulls = names.iter().filter(|name| !has_failed(&name.as_str()));
     assert!(!check(&types.fields(FieldOptions::new().select(without_nulls)).unwrap(), 7));
+}
+
+#[test]
+fn columns_of_folders_are_those_of_stacked_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    for (file, partition) in
+        [("train-00000-of-00002.parquet", "y=1/z=a"), ("train-00001-of-00002.parquet", "y=2/z=b")]
+    {
+        let path = folder.path().join(partition);
+        fs::create_dir_all(&path).unwrap();
+        fs::copy(fixture(file), path.join("part.parquet")).unwrap();
+    }
+    let rows = Parquet::open(folder.path()).unwrap();
+    for batch_size in [1, 7, 60] {
+        assert!(!check(&rows, batch_size));
+    }
 }
 
 #[test]
