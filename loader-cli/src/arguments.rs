@@ -126,6 +126,10 @@ pub(crate) struct DatasetArguments {
     #[arg(long, value_name = "FIELD=NUMBER", value_delimiter = ',', value_parser = number_of_field)]
     fill: Vec<(String, Value)>,
 
+    /// Fields, separated by commas: a stream leaves out the records in which one of them is null
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    drop_nulls: Vec<String>,
+
     /// Numbers with which sequences of different lengths are padded, such as tokens=0
     #[arg(long, value_name = "FIELD=NUMBER", value_delimiter = ',', value_parser = number_of_field)]
     pad: Vec<(String, Value)>,
@@ -359,11 +363,12 @@ impl DatasetArguments {
     }
 
     fn field_names(&self) -> Vec<&'static str> {
-        let Self { fields, dtypes, fill, pad, .. } = self;
+        let Self { fields, dtypes, fill, drop_nulls, pad, .. } = self;
         set_keys([
             ("fields", !fields.is_empty()),
             ("dtypes", !dtypes.is_empty()),
             ("fill", !fill.is_empty()),
+            ("drop_nulls", !drop_nulls.is_empty()),
             ("pad", !pad.is_empty()),
         ])
     }
@@ -373,8 +378,8 @@ impl DatasetArguments {
         let &Self { transform, size, pixels, exif_orientation, max_file_bytes, .. } = self;
         match dataset {
             DatasetConfig::ImageFolder(_) if !self.field_names().is_empty() => {
-                let message = "--fields, --dtypes, --fill and --pad are for records, and the dataset is an image folder; \
-                               leave them out";
+                let message = "--fields, --dtypes, --fill, --drop-nulls and --pad are for records, and the dataset is an \
+                               image folder; leave them out";
                 return Err(Stop::InvalidArguments(message.to_owned()));
             }
             DatasetConfig::ImageFolder(images) => {
@@ -400,7 +405,9 @@ impl DatasetArguments {
                     && !self.field_names().is_empty()
                 {
                     **config = self.with_fields(config).map_err(|error| {
-                        Stop::InvalidArguments(format!("--fields, --dtypes, --fill or --pad: {error}"))
+                        Stop::InvalidArguments(format!(
+                            "--fields, --dtypes, --fill, --drop-nulls or --pad: {error}"
+                        ))
                     })?;
                 }
             }
@@ -417,6 +424,9 @@ impl DatasetArguments {
         let mut keys = serde_json::to_value(config)?;
         if !self.fields.is_empty() {
             keys["fields"] = self.fields.clone().into();
+        }
+        if !self.drop_nulls.is_empty() {
+            keys["drop_nulls"] = self.drop_nulls.clone().into();
         }
         for (key, pairs) in [("dtypes", &self.dtypes), ("fill", &self.fill), ("pad", &self.pad)] {
             for (field, value) in pairs {

@@ -234,7 +234,7 @@ pub mod internal {
     pub use crate::{
         affinity::Topology,
         config_line::config_line,
-        dataset::get_one_by_one,
+        dataset::{get_one_by_one, out_of_place::OutOfPlace},
         dataset_memory::Reclaimable,
         fetch::{
             BatchRequest, EncodeBatch, Fetch, NoBatch, OpenFn, OpenRequest, OpenSignature, ProgressSink,

@@ -128,19 +128,22 @@ macro_rules! formats {
             /// Returns the error of the format.
             pub fn open(&self) -> Result<Records, DataError> {
                 let mut config = self.clone();
-                let decoders = config.take_decoded().map_or(Ok(Vec::new()), |source| source.decoders())?;
+                let source = config.take_decoded().unwrap_or_default();
+                let decoders = source.decoders()?;
                 Ok(match config {
                     $(Self::$map(options) => {
+                        source.refuse_drop_nulls()?;
                         Records::Map(DecodedRecords::new(FormatDataset::$map(options.$map_open()?), decoders))
                     })*
                     $(Self::$stream(options) => {
-                        Records::Stream(DecodedRecords::new(FormatStream::$stream(options.$open()?), decoders))
+                        let records = FormatStream::$stream(options.$open()?);
+                        Records::Stream(DecodedRecords::new(records, decoders).drop_nulls(source.drop_nulls))
                     })*
                 })
             }
 
-            /// Removes the keys `images`, `audio` and `tokenizers`. Returns options that have them, if the kind
-            /// has these keys.
+            /// Removes the keys `images`, `audio`, `tokenizers` and `drop_nulls`. Returns options that have them, if the
+            /// kind has these keys.
             fn take_decoded(&mut self) -> Option<SourceOptions> {
                 match self {
                     $(Self::$map(options) => options.take_decoded(),)*

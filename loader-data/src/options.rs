@@ -48,6 +48,10 @@ pub(crate) struct SourceOptions {
     #[cfg(feature = "formats")]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) tokenizers: BTreeMap<String, crate::TokenizerOptions>,
+    /// Fields: a stream leaves out the records in which one of them is null.
+    #[cfg(feature = "formats")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) drop_nulls: Vec<String>,
 }
 
 impl SourceOptions {
@@ -63,6 +67,8 @@ impl SourceOptions {
         "audio",
         #[cfg(feature = "formats")]
         "tokenizers",
+        #[cfg(feature = "formats")]
+        "drop_nulls",
     ];
 
     pub(crate) fn new<P: AsRef<Path>>(patterns: impl IntoIterator<Item = P>) -> Self {
@@ -171,7 +177,7 @@ impl SourceOptions {
         }
         if let Some(option) = self.decoded_by() {
             let reason =
-                "only a `RecordConfig` decodes fields; in a program, use `DecodedRecords`".to_owned();
+                "only a `RecordConfig` has this option; in a program, use `DecodedRecords`".to_owned();
             return Err(self.error(DataProblem::InvalidOption { option, reason }));
         }
         let Self { path, given, .. } = &*self.resolved(extensions)?;
@@ -208,6 +214,19 @@ impl SourceOptions {
         self.error(DataProblem::InvalidOption { option, reason })
     }
 
+    /// Returns an error if `drop_nulls` is set for random access.
+    #[cfg(feature = "formats")]
+    pub(crate) fn refuse_drop_nulls(&self) -> Result<()> {
+        if self.drop_nulls.is_empty() {
+            return Ok(());
+        }
+        let reason = "only a stream can leave out records: set a kind that is read in order, such as `parquet-stream` (the \
+                      command takes the kind from a config); for random access, set `fill`, or write the files without \
+                      these rows"
+            .to_owned();
+        Err(self.error(DataProblem::InvalidOption { option: "drop_nulls", reason }))
+    }
+
     /// Returns an error about the options. It names the first file.
     pub(crate) fn error(&self, problem: DataProblem) -> DataError {
         match self.path.first() {
@@ -216,7 +235,7 @@ impl SourceOptions {
         }
     }
 
-    /// Returns the name of an option that needs `RecordConfig`, which decodes fields; `None` if none is set.
+    /// Returns the name of an option that needs `RecordConfig`; `None` if none is set.
     fn decoded_by(&self) -> Option<&'static str> {
         #[cfg(feature = "image-folder")]
         if !self.images.is_empty() {
@@ -230,10 +249,14 @@ impl SourceOptions {
         if !self.tokenizers.is_empty() {
             return Some("tokenizers");
         }
+        #[cfg(feature = "formats")]
+        if !self.drop_nulls.is_empty() {
+            return Some("drop_nulls");
+        }
         None
     }
 
-    /// Empties the options `images`, `audio` and `tokenizers`. Returns the options as they were.
+    /// Empties the options that need `RecordConfig`. Returns the options as they were.
     #[cfg(feature = "formats")]
     pub(crate) fn take_decoded(&mut self) -> Self {
         let others = Self {

@@ -310,6 +310,15 @@ fn options_of_fields_are_on_the_command_line() {
     assert!(printed.assert_status(0).stdout.contains("fill.a = -1.0"), "{printed:#?}");
     let line = printed.stdout.lines().find(|line| line.starts_with("fill.a")).unwrap();
     assert!(line.ends_with("# command line"), "{line}");
+    let rows = run(&["run", path, "--drop-nulls", "a"]);
+    assert!(rows.assert_status(2).stderr.contains("only a stream can leave out records"), "{rows:#?}");
+    let parquet =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../loader-data/tests/formats/fixtures/parquet/types.parquet");
+    let config = folder.path().join("run.toml");
+    fs::write(&config, format!("[dataset]\nkind = \"parquet-stream\"\npath = \"{parquet}\"\n")).unwrap();
+    let options = ["--json", "--fields=i16,i8", "--drop-nulls=i8,i16"];
+    let epoch = run(&[&["run", config.to_str().unwrap()], &options[..]].concat());
+    assert_eq!(epoch.assert_status(0).named("epoch")[0]["samples"], 34);
     let wrong = run(&["run", path, "--dtypes", "a=float33"]);
     assert!(wrong.assert_status(2).stderr.contains("float33"), "{wrong:#?}");
     let images = run(&["run", crate::support::PHOTOS, "--fill", "a=0"]);

@@ -11,11 +11,11 @@ use super::EndsShard;
 /// The number is the position of the item in the inner stream. If streams are nested, it is the innermost one
 /// whose error changes which items follow.
 #[derive(Debug)]
-pub(crate) struct OutOfPlace(pub(crate) u64);
+pub struct OutOfPlace(pub(crate) u64);
 
 impl OutOfPlace {
     /// Adds the context to `error`, unless it has one or ends the shard.
-    pub(super) fn mark(error: anyhow::Error, position: u64) -> anyhow::Error {
+    pub fn mark(error: anyhow::Error, position: u64) -> anyhow::Error {
         match error.is::<Self>() || error.is::<EndsShard>() {
             true => error,
             false => error.context(Self(position)),

@@ -1,8 +1,8 @@
 //! Columns whose values are in the names of folders, such as `year=2024`.
 
-use std::{iter, str::FromStr, sync::Arc};
+use std::{iter, sync::Arc};
 
-use arrow_array::{ArrayRef, Int32Array, Int64Array, NullArray, StringArray};
+use arrow_array::{ArrayRef, Int32Array, NullArray, StringArray};
 use loader_core::DType;
 
 use super::Kind;
@@ -11,8 +11,8 @@ use crate::{
     source::{DataFile, Files},
 };
 
-/// Returns the columns that the folders of `files` give, in order. A column whose values are all 32-bit integers, or else 64-bit
-/// integers, has such numbers; another one has texts. (pyarrow reads numbers that need 64 bits as text.)
+/// Returns the columns that the folders of `files` give, in order. A column whose values are all 32-bit integers has such
+/// numbers, and another one has texts, as pyarrow reads them.
 ///
 /// # Errors
 /// Returns [`DataProblem::OtherPartition`] if not all files have the same columns.
@@ -31,11 +31,8 @@ pub(crate) fn partition_columns(files: &Files) -> Result<Vec<(String, Kind)>> {
         for ((_, kind), (_, value)) in columns.iter_mut().zip(&file.partition) {
             *kind = match (&*kind, value) {
                 (kind, None) => kind.clone(),
-                (Kind::Null | Kind::Number(DType::I32), Some(text)) if integer::<i32>(text).is_some() => {
+                (Kind::Null | Kind::Number(DType::I32), Some(text)) if integer(text).is_some() => {
                     Kind::Number(DType::I32)
-                }
-                (Kind::Null | Kind::Number(_), Some(text)) if integer::<i64>(text).is_some() => {
-                    Kind::Number(DType::I64)
                 }
                 _ => Kind::Text,
             };
@@ -50,7 +47,7 @@ fn names(file: &DataFile) -> String {
 }
 
 /// Parses a number as pyarrow does: a sign is a `-`.
-fn integer<T: FromStr>(text: &str) -> Option<T> {
+fn integer(text: &str) -> Option<i32> {
     text.parse().ok().filter(|_| !text.starts_with('+'))
 }
 
@@ -75,10 +72,7 @@ impl PartitionValue {
     pub(crate) fn array(&self, rows: usize) -> ArrayRef {
         let Some(text) = &self.text else { return Arc::new(NullArray::new(rows)) };
         match self.kind {
-            Kind::Number(DType::I32) => {
-                Arc::new(Int32Array::from_value(integer(text).unwrap_or_default(), rows))
-            }
-            Kind::Number(_) => Arc::new(Int64Array::from_value(integer(text).unwrap_or_default(), rows)),
+            Kind::Number(_) => Arc::new(Int32Array::from_value(integer(text).unwrap_or_default(), rows)),
             _ => Arc::new(StringArray::from_iter_values(iter::repeat_n(text, rows))),
         }
     }

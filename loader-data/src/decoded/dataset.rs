@@ -1,13 +1,15 @@
 //! The dataset [`DecodedRecords`].
 
-use loader_core::{Dataset, IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator};
+use loader_core::{
+    Dataset, IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator, internal::OutOfPlace,
+};
 use rand::{Rng, SeedableRng, rngs::ChaCha8Rng};
 use serde::{Deserialize, Serialize};
 
 use super::FieldDecoder;
 use crate::{
-    error::{DataError, Position, Result},
-    record::Record,
+    error::{DataError, DataProblem, Position, Result},
+    record::{Record, Value},
 };
 
 /// The records of a dataset of any format. Decoders convert fields of encoded images and audio to tensors, and
@@ -40,6 +42,8 @@ use crate::{
 pub struct DecodedRecords<D> {
     dataset: D,
     decoders: Vec<(String, FieldDecoder)>,
+    /// Fields: records in which one of them is null are left out. Empty for a map-style dataset.
+    drop_nulls: Vec<String>,
 }
 
 impl<D> DecodedRecords<D> {
@@ -51,16 +55,16 @@ impl<D> DecodedRecords<D> {
         decoders: impl IntoIterator<Item = (N, F)>,
     ) -> Self {
         let decoders = decoders.into_iter().map(|(name, decoder)| (name.into(), decoder.into())).collect();
-        Self { dataset, decoders }
+        Self { dataset, decoders, drop_nulls: Vec::new() }
     }
 
-    /// Returns the inner dataset. If no field is decoded, its records go to collation unchanged, so it may
+    /// Returns the inner dataset. If no field is looked at, its records go to collation unchanged, so it may
     /// return records that refer to rows of decoded columns.
     fn inner(&self, cx: &mut SampleContext) -> &D
     where
         D: 'static,
     {
-        if self.decoders.is_empty() {
+        if self.decoders.is_empty() && self.drop_nulls.is_empty() {
             cx.pass_collated::<Self, D>();
         }
         &self.dataset
@@ -86,13 +90,17 @@ impl<D> DecodedRecords<D> {
         })
     }
 
-    /// Adds the tokenizers to the fingerprint of the inner dataset: windows of other tokens are other samples.
+    /// Adds the tokenizers to the fingerprint of the inner dataset: windows of other tokens are other samples. Adds the
+    /// fields whose nulls are left out.
     /// The other decoders change neither the number nor the order of samples.
     fn fingerprint_with(&self, mut inner: String) -> String {
         for (name, decoder) in &self.decoders {
             if let Some(decoder) = decoder.fingerprint() {
                 inner += &format!(", `{name}` {decoder}");
             }
+        }
+        if !self.drop_nulls.is_empty() {
+            inner += &format!(", without nulls in {:?}", self.drop_nulls);
         }
         inner
     }
@@ -147,6 +155,56 @@ impl<D: Dataset<Sample = Record>> Dataset for DecodedRecords<D> {
     }
 }
 
+impl<D: IterableDataset<Sample = Record>> DecodedRecords<D> {
+    /// Leaves out the records in which one of the fields `names` is null. A record without one of the fields is an error.
+    /// Numbers that `fill` puts in the place of nulls are no nulls. The number of samples is not known then.
+    ///
+    /// Only streams have this method. A map-style dataset must know its number of samples and find each by its index.
+    ///
+    /// Alternative considered: a map-style dataset that reads the fields of all records when it is opened, and keeps a list
+    /// of those without nulls. Rejected because each start would read whole columns of all files, and for CSV and JSON
+    /// lines all of them, before the first batch. A program that wants this can give such a list to
+    /// [`Subset`](loader_core::Subset).
+    ///
+    /// # Examples
+    #[cfg_attr(feature = "json-lines", doc = "```")]
+    #[cfg_attr(not(feature = "json-lines"), doc = "```ignore")]
+    /// use loader_core::DataLoader;
+    /// use loader_data::{DecodedRecords, FieldDecoder, JsonLinesStream};
+    ///
+    /// let folder = tempfile::tempdir()?;
+    /// let path = folder.path().join("rows.jsonl");
+    /// std::fs::write(&path, "{\"age\": 30}\n{\"age\": null}\n{\"age\": 50}\n")?;
+    /// let rows = DecodedRecords::new(JsonLinesStream::open(&path)?, <[(String, FieldDecoder); 0]>::default());
+    /// let loader = DataLoader::stream(rows.drop_nulls(["age"])).batch_size(2).build()?;
+    /// let batch = loader.iter()?.next().unwrap()?;
+    /// assert_eq!(batch.tensor::<i64>("age")?.as_slice(), [30, 50]);
+    /// # anyhow::Ok(())
+    /// ```
+    #[must_use]
+    pub fn drop_nulls<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        self.drop_nulls = names.into_iter().map(Into::into).collect();
+        self
+    }
+}
+
+impl<D> DecodedRecords<D> {
+    /// True if `record` is left out.
+    fn is_dropped(&self, record: &Record) -> Result<bool> {
+        for name in &self.drop_nulls {
+            match record.get(name) {
+                Some(Value::Null) => return Ok(true),
+                Some(_) => {}
+                None => {
+                    let names = record.iter().map(|(name, _)| name);
+                    return Err(DataError::new("option `drop_nulls`", DataProblem::missing_field(name, names)));
+                }
+            }
+        }
+        Ok(false)
+    }
+}
+
 impl<D: IterableDataset<Sample = Record>> IterableDataset for DecodedRecords<D> {
     type Sample = Record;
 
@@ -165,13 +223,17 @@ impl<D: IterableDataset<Sample = Record>> IterableDataset for DecodedRecords<D> 
         position: u64,
         cx: &mut SampleContext,
     ) -> anyhow::Result<Option<impl Iterator<Item = anyhow::Result<Record>> + Send>> {
+        // How many records were left out before the position is not known.
+        if !self.drop_nulls.is_empty() {
+            return Ok(None);
+        }
         let seed = self.seed(cx);
         let records = self.inner(cx).iter_at(shard, position, cx)?;
         Ok(records.map(|records| Decoded { dataset: self, records, seed, position }))
     }
 
     fn len(&self) -> Option<usize> {
-        self.dataset.len()
+        self.dataset.len().filter(|_| self.drop_nulls.is_empty())
     }
 
     fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
@@ -220,12 +282,24 @@ impl<D, I: Iterator<Item = anyhow::Result<Record>>> Iterator for Decoded<'_, D, 
     type Item = anyhow::Result<Record>;
 
     fn next(&mut self) -> Option<anyhow::Result<Record>> {
-        let record = self.records.next()?;
-        // Each record has random numbers of its own, so that they are the same after a resume.
-        let mut rng = ChaCha8Rng::from_seed(self.seed);
-        rng.set_stream(self.position);
-        self.position += 1;
-        Some(record.and_then(|record| Ok(self.dataset.decode(record, &mut rng)?)))
+        loop {
+            let record = self.records.next()?;
+            let index = self.position;
+            self.position += 1;
+            // Each record has random numbers of its own, so that they are the same after a resume.
+            let mut rng = ChaCha8Rng::from_seed(self.seed);
+            rng.set_stream(index);
+            let mut decode = |record| Ok(self.dataset.decode(record, &mut rng)?);
+            if self.dataset.drop_nulls.is_empty() {
+                return Some(record.and_then(decode));
+            }
+            match record.and_then(|record| Ok((!self.dataset.is_dropped(&record)?).then_some(record))) {
+                Ok(Some(record)) => return Some(decode(record)),
+                Ok(None) => {}
+                // Without the error, the record might have been left out.
+                Err(error) => return Some(Err(OutOfPlace::mark(error, index))),
+            }
+        }
     }
 }
 

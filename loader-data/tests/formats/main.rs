@@ -10,6 +10,7 @@ mod changed;
 mod csv;
 mod damaged;
 mod dataset_card;
+mod drop_nulls;
 mod everywhere;
 #[cfg(feature = "cloud")]
 mod image_folder;

@@ -22,6 +22,8 @@ class SourceOptions(TypedDict, total=False):
     images: Mapping[str, Mapping[str, Any]]
     #: How columns of encoded audio are decoded, by name: ``{"audio": {"sample_rate": 16000}}``.
     audio: Mapping[str, Mapping[str, Any]]
+    #: Fields: a stream leaves out the records in which one of them is null. Other datasets refuse the option.
+    drop_nulls: Sequence[str]
     #: How columns of text become tokens, by name: ``{"text": {"path": "tokenizer.json"}}``. The package must be built
     #: with the feature ``tokenizer``.
     tokenizers: Mapping[str, Mapping[str, Any]]
