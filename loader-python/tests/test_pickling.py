@@ -52,7 +52,7 @@ class WithLock(Rows):
 def test_what_cannot_be_pickled_is_named_with_what_to_do():
     for dataset, name in ((WithLock(3), "lock"), (Items([x for x in range(2)] + [(i for i in range(3))]), "generator")):
         with pytest.raises((pickle.PicklingError, TypeError)) as error:
-            list(DataLoader(dataset, num_workers=1))
+            list(DataLoader(dataset, num_workers=1, multiprocessing_context="forkserver"))
         text = str(error.value)
         assert name in text
         assert "worker" in text

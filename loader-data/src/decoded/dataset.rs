@@ -197,7 +197,10 @@ impl<D> DecodedRecords<D> {
                 Some(_) => {}
                 None => {
                     let names = record.iter().map(|(name, _)| name);
-                    return Err(DataError::new("option `drop_nulls`", DataProblem::missing_field(name, names)));
+                    return Err(DataError::new(
+                        "option `drop_nulls`",
+                        DataProblem::missing_field(name, names),
+                    ));
                 }
             }
         }

@@ -113,8 +113,7 @@ fn a_column_of_a_folder_has_the_type_of_all_its_values() {
     for (values, expected) in [
         (["1", "-2147483648"], "int32"),
         (["1", null], "int32"),
-        (["1", "2147483648"], "int64"),
-        (["9223372036854775808", "1"], "text"),
+        (["1", "2147483648"], "text"),
         (["+1", "2"], "text"),
         (["", "2"], "text"),
         (["2147483648", "a"], "text"),

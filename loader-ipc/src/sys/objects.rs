@@ -29,10 +29,10 @@ fn lock_list() -> MutexGuard<'static, ()> {
     static REGISTRATION: Once = Once::new();
     extern "C" fn before_fork() {
         // A thread that is ending has no `FORKS` any more.
-        let _ = FORKS.try_with(|forks| forks.replace(Some(lock())));
+        drop(FORKS.try_with(|forks| forks.replace(Some(lock()))));
     }
     extern "C" fn after_fork() {
-        let _ = FORKS.try_with(RefCell::take);
+        drop(FORKS.try_with(RefCell::take));
     }
     fn lock() -> MutexGuard<'static, ()> {
         READS_LIST.lock().unwrap_or_else(PoisonError::into_inner)
