@@ -462,25 +462,23 @@ def python() -> Iterator[Case]:
         yield case("bandwidth", ["--workers", str(workers)], row, ["--batches", "40", "--epochs", "2"])
     for dataset, what in (("trivial", "trivial dataset"), ("names", "a million file names")):
         for workers in (1, 2):
-            for method in (None, "forkserver"):
-                # Forks of main, PyTorch's default with this Python, need no pickle of the dataset.
-                of = f"{what}, {count(workers)}, PyTorch {method or 'forks main'}"
+            for method in ("fork", "forkserver"):
+                of = f"{what}, {count(workers)}, {method}"
                 rows = [
                     Row(f"time to the first batch of a later epoch, {of}", "ms", median_of("first_batch_ms")),
                     Row(f"time to the first batch of the program, {of}", "ms", lambda line: line["cold_ms"]),
                 ]
-                options = ["--workers", str(workers), "--dataset", dataset]
-                of_pytorch = ["--epochs", "5", *(["--start-method", method] if method else [])]
-                yield Case("python", options, rows, "start", ["--epochs", "5"], of_pytorch, (OURS, STANDARD), program="python")
-    for method in (None, "forkserver"):
-        of = f"an array of 1 GB, {count(4)}, PyTorch {method or 'forks main'}"
+                options = ["--workers", str(workers), "--dataset", dataset, "--start-method", method]
+                further = ["--epochs", "5"]
+                yield Case("python", options, rows, "start", further, further, (OURS, STANDARD), program="python")
+    for method in ("fork", "forkserver"):
+        of = f"an array of 1 GB, {count(4)}, {method}"
         rows = [
             Row(f"private memory per worker, {of}", "MB", worst_private),
             Row(f"all processes together, {of}", "MB", lambda line: line["pss"] / 1e6),
         ]
-        of_pytorch = ["--start-method", method] if method else []
-        options = ["--workers", "4", "--dataset", "memory", "--shuffle"]
-        yield Case("python", options, rows, "memory", [], of_pytorch, (OURS, STANDARD), program="python")
+        options = ["--workers", "4", "--dataset", "memory", "--shuffle", "--start-method", method]
+        yield Case("python", options, rows, "memory", sides=(OURS, STANDARD), program="python")
     for workers in (1, 2):
         row = Row(f"photographs per second, {count(workers)}", "", median_of("images_per_second"), more_is_better=True)
         options = ["--workers", str(workers), "--folder", ".data/images", "--batches", "20", "--epochs", "1"]

@@ -7,6 +7,7 @@ Alternative considered: main forks each worker, as ``multiprocessing`` does. Rej
 another one would have what main has changed since, and because main would fork at any moment, in another thread.
 """
 
+import contextlib
 import gc
 import itertools
 import multiprocessing.process
@@ -27,8 +28,8 @@ class Sent(NamedTuple):
     opened: _dataset_pickle.Opened
 
 
-#: In the template and in its workers.
-sent: Sent | None = None
+#: What this process has from main; ``None`` except in the template and in its workers.
+inherited: Sent | None = None
 
 
 def fork_template(sent: Sent) -> _native.ForkedTemplate:
@@ -49,14 +50,18 @@ def fork_template(sent: Sent) -> _native.ForkedTemplate:
     return template
 
 
-def _run_template(forked: _native.ForkedTemplate, to_workers: Sent, main_pid: int) -> NoReturn:
+def _run_template(forked: _native.ForkedTemplate, sent: Sent, main_pid: int) -> NoReturn:
     """Runs the template, which never returns to main's code."""
-    global sent
+    global inherited
     try:
         # The collector would copy the memory of main's objects in each worker.
         gc.freeze()
-        sent = to_workers
+        inherited = sent
         _worker_info.is_worker = True
+        # Otherwise a worker that is killed would lose the lines that it has printed. The program may have replaced the
+        # stream by one that has no such option.
+        with contextlib.suppress(Exception):
+            sys.stdout.reconfigure(line_buffering=True)
         for number in signal.valid_signals():
             if callable(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)

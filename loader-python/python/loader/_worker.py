@@ -29,7 +29,7 @@ def open_dataset(memory: Any, files: list[int], worker: int) -> Any:
     """Opens the dataset that main has sent, with the descriptors of the files that it refers to, or that this process
     has from main by a fork."""
     fork = sys.modules.get("loader._fork")
-    sent = fork.sent if fork and fork.sent else _dataset_pickle.loads(memory, files)
+    sent = fork.inherited if fork and fork.inherited else _dataset_pickle.loads(memory, files)
     settings, (dataset, collate_fn, worker_init_fn), opened = sent
     base_seed, num_workers = settings["base_seed"], settings["num_workers"]
     if settings["torch"]:
