@@ -456,7 +456,7 @@ impl Error {
         }
     }
 
-    /// The same error for a batch of shard `of`, if it names a sample.
+    /// Returns the error with its shard, if it is one of the dataset or of collation.
     pub(crate) fn in_shard(mut self, of: Option<usize>) -> Self {
         if let Self::DatasetFailed { shard, .. } | Self::CollateFailed { shard, .. } = &mut self {
             *shard = of;

@@ -279,8 +279,8 @@ pub enum DataProblem {
     },
     /// A field that is to be decoded is null.
     #[error(
-        "field `{field}` is null, and nothing can be decoded; leave such rows out of a stream (option `drop_nulls`), or skip \
-         them with `on_bad_sample`"
+        "field `{field}` is null, so it cannot be decoded; leave such records out of a stream (option `drop_nulls`), or \
+         skip them with `on_bad_sample`"
     )]
     Null {
         /// The field.

@@ -383,8 +383,8 @@ pub fn is_worker() -> bool {
     kind == SFlag::S_IFSOCK && marker == OsStr::new(&stdin.st_ino.to_string())
 }
 
-/// Makes this process a worker, or a template, that its parent has forked for that and that has not executed a program.
-pub fn become_worker() {
+/// Marks this process, a fork of its parent that has executed no program, as a worker or a template.
+pub fn mark_as_worker() {
     // Relaxed: as in `is_worker`.
     IS_WORKER.store(true, Ordering::Relaxed);
 }
@@ -398,7 +398,7 @@ pub fn take_lifeline_from_stdin() -> io::Result<Lifeline> {
     let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned()?;
     let (empty, _) = io::pipe()?;
     nix::unistd::dup2_stdin(&empty)?;
-    become_worker();
+    mark_as_worker();
     Ok(Lifeline::from_socket(socket))
 }
 

@@ -1,6 +1,7 @@
 //! Worker processes from a template: a process that has loaded an interpreter and its libraries, and that
 //! forks a worker for each request of main. Main's side is [`TemplateProcess`]; the template's side is in
-//! `loader-worker`.
+//! `loader-worker`. A template that is a fork of main ([`Fork`]) belongs to one loader, because main's objects differ at
+//! each fork.
 //!
 //! ```text
 //! main                                                   template
@@ -125,8 +126,8 @@ pub enum TemplateError {
     InvalidAnswer(String),
 }
 
-/// What a program makes before it forks a template from itself. The program forks, so that the fork handlers of its
-/// interpreter run.
+/// What a program makes before it forks a template from itself. The program calls `fork` itself, so that the fork handlers
+/// of its interpreter run.
 #[derive(Debug)]
 pub struct Fork {
     requests: Lifeline,
@@ -140,7 +141,7 @@ impl Fork {
     /// # Errors
     /// If this process is out of descriptors, or if the system provides no pidfds (Linux 5.3).
     pub fn new() -> io::Result<Self> {
-        // So that no child must find it.
+        // A child has a copy of the build id, and need not read the list of loaded objects.
         BuildId::of_this_code();
         let (requests, theirs) = Lifeline::pair()?;
         Ok(Self { requests, theirs, main: pidfd_open(getpid(), PidfdFlags::empty())? })
@@ -303,7 +304,7 @@ pub struct Spare {
 }
 
 impl Spare {
-    /// Makes it the template.
+    /// Returns the spare as the template from which main now asks for workers.
     ///
     /// # Errors
     /// [`TemplateError`] if it was not forked.
@@ -314,7 +315,7 @@ impl Spare {
         Ok(TemplateProcess { process: Arc::new(process), requests: self.requests })
     }
 
-    /// As [`TemplateProcess::end`].
+    /// Tells the spare that no request will come.
     pub fn end(&self) {
         self.requests.shut_down();
     }

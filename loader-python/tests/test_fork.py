@@ -259,7 +259,7 @@ def test_a_stream_is_read_in_its_order_after_a_death():
     assert found + numbers(batches) == undisturbed
 
 
-def test_what_a_worker_prints_goes_to_its_stream(tmp_path):
+def test_a_forked_worker_prints_to_the_streams_of_main(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import sys\n"
@@ -310,7 +310,7 @@ def test_handlers_of_main_do_not_run_in_workers():
         signal.signal(signal.SIGTERM, before)
 
 
-def test_forks_beside_busy_threads():
+def test_forked_workers_load_while_threads_of_main_are_busy():
     """Threads of this loader and of Python that allocate, write and begin epochs of their own meanwhile."""
     stop, problems = threading.Event(), []
 
@@ -368,7 +368,7 @@ def test_a_refused_fork_is_an_error_of_iter(monkeypatch):
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
 
 
-def test_set_start_method_chooses_it(tmp_path):
+def test_set_start_method_chooses_fork(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import multiprocessing, sys\n"

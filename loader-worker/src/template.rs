@@ -102,7 +102,7 @@ struct Child {
     report: Lifeline,
 }
 
-/// Main's request for one worker, from [`Template::next_request`].
+/// Main's request for one child, a worker or a spare, from [`Template::next_request`].
 #[derive(Debug)]
 pub struct StartRequest {
     is_spare: bool,
@@ -149,7 +149,7 @@ impl Template {
     /// If the system refuses to change an action for a signal.
     #[doc(hidden)]
     pub fn of_fork(requests: OwnedFd, main: OwnedFd) -> io::Result<Self> {
-        process::become_worker();
+        process::mark_as_worker();
         leave_signals()?;
         Ok(Self { is_fork: true, ..Self::new(Some(Lifeline::from_socket(requests)), main, None) })
     }
@@ -218,8 +218,8 @@ impl Template {
         refuse(&request.report, error);
     }
 
-    /// Makes this process, a forked child of the template, a template as `request` wants it, which takes the place of its
-    /// parent if that ends. Returns `None` if the request wants a worker.
+    /// Makes this process, a forked child of the template, a spare if `request` asks for one. Returns the request if it asks
+    /// for a worker.
     #[doc(hidden)]
     pub fn become_spare(&mut self, request: StartRequest) -> Option<StartRequest> {
         if !request.is_spare {
@@ -244,7 +244,7 @@ impl Template {
         let Self { main, requests, children, is_fork, .. } = self;
         drop((requests, children, report));
         if is_fork {
-            // The OOM killer should not prefer the template: other processes have most of its memory too.
+            // Only workers raise their `oom_score_adj`: other processes have most of the template's memory too.
             prefer_this_process();
         } else {
             dup2_stdout(&output)?;

@@ -151,7 +151,7 @@ pub enum CollateProblem {
     },
     /// The value is null. Only records whose fields are known at run time have such values.
     #[error(
-        "it is null, which no column of a batch can hold; leave out the record, or fill it if it is a number"
+        "it is null, which no column of a batch can hold; leave out the record, or fill the field if its values are numbers"
     )]
     Null,
     /// A key of the first sample is not in this sample.
@@ -239,7 +239,7 @@ fn config_of(field: &[String], problem: &CollateProblem) -> String {
         CollateProblem::Null => config_line("fill", field, 0),
         _ => return String::new(),
     };
-    format!("; with records, set {line}")
+    format!("; for records, set {line}")
 }
 
 /// How a loader collates samples of type `S`: by the sample's type ([`DefaultCollate`]) or with a function

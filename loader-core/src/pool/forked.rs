@@ -13,15 +13,13 @@ use std::{
     time::Duration,
 };
 
+use super::{WorkerStartError, program::StartProcess, start::kill_and_reap};
 use loader_ipc::{
     cpu_set::CpuSet,
     patience::{Awaited, Patience},
     process::WorkerProcess,
     template::{Spare, TemplateError, TemplateProcess},
 };
-use nix::sys::signal::Signal;
-
-use super::{WorkerStartError, program::StartProcess};
 
 /// Maximum time for an answer of the template.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
@@ -39,14 +37,14 @@ pub struct ForkedTemplate {
 
 #[derive(Debug)]
 struct Templates {
-    present: Arc<TemplateProcess>,
+    current: Arc<TemplateProcess>,
     spare: Option<Spare>,
 }
 
 impl ForkedTemplate {
     /// The template that this process has forked.
     pub fn new(template: TemplateProcess) -> Self {
-        let templates = Templates { present: Arc::new(template), spare: None };
+        let templates = Templates { current: Arc::new(template), spare: None };
         Self { templates: Mutex::new(templates), owner: process::id() }
     }
 
@@ -57,13 +55,13 @@ impl ForkedTemplate {
     /// Kills a template that has failed, and lets its spare take its place. Returns false if it has none.
     fn replace(&self, failed: &Arc<TemplateProcess>) -> bool {
         let mut templates = self.templates();
-        if !Arc::ptr_eq(&templates.present, failed) {
+        if !Arc::ptr_eq(&templates.current, failed) {
             // Another thread has replaced it.
             return true;
         }
-        end(failed.process());
+        kill_and_reap(failed.process());
         let Some(Ok(template)) = templates.spare.take().map(Spare::into_template) else { return false };
-        templates.present = Arc::new(template);
+        templates.current = Arc::new(template);
         true
     }
 }
@@ -73,20 +71,14 @@ impl Drop for ForkedTemplate {
         if self.owner != process::id() {
             return;
         }
-        let Templates { present, spare } = &*self.templates();
+        let Templates { current, spare } = &*self.templates();
         // The spare is a child of the template, which ends after it.
         spare.iter().for_each(Spare::end);
-        present.end();
-        if present.process().reap_within(END_DEADLINE).is_none() {
-            end(present.process());
+        current.end();
+        if current.process().reap_within(END_DEADLINE).is_none() {
+            kill_and_reap(current.process());
         }
     }
-}
-
-/// Kills a template, and reaps it.
-fn end(process: &WorkerProcess) {
-    process.signal(Signal::SIGKILL);
-    process.reap_within(END_DEADLINE);
 }
 
 /// Two are equal if they are the same process.
@@ -109,16 +101,16 @@ impl StartProcess for Arc<ForkedTemplate> {
         worker: usize,
         patience: &mut Patience<'_>,
     ) -> Result<WorkerProcess, WorkerStartError> {
-        let template = Arc::clone(&self.templates().present);
+        let template = Arc::clone(&self.templates().current);
         let awaited = Awaited { worker, process: Arc::clone(template.process()) };
         patience.turn_to(awaited, patience.waited() + ANSWER_DEADLINE);
         template.start(cpus, lifeline, output, patience).map_err(|error| match error {
             TemplateError::Refused(source) => {
                 WorkerStartError::NotSpawned { program: self.describe(), source }
             }
-            TemplateError::Interrupted => WorkerStartError::ForkFailed { source: error, is_replaced: true },
+            TemplateError::Interrupted => WorkerStartError::ForkFailed { source: error, can_fork: true },
             // It may have forked a worker for this request, so it must not be asked again.
-            source => WorkerStartError::ForkFailed { source, is_replaced: self.replace(&template) },
+            source => WorkerStartError::ForkFailed { source, can_fork: self.replace(&template) },
         })
     }
 
@@ -126,7 +118,7 @@ impl StartProcess for Arc<ForkedTemplate> {
         let mut templates = self.templates();
         if templates.spare.is_none() {
             // Without a spare, the next call asks for one again.
-            templates.spare = templates.present.ask_for_spare().ok();
+            templates.spare = templates.current.ask_for_spare().ok();
         }
     }
 

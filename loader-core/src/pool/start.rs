@@ -244,7 +244,7 @@ impl Starter {
         self.try_spawn(number, patience).map_err(|source| Failed {
             was_killed: match &source {
                 WorkerStartError::TemplateFailed { source, .. } => was_killed(source),
-                WorkerStartError::ForkFailed { source, is_replaced } => *is_replaced && was_killed(source),
+                WorkerStartError::ForkFailed { source, can_fork } => *can_fork && was_killed(source),
                 _ => false,
             },
             error: Error::WorkerNotStarted { worker: number, source },
@@ -373,7 +373,7 @@ fn end_all(workers: impl Iterator<Item = (Arc<WorkerProcess>, Lifeline)>) {
     remove_abandoned_sockets();
 }
 
-fn kill_and_reap(process: &WorkerProcess) {
+pub(super) fn kill_and_reap(process: &WorkerProcess) {
     process.signal(Signal::SIGKILL);
     process.reap_within(REAP_DEADLINE);
 }

@@ -30,13 +30,14 @@ pub enum WorkerStartError {
         /// Why the last template failed.
         source: TemplateError,
     },
-    /// The process that main has forked to fork workers forked none.
-    #[error("the process that forks the workers failed: {source}{}", place(*is_replaced))]
+    /// A template that is a fork of main started no worker.
+    #[error("the process that forks the workers failed: {source}{}", advice_without_template(*can_fork))]
     ForkFailed {
         /// Why it failed.
         source: TemplateError,
-        /// True if another process, which has the same objects, forks the workers from now on.
-        is_replaced: bool,
+        /// True if main can still start workers with the same objects: from the spare or, after an interrupt, from this
+        /// template.
+        can_fork: bool,
     },
     /// No folder can hold the socket through which main and the worker connect. The text names the folders
     /// that the loader tried.
@@ -92,13 +93,12 @@ pub(super) fn was_killed(error: &TemplateError) -> bool {
     }
 }
 
-/// Says what takes the place of the process that forks the workers.
-fn place(is_replaced: bool) -> &'static str {
-    if is_replaced {
+/// Returns what to do if no process is left that can fork workers.
+fn advice_without_template(can_fork: bool) -> &'static str {
+    if can_fork {
         return "";
     }
-    "; main cannot fork another one, because it may have changed its objects since: begin the epoch again, or resume from \
-     the state"
+    "; main cannot fork another one with the same objects: begin the epoch again, or resume from the state"
 }
 
 fn not_spawned(error: &io::Error, program: &str) -> String {

@@ -21,8 +21,8 @@ use crate::{
 ///
 /// # Errors
 /// If a field cannot be decoded, its sample fails with a [`DataError`] that names the field, the path of the file or the
-/// key and the archive if the record has them, and in a map-style dataset the index of the record. The loader adds its
-/// place in a stream.
+/// key and the archive if the record has them, and in a map-style dataset the index of the record. For a stream, the
+/// loader adds the shard and the position in it.
 ///
 /// # Examples
 #[cfg_attr(feature = "tar", doc = "```")]
@@ -58,7 +58,7 @@ impl<D> DecodedRecords<D> {
         Self { dataset, decoders, drop_nulls: Vec::new() }
     }
 
-    /// Returns the inner dataset. If no field is looked at, its records go to collation unchanged, so it may
+    /// Returns the inner dataset. If this dataset neither decodes nor checks a field, its records go to collation unchanged, so it may
     /// return records that refer to rows of decoded columns.
     fn inner(&self, cx: &mut SampleContext) -> &D
     where
@@ -91,7 +91,7 @@ impl<D> DecodedRecords<D> {
     }
 
     /// Adds the tokenizers to the fingerprint of the inner dataset: windows of other tokens are other samples. Adds the
-    /// fields whose nulls are left out.
+    /// fields of `drop_nulls`.
     /// The other decoders change neither the number nor the order of samples.
     fn fingerprint_with(&self, mut inner: String) -> String {
         for (name, decoder) in &self.decoders {
@@ -157,7 +157,7 @@ impl<D: Dataset<Sample = Record>> Dataset for DecodedRecords<D> {
 
 impl<D: IterableDataset<Sample = Record>> DecodedRecords<D> {
     /// Leaves out the records in which one of the fields `names` is null. A record without one of the fields is an error.
-    /// Numbers that `fill` puts in the place of nulls are no nulls. The number of samples is not known then.
+    /// A null that `fill` has replaced does not count. The stream's number of samples is then unknown.
     ///
     /// Only streams have this method. A map-style dataset must know its number of samples and find each by its index.
     ///
@@ -226,7 +226,7 @@ impl<D: IterableDataset<Sample = Record>> IterableDataset for DecodedRecords<D> 
         position: u64,
         cx: &mut SampleContext,
     ) -> anyhow::Result<Option<impl Iterator<Item = anyhow::Result<Record>> + Send>> {
-        // How many records were left out before the position is not known.
+        // The number of records that were left out before `position` is not known.
         if !self.drop_nulls.is_empty() {
             return Ok(None);
         }
@@ -299,7 +299,7 @@ impl<D, I: Iterator<Item = anyhow::Result<Record>>> Iterator for Decoded<'_, D, 
             match record.and_then(|record| Ok((!self.dataset.is_dropped(&record)?).then_some(record))) {
                 Ok(Some(record)) => return Some(decode(record)),
                 Ok(None) => {}
-                // Without the error, the record might have been left out.
+                // A later read without this error might leave the record out, which would move the records after it.
                 Err(error) => return Some(Err(OutOfPlace::mark(error, index))),
             }
         }

@@ -228,8 +228,7 @@ mod tests {
     #[test]
     fn records_that_do_not_fit_are_refused_with_the_name_of_the_field() {
         let refused = |lines: &[&str]| batch(&FieldOptions::new(), lines).unwrap_err().to_string();
-        let line =
-            |line: &str| format!("; with records, set `{line}` in the section `[dataset]` of a config");
+        let line = |line: &str| format!("; for records, set `{line}` in the section `[dataset]` of a config");
         let dtypes = refused(&[r#"{"a": 1}"#, r#"{"a": true}"#]);
         assert!(dtypes.starts_with("field `a`: dtype bool differs"), "{dtypes}");
         assert!(dtypes.ends_with(&line("dtypes = { a = \"int64\" }")), "{dtypes}");
@@ -240,7 +239,7 @@ mod tests {
         assert!(items.starts_with("field `a`: shape [1, 2] differs"), "{items}");
         assert!(!items.contains("pad ="), "`pad` makes no item larger: {items}");
         let null =
-            "field `a`: it is null, which no column of a batch can hold; leave out the record, or fill it if it is a number"
+            "field `a`: it is null, which no column of a batch can hold; leave out the record, or fill the field if its values are numbers"
                 .to_owned();
         let null = null + &line("fill = { a = 0 }");
         assert_eq!(refused(&[r#"{"a": 1}"#, r#"{"a": null}"#]), null);

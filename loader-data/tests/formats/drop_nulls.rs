@@ -55,7 +55,7 @@ fn records_with_nulls_in_the_named_fields_are_left_out() {
     let error = read(&config(json!({"drop_nulls": ["c"]}))).remove(0).unwrap_err();
     assert_eq!(
         error.root_cause().to_string(),
-        "option `drop_nulls`, row 0: there is no field `c`; there are: a, b, id"
+        "option `drop_nulls`: there is no field `c`; there are: a, b, id"
     );
 
     // Columns that are decoded together, and CSV.

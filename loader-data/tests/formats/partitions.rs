@@ -134,7 +134,7 @@ fn columns_of_folders_are_converted_and_filled() {
             let Records::Map(records) = open(&config).unwrap() else { unreachable!() };
             DataLoader::builder(records).batch_size(60).build().unwrap().epoch(0).unwrap().next().unwrap()
         };
-        assert!(batch(json!({})).unwrap_err().to_string().contains("option `fill`"));
+        assert!(batch(json!({})).unwrap_err().to_string().contains("set `fill = { k = 0 }`"));
         let filled = batch(json!({"fill": {"k": 2}})).unwrap();
         assert_eq!(filled.tensor::<i32>("k").unwrap().as_slice(), [[1; 37].as_slice(), &[2; 23]].concat());
         let halves = batch(json!({"fill": {"k": 0.5}, "dtypes": {"k": "float32"}})).unwrap();

@@ -17,29 +17,29 @@ use object::{NativeEndian, elf, read::elf::NoteIterator};
 /// Held by a thread that reads the list of loaded objects, and by one that forks. The dynamic loader has a lock of its own
 /// for the list, which glibc does not reset in a forked child: if one thread forked while another read the list, a child
 /// that reads it, for example when C++ code in it raises an exception, would wait without end.
-static READS_LIST: Mutex<()> = Mutex::new(());
+static LIST_LOCK: Mutex<()> = Mutex::new(());
 
 thread_local! {
-    /// [`READS_LIST`], while this thread forks.
-    static FORKS: RefCell<Option<MutexGuard<'static, ()>>> = const { RefCell::new(None) };
+    /// [`LIST_LOCK`], while this thread forks.
+    static FORK_GUARD: RefCell<Option<MutexGuard<'static, ()>>> = const { RefCell::new(None) };
 }
 
-/// Locks [`READS_LIST`]. From the first call on, a thread that forks by the C library waits for the lock.
+/// Locks [`LIST_LOCK`]. From the first call on, a thread that forks by the C library waits for the lock.
 fn lock_list() -> MutexGuard<'static, ()> {
     static REGISTRATION: Once = Once::new();
     extern "C" fn before_fork() {
-        // A thread that is ending has no `FORKS` any more.
-        drop(FORKS.try_with(|forks| forks.replace(Some(lock()))));
+        // A thread that is ending has no `FORK_GUARD` any more.
+        drop(FORK_GUARD.try_with(|forks| forks.replace(Some(lock()))));
     }
     extern "C" fn after_fork() {
-        drop(FORKS.try_with(RefCell::take));
+        drop(FORK_GUARD.try_with(RefCell::take));
     }
     fn lock() -> MutexGuard<'static, ()> {
-        READS_LIST.lock().unwrap_or_else(PoisonError::into_inner)
+        LIST_LOCK.lock().unwrap_or_else(PoisonError::into_inner)
     }
     REGISTRATION.call_once(|| {
-        // SAFETY: the handlers only lock and unlock `READS_LIST` in the thread that forks, which does not hold it: no code
-        // forks while it reads the list. Without memory for them, a fork does not wait.
+        // SAFETY: the handlers only lock and unlock `LIST_LOCK` in the thread that forks, which does not hold it: no code
+        // forks while it reads the list. If the call fails for lack of memory, forks do not wait for the lock.
         unsafe { pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork)) };
     });
     lock()

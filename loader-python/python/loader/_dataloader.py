@@ -42,7 +42,8 @@ class DataLoader(_base.DataLoader[_Batch]):
         worker_init_fn: Called in each worker with the worker's number, before the worker loads.
         multiprocessing_context: A context of ``multiprocessing`` or the name of a start method. With ``"fork"``, workers
             are forks of this process; with ``"forkserver"``, of a process that has run no user code; with ``"spawn"``,
-            each is a new Python process. By default, the start method of ``multiprocessing``.
+            each is a new Python process. By default, the start method of ``multiprocessing``. Workers of Rust datasets
+            are always new processes.
         generator: Gives the random numbers of the order, and the base seed of the workers. By default they are from
             PyTorch's global generator.
         prefetch_factor: Number of batches that each worker loads ahead, 2 by default.

@@ -41,7 +41,7 @@ def main(*modules: str) -> NoReturn:
 
 
 def serve(template: "_native.Template") -> NoReturn:
-    """Forks a worker for each request of main."""
+    """Forks a worker, or a spare of this process, for each request of main."""
     while template.next_request():
         # Each worker would print the rest of these buffers again.
         sys.stdout.flush()
@@ -55,7 +55,7 @@ def serve(template: "_native.Template") -> NoReturn:
             template.started(pid)
         elif not template.become_spare():
             _run_worker(template)
-    # No code of the user has run here, so nothing needs to be finished.
+    # This process has nothing to finish. In a fork of main, exit handlers and open files belong to main.
     os._exit(0)
 
 
