@@ -132,8 +132,8 @@ fn of_names(target: &Path) -> Result<Option<RecordConfig>, Stop> {
     Ok(config.or_else(|| [target, &data].into_iter().find_map(|folder| of_partitions(folder, folder))))
 }
 
-/// Returns settings for the files below `target` if `folder`, which is the target or a folder of a partition in it, has folders
-/// of partitions, such as `year=2024`, with files of rows in them.
+/// Returns settings for the files below `target` if `folder`, which is the target or a folder of a partition in it, has
+/// folders of partitions, such as `year=2024`, with files of rows in them.
 fn of_partitions(target: &Path, folder: &Path) -> Option<RecordConfig> {
     let is_partition = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -142,8 +142,8 @@ macro_rules! formats {
                 })
             }
 
-            /// Removes the keys `images`, `audio`, `tokenizers` and `drop_nulls`. Returns options that have them, if the
-            /// kind has these keys.
+            /// Removes the keys `images`, `audio`, `tokenizers` and `drop_nulls`. Returns options that have them, if
+            /// the kind has these keys.
             fn take_decoded(&mut self) -> Option<SourceOptions> {
                 match self {
                     $(Self::$map(options) => options.take_decoded(),)*

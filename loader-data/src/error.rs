@@ -102,8 +102,8 @@ pub enum DataProblem {
         /// Name of the format of the table.
         format: &'static str,
     },
-    /// The file is in a folder of a partition of a table, which was not named, and its format is read without the columns
-    /// of folders.
+    /// The file is in a folder of a partition of a table, which was not named, and its format is read without the
+    /// columns of folders.
     #[error(
         "this file is in a partition of a table: the names of its folders (`{folders}`) are values of columns, which would be \
          missing; only Parquet and Arrow files are read with such columns: write the table to such files, or without \

@@ -23,8 +23,8 @@ pub(crate) struct SourceOptions {
     #[serde(default, deserialize_with = "one_or_many")]
     #[cfg_attr(feature = "schema", schemars(with = "crate::source::OneOrMany"))]
     pub(crate) path: Vec<PathBuf>,
-    /// The paths that were given, if `path` has some of their files. The folders of partitions that they do not name are
-    /// columns.
+    /// The paths that were given, if `path` has some of their files. The folders of partitions that they do not name
+    /// are columns.
     #[serde(skip)]
     given: Vec<PathBuf>,
     /// A configuration in the header of the folder's README.md.

@@ -1,7 +1,6 @@
-//! Worker processes from a template: a process that has loaded an interpreter and its libraries, and that
-//! forks a worker for each request of main. Main's side is [`TemplateProcess`]; the template's side is in
-//! `loader-worker`. A template that is a fork of main ([`Fork`]) belongs to one loader, because main's objects differ at
-//! each fork.
+//! Worker processes from a template: a process that has loaded an interpreter and its libraries, and that forks a
+//! worker for each request of main. Main's side is [`TemplateProcess`]; the template's side is in `loader-worker`. A
+//! template that is a fork of main ([`Fork`]) belongs to one loader, because main's objects differ at each fork.
 //!
 //! ```text
 //! main                                                   template
@@ -246,8 +245,8 @@ impl TemplateProcess {
     /// Asks the template for a spare of itself, and does not wait for the answer.
     ///
     /// # Errors
-    /// [`TemplateError::Refused`] if a descriptor cannot be made, and [`TemplateError::NoAnswer`] if the template does not
-    /// take requests.
+    /// [`TemplateError::Refused`] if a descriptor cannot be made, and [`TemplateError::NoAnswer`] if the template does
+    /// not take requests.
     pub fn ask_for_spare(&self) -> Result<Spare, TemplateError> {
         let (requests, theirs) = Lifeline::pair()?;
         let output = io::stderr().as_fd().try_clone_to_owned()?;

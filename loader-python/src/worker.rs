@@ -91,7 +91,8 @@ impl Template {
     }
 }
 
-/// A template that main forks from itself. Make it before the fork, then call `in_child` in the child, or `in_main` in main.
+/// A template that main forks from itself. Make it before the fork, then call `in_child` in the child, or `in_main` in
+/// main.
 #[pyclass(frozen, module = "loader._native")]
 #[derive(Debug)]
 pub(crate) struct ForkedTemplate {

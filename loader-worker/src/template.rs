@@ -140,8 +140,8 @@ impl Template {
         Ok(Self::new(requests, main, guard))
     }
 
-    /// Makes this process, which main has forked, a template. `requests` is the end of [`Lifeline::pair`] that main does
-    /// not keep, and `main` a pidfd of main, which main has opened before the fork.
+    /// Makes this process, which main has forked, a template. `requests` is the end of [`Lifeline::pair`] that main
+    /// does not keep, and `main` a pidfd of main, which main has opened before the fork.
     ///
     /// The process keeps main's descriptors. For SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 it must have no handler of main.
     ///
@@ -218,8 +218,8 @@ impl Template {
         refuse(&request.report, error);
     }
 
-    /// Makes this process, a forked child of the template, a spare if `request` asks for one. Returns the request if it asks
-    /// for a worker.
+    /// Makes this process, a forked child of the template, a spare if `request` asks for one. Returns the request if it
+    /// asks for a worker.
     #[doc(hidden)]
     pub fn become_spare(&mut self, request: StartRequest) -> Option<StartRequest> {
         if !request.is_spare {
@@ -232,9 +232,9 @@ impl Template {
     }
 
     /// Makes this process, a forked child of the template, the worker of `request`. Its standard streams (without
-    /// standard output if main has forked the template), working directory, CPUs, umask and resource limits become those of the request, and what belongs to the
-    /// template is closed.
-    /// [`Registry::serve`](crate::Registry::serve) must follow.
+    /// standard output if main has forked the template), working directory, CPUs, umask and resource limits become
+    /// those of the request, and what belongs to the template is closed. [`Registry::serve`](crate::Registry::serve)
+    /// must follow.
     ///
     /// # Errors
     /// If the system refuses, for example because the worker may use none of its CPUs. The process must print

@@ -1,9 +1,9 @@
 //! Starts workers from a template that the program has forked from itself, so that workers have what the program had at
 //! that moment.
 //!
-//! A worker that replaces another one must have the same objects. Main may have changed its objects since, so it cannot fork
-//! another template. Therefore the first template forks a spare, which takes its place if it ends. If both have ended, the
-//! start of a worker is an error.
+//! A worker that replaces another one must have the same objects. Main may have changed its objects since, so it cannot
+//! fork another template. Therefore the first template forks a spare, which takes its place if it ends. If both have
+//! ended, the start of a worker is an error.
 
 use std::{
     ffi::OsStr,

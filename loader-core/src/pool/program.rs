@@ -42,8 +42,8 @@ pub(crate) trait StartProcess: fmt::Debug + Send + Sync {
         patience: &mut Patience<'_>,
     ) -> Result<WorkerProcess, WorkerStartError>;
 
-    /// Prepares for the start of workers that replace others. Main calls it when all workers of a pool have started, and
-    /// after each start of a replacement.
+    /// Prepares for the start of workers that replace others. Main calls it when all workers of a pool have started,
+    /// and after each start of a replacement.
     fn prepare_replacements(&self) {}
 
     /// Returns what it starts, for error messages.

@@ -211,8 +211,8 @@ pub(super) struct OpenedFile {
 }
 
 impl OpenedFile {
-    /// Reads the messages of file `index`, whose folders give the columns `partition`. Its columns must be `expected`, if
-    /// given.
+    /// Reads the messages of file `index`, whose folders give the columns `partition`. Its columns must be `expected`,
+    /// if given.
     pub(super) fn read(
         files: &Files,
         index: usize,

@@ -134,9 +134,9 @@ impl fmt::Display for Kind {
 /// Columns with their names.
 type NamedKinds = Vec<(String, Kind)>;
 
-/// Returns the columns of `schema` and of the folders, `partition`, that `fields` select, in the order of the record, and the
-/// positions of those of `schema`. For each file but the first, `expected` has the columns of the first file. Errors name
-/// `format`.
+/// Returns the columns of `schema` and of the folders, `partition`, that `fields` select, in the order of the record,
+/// and the positions of those of `schema`. For each file but the first, `expected` has the columns of the first file.
+/// Errors name `format`.
 ///
 /// # Errors
 /// Returns an error if a selected column does not exist, shares its name with another column, has an

@@ -11,8 +11,8 @@ use crate::{
     source::{DataFile, Files},
 };
 
-/// Returns the columns that the folders of `files` give, in order. A column whose values are all 32-bit integers has such
-/// numbers, and another one has texts, as pyarrow reads them.
+/// Returns the columns that the folders of `files` give, in order. A column whose values are all 32-bit integers has
+/// such numbers, and another one has texts, as pyarrow reads them.
 ///
 /// # Errors
 /// Returns [`DataProblem::OtherPartition`] if not all files have the same columns.

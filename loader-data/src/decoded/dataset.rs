@@ -20,9 +20,9 @@ use crate::{
 /// buffer then holds encoded files.
 ///
 /// # Errors
-/// If a field cannot be decoded, its sample fails with a [`DataError`] that names the field, the path of the file or the
-/// key and the archive if the record has them, and in a map-style dataset the index of the record. For a stream, the
-/// loader adds the shard and the position in it.
+/// If a field cannot be decoded, its sample fails with a [`DataError`] that names the field, the path of the file or
+/// the key and the archive if the record has them, and in a map-style dataset the index of the record. For a stream,
+/// the loader adds the shard and the position in it.
 ///
 /// # Examples
 #[cfg_attr(feature = "tar", doc = "```")]

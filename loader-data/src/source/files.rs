@@ -119,7 +119,8 @@ impl Files {
     }
 
     /// As [`list_with`](Self::list_with), for patterns that stand for files of `given`, the patterns that the user has
-    /// given. The name of a folder of a partition, such as `year=2024`, is a value of a column if `given` does not name it.
+    /// given. The name of a folder of a partition, such as `year=2024`, is a value of a column if `given` does not name
+    /// it.
     ///
     /// # Errors
     /// As for [`list_with`](Self::list_with).
@@ -302,8 +303,8 @@ impl Files {
         self.open_new(described)?.read(0..len)
     }
 
-    /// Text for the fingerprint: the number of files, their size, and a hash of their names (without folders), sizes and
-    /// partitions. The contents are not part of it.
+    /// Text for the fingerprint: the number of files, their size, and a hash of their names (without folders), sizes
+    /// and partitions. The contents are not part of it.
     ///
     /// Alternative considered: a hash of each file, so that the error of a state names the file that is another one.
     /// Rejected because a fingerprint has at most 200 bytes, and because only the dataset knows the names, so each

@@ -20,7 +20,8 @@ const ICEBERG_DATA: &str = "data";
 /// Files with which `datasets` and `transformers` describe data and models.
 const DESCRIPTIONS: [&str; 4] =
     ["config.json", "dataset_dict.json", "dataset_info.json", "dataset_infos.json"];
-/// The extensions of files whose rows may have columns in the names of their folders, but are read without these columns.
+/// The extensions of files whose rows may have columns in the names of their folders, but are read without these
+/// columns.
 const ROWS: [&str; 5] = [".csv", ".tsv", ".jsonl", ".ndjson", ".json"];
 /// Extensions of the formats that are read with the columns in the names of their folders.
 const WITH_PARTITIONS: [&str; 2] = [".parquet", ".arrow"];
@@ -150,12 +151,12 @@ pub(super) fn is_parquet(name: &str) -> bool {
     name.ends_with(".parquet")
 }
 
-/// Finds the partition of each file. A folder that is named `column=value` is a value of a column if it is in none of the
-/// patterns `given`: it lies below a folder, or a wildcard or braces have matched it.
+/// Finds the partition of each file. A folder that is named `column=value` is a value of a column if it is in none of
+/// the patterns `given`: it lies below a folder, or a wildcard or braces have matched it.
 ///
 /// # Errors
-/// Fails if a column would be missing: because the format with these `extensions` is read without such columns, or because
-/// `given` names the folders of several partitions. Also fails if the name of a folder cannot be decoded.
+/// Fails if a column would be missing: because the format with these `extensions` is read without such columns, or
+/// because `given` names the folders of several partitions. Also fails if the name of a folder cannot be decoded.
 pub(super) fn find_partitions<P: AsRef<Path>>(
     files: &mut [DataFile],
     given: &[P],

@@ -157,7 +157,8 @@ impl<R: DeserializeOwned + Send + 'static> Dataset for IndexedTar<R> {
         Ok(self.read(index, cx)?)
     }
 
-    /// Returns the number of files and their total size, and a hash of their names (without folders) and sizes, and the options.
+    /// Returns the number of files and their total size, and a hash of their names (without folders) and sizes, and the
+    /// options.
     fn fingerprint(&self) -> String {
         format!("indexed_tar({}{})", self.shards.files.fingerprint(), self.shards.decoding.fingerprint())
     }

@@ -9,12 +9,12 @@ use std::{
 
 use nix::libc;
 
-/// Runs `call` while the variable `name` is `value`. `call` must not start a thread. Returns `None` without running `call`
-/// in a process with several threads, and if the name or the value contains a zero byte.
+/// Runs `call` while the variable `name` is `value`. `call` must not start a thread. Returns `None` without running
+/// `call` in a process with several threads, and if the name or the value contains a zero byte.
 ///
-/// Alternative considered: `env::set_var`. Rejected because this process may be a fork of a program with several threads.
-/// If one of them was reading the environment at that moment, the lock of `std` stays locked here, and `set_var` would wait
-/// without end.
+/// Alternative considered: `env::set_var`. Rejected because this process may be a fork of a program with several
+/// threads. If one of them was reading the environment at that moment, the lock of `std` stays locked here, and
+/// `set_var` would wait without end.
 pub(crate) fn with_variable<R>(name: &str, value: &OsStr, call: impl FnOnce() -> R) -> Option<R> {
     if !is_only_thread() {
         return None;

@@ -14,9 +14,9 @@ use std::{
 use nix::libc::{PF_R, PT_LOAD, PT_NOTE, dl_iterate_phdr, dl_phdr_info, pthread_atfork, size_t};
 use object::{NativeEndian, elf, read::elf::NoteIterator};
 
-/// Held by a thread that reads the list of loaded objects, and by one that forks. The dynamic loader has a lock of its own
-/// for the list, which glibc does not reset in a forked child: if one thread forked while another read the list, a child
-/// that reads it, for example when C++ code in it raises an exception, would wait without end.
+/// Held by a thread that reads the list of loaded objects, and by one that forks. The dynamic loader has a lock of its
+/// own for the list, which glibc does not reset in a forked child: if one thread forked while another read the list, a
+/// child that reads it, for example when C++ code in it raises an exception, would wait without end.
 static LIST_LOCK: Mutex<()> = Mutex::new(());
 
 thread_local! {
@@ -38,8 +38,8 @@ fn lock_list() -> MutexGuard<'static, ()> {
         LIST_LOCK.lock().unwrap_or_else(PoisonError::into_inner)
     }
     REGISTRATION.call_once(|| {
-        // SAFETY: the handlers only lock and unlock `LIST_LOCK` in the thread that forks, which does not hold it: no code
-        // forks while it reads the list. If the call fails for lack of memory, forks do not wait for the lock.
+        // SAFETY: the handlers only lock and unlock `LIST_LOCK` in the thread that forks, which does not hold it: no
+        // code forks while it reads the list. If the call fails for lack of memory, forks do not wait for the lock.
         unsafe { pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork)) };
     });
     lock()
