@@ -1,11 +1,14 @@
 //! A descriptor of the loader that the program may have closed.
 
 use std::{
-    io,
+    fs, io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd},
 };
 
-use nix::sys::stat::fstat;
+use nix::sys::{
+    stat::fstat,
+    statfs::{FsType, fstatfs},
+};
 
 /// A descriptor of the loader. A program may close descriptors that it has not opened: a daemon closes all of
 /// them after its `fork`, and `os.closerange` and `closefrom` close a range. The number then names a file that
@@ -14,8 +17,9 @@ use nix::sys::stat::fstat;
 /// So a `HeldFd` knows its file by device and inode. [`get`](Self::get) gives out the descriptor only as long
 /// as it is of that file, and a drop closes it only then.
 ///
-/// Linux gives all epolls one inode, and before 6.9 all pidfds, so these are told from other files but not from
-/// each other.
+/// Linux gives all epolls one inode, so these are told from other files but not from each other. Before 6.9 it gives all
+/// pidfds one inode. There a `HeldFd` also knows the process of its pidfd; it cannot tell its own pidfd from another
+/// one whose process was reaped, because the kernel then shows no process.
 ///
 /// Alternatives considered: a `pthread_atfork` handler that closes the descriptors in a child. Rejected because
 /// a child by a direct system call does not run it, and because a program also closes descriptors without a
@@ -26,7 +30,14 @@ pub struct HeldFd {
     /// `None` only while it is dropped.
     fd: Option<OwnedFd>,
     identity: Option<Identity>,
+    /// The process of a pidfd, if all pidfds have one inode.
+    process: Option<i32>,
 }
+
+/// File system of pidfds that have inodes of their own (Linux 6.9).
+const PIDFS: FsType = FsType(0x5049_4446);
+/// What the kernel shows in place of a process that was reaped.
+const REAPED: i32 = -1;
 
 /// Device and inode.
 type Identity = (u64, u64);
@@ -45,7 +56,14 @@ pub struct ClosedByProgram {
 impl HeldFd {
     /// Takes over a descriptor that was just made.
     pub fn new(fd: OwnedFd) -> Self {
-        Self { identity: identity(&fd), fd: Some(fd) }
+        Self { identity: identity(&fd), fd: Some(fd), process: None }
+    }
+
+    /// Takes over a pidfd that was just made.
+    pub fn of_pidfd(pidfd: OwnedFd) -> Self {
+        let has_own_inode = fstatfs(&pidfd).is_ok_and(|system| system.filesystem_type() == PIDFS);
+        let process = if has_own_inode { None } else { process_of(&pidfd) };
+        Self { identity: identity(&pidfd), fd: Some(pidfd), process }
     }
 
     /// Returns the descriptor.
@@ -59,9 +77,10 @@ impl HeldFd {
         }
     }
 
-    /// True if the descriptor is still of the same file. Safe in a signal handler, but changes `errno`.
+    /// True if the descriptor is still of the same file. Safe in a signal handler except for a pidfd, but changes `errno`.
     pub(crate) fn is_same_file(&self) -> bool {
-        identity(self) == self.identity
+        let is_of = |process| matches!(process_of(self), Some(now) if now == process || now == REAPED);
+        identity(self) == self.identity && self.process.is_none_or(is_of)
     }
 }
 
@@ -87,14 +106,25 @@ fn identity(fd: impl AsFd) -> Option<Identity> {
     fstat(fd).ok().map(|status| (status.st_dev, status.st_ino))
 }
 
+/// Returns the process of a pidfd, or [`REAPED`]; `None` if it is another file, or `/proc` is not mounted.
+fn process_of(pidfd: impl AsFd) -> Option<i32> {
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_fd().as_raw_fd())).ok()?;
+    info.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
+    use std::{
+        fs::File,
+        process::{Child, Command},
+    };
+
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
     use super::*;
 
     fn names(number: RawFd, path: &str) -> bool {
-        std::fs::read_link(format!("/proc/self/fd/{number}")).is_ok_and(|name| name.as_os_str() == path)
+        fs::read_link(format!("/proc/self/fd/{number}")).is_ok_and(|name| name.as_os_str() == path)
     }
 
     #[test]
@@ -118,5 +148,32 @@ mod tests {
         assert!(names(number, "/dev/zero"));
         drop(held);
         assert!(!names(number, "/dev/zero"));
+    }
+
+    fn pidfd(child: &Child) -> OwnedFd {
+        pidfd_open(Pid::from_child(child), PidfdFlags::empty()).unwrap()
+    }
+
+    #[test]
+    fn pidfds_with_one_inode_are_told_apart_by_their_processes() {
+        let sleep = || Command::new("sleep").arg("60").spawn().unwrap();
+        let mut children = [sleep(), sleep()];
+        let [ours, theirs] = children.each_ref().map(pidfd);
+        let processes = children.each_ref().map(|child| Some(child.id().cast_signed()));
+        assert_eq!([process_of(&ours), process_of(&theirs)], processes);
+        // As before Linux 6.9: the identity does not tell them apart.
+        let mut held = HeldFd { identity: identity(&theirs), process: process_of(&ours), fd: Some(ours) };
+        let number = held.fd.as_ref().unwrap().as_raw_fd();
+        rustix::io::dup2(&theirs, held.fd.as_mut().unwrap()).unwrap();
+        assert!(held.get().is_err());
+        drop(held);
+        assert!(fs::exists(format!("/proc/self/fd/{number}")).unwrap(), "the program's pidfd stays open");
+        // The process of the loader's own pidfd ends and is reaped.
+        let held = HeldFd { identity: identity(&theirs), process: process_of(&theirs), fd: Some(theirs) };
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        assert!(held.get().is_ok());
     }
 }

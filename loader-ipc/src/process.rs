@@ -132,7 +132,12 @@ impl WorkerProcess {
         // The process is not reaped yet, because nothing else waits for this pid, so the pid still names this
         // process.
         let pid = Pid::from_raw(child.id().cast_signed());
-        Ok(Self { pid, pidfd: open_pidfd(pid).ok().map(HeldFd::new), report: None, end: Mutex::default() })
+        Ok(Self {
+            pid,
+            pidfd: open_pidfd(pid).ok().map(HeldFd::of_pidfd),
+            report: None,
+            end: Mutex::default(),
+        })
     }
 
     /// The child `pid` of this process, which has forked it and not reaped it.
@@ -143,7 +148,7 @@ impl WorkerProcess {
         let pid = Pid::from_raw(pid.cast_signed());
         let process = |pidfd| Self { pid, pidfd, report: None, end: Mutex::default() };
         match open_pidfd(pid) {
-            Ok(pidfd) => Ok(process(Some(HeldFd::new(pidfd)))),
+            Ok(pidfd) => Ok(process(Some(HeldFd::of_pidfd(pidfd)))),
             Err(error) => {
                 let process = process(None);
                 process.signal(Signal::SIGKILL);
@@ -156,7 +161,7 @@ impl WorkerProcess {
     /// The child `pid` of a template, which reports its end through `report`.
     pub(crate) fn of_template(pid: u32, pidfd: OwnedFd, report: Lifeline) -> Self {
         let pid = Pid::from_raw(pid.cast_signed());
-        Self { pid, pidfd: Some(HeldFd::new(pidfd)), report: Some(report), end: Mutex::default() }
+        Self { pid, pidfd: Some(HeldFd::of_pidfd(pidfd)), report: Some(report), end: Mutex::default() }
     }
 
     /// The process id.
