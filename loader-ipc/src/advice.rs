@@ -7,7 +7,8 @@ use nix::libc;
 /// Returns advice to append to the message of `error`; empty if there is none.
 pub fn advice(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
-        Some(libc::EMFILE | libc::ENFILE) => {
+        // The last: descriptors that are sent and not yet received count against the same limit.
+        Some(libc::EMFILE | libc::ENFILE | libc::ETOOMANYREFS) => {
             "; raise the limit on open files (`ulimit -n`), use fewer workers, or hold fewer batches"
         }
         // glibc also returns this error when there is no memory for a thread's stack.

@@ -34,9 +34,8 @@ pub const MAX_FDS: usize = 64;
 const MAGIC: [u8; 8] = *b"LOADER\x00\x01";
 const HEADER: usize = MAGIC.len() + size_of::<u32>();
 const MAX_MESSAGE: usize = 64 * 1024;
-/// Pause before descriptors are sent again, and maximum number of pauses.
-const RECEIVE_PAUSE: Duration = Duration::from_millis(10);
-const MAX_PAUSES: u32 = 1000;
+/// Maximum length of a [pause](Until::pause).
+pub(crate) const PAUSE: Duration = Duration::from_millis(10);
 
 /// One end of a lifeline.
 #[derive(Debug)]
@@ -97,11 +96,23 @@ pub trait Until {
     /// # Errors
     /// Why the wait has ended before, or an error of `poll` other than EINTR.
     fn poll(&mut self, fds: &mut [PollFd<'_>]) -> Result<(), LifelineError>;
+
+    /// Pauses for at most 10 ms, for what no descriptor shows.
+    ///
+    /// # Errors
+    /// Why the wait has ended.
+    fn pause(&mut self) -> Result<(), LifelineError>;
 }
 
 impl Until for Instant {
     fn poll(&mut self, fds: &mut [PollFd<'_>]) -> Result<(), LifelineError> {
         if poll_until(fds, *self)? { Ok(()) } else { Err(LifelineError::TimedOut) }
+    }
+
+    fn pause(&mut self) -> Result<(), LifelineError> {
+        let left = self.saturating_duration_since(Self::now());
+        thread::sleep(PAUSE.min(left));
+        if left.is_zero() { Err(LifelineError::TimedOut) } else { Ok(()) }
     }
 }
 
@@ -157,7 +168,6 @@ impl Lifeline {
         let protocol = PROTOCOL.to_le_bytes();
         let parts = [IoSlice::new(&MAGIC), IoSlice::new(&protocol), IoSlice::new(&body)];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-        let mut pauses = 0..MAX_PAUSES;
         loop {
             let mut control = SendAncillaryBuffer::new(&mut space);
             if !fds.is_empty() {
@@ -170,7 +180,10 @@ impl Lifeline {
                 Err(Errno::AGAIN) => deadline.poll(&mut [PollFd::new(&*self.socket, PollFlags::OUT)])?,
                 // The descriptors that other processes of this user have not received yet reach the limit on open
                 // files. Workers receive theirs before they do anything else.
-                Err(Errno::TOOMANYREFS) if pauses.next().is_some() => thread::sleep(RECEIVE_PAUSE),
+                Err(errno @ Errno::TOOMANYREFS) => deadline.pause().map_err(|error| match error {
+                    LifelineError::TimedOut => io::Error::from(errno).into(),
+                    error => error,
+                })?,
                 Err(Errno::PIPE | Errno::CONNRESET) => return Err(LifelineError::Closed),
                 Err(errno) => return Err(io::Error::from(errno).into()),
             }

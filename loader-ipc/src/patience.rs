@@ -16,13 +16,14 @@
 use std::{
     fmt,
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
 use rustix::event::PollFd;
 
 use crate::{
-    lifeline::{LifelineError, Until, poll_until},
+    lifeline::{LifelineError, PAUSE, Until, poll_until},
     process::{Halt, HaltWatch, WorkerProcess},
 };
 
@@ -198,6 +199,11 @@ impl Until for &mut Patience<'_> {
     fn poll(&mut self, fds: &mut [PollFd<'_>]) -> Result<(), LifelineError> {
         self.wait(|step| Ok(poll_until(fds, Instant::now() + step)?.then_some(())))
     }
+
+    fn pause(&mut self) -> Result<(), LifelineError> {
+        self.step(|step| thread::sleep(PAUSE.min(step)));
+        Ok(self.check()?)
+    }
 }
 
 impl fmt::Debug for Patience<'_> {
@@ -213,7 +219,7 @@ impl fmt::Debug for Patience<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, thread};
+    use std::fs;
 
     use nix::sys::signal::Signal;
 
@@ -294,6 +300,16 @@ mod tests {
         assert!(matches!(received, Err(LifelineError::Interrupted)), "{received:?}");
         assert!(patience.waited() < Duration::from_secs(10));
         assert!(looks.is_sorted() && looks.iter().all(|&(_, worker)| worker == 3), "{looks:?}");
+        let (mut pauses, mut look) = (0, |_: Duration, _: &Awaited| true);
+        let mut patience = Patience::with(&mut look);
+        patience.turn_to(awaited.clone(), Duration::from_secs(60));
+        let paused = (&mut patience).pause();
+        assert!(matches!(paused, Err(LifelineError::Interrupted)), "{paused:?}");
+        let mut deadline = Instant::now() + 2 * PAUSE;
+        while deadline.pause().is_ok() {
+            pauses += 1;
+        }
+        assert!((1..=2).contains(&pauses), "{pauses}");
         end(&awaited);
     }
 
