@@ -69,6 +69,7 @@ mod collector;
 pub mod config;
 mod config_line;
 mod context;
+mod control_group;
 mod coordinator;
 mod dataset;
 mod dataset_memory;
@@ -234,6 +235,7 @@ pub mod internal {
     pub use crate::{
         affinity::Topology,
         config_line::config_line,
+        control_group::{left_in_control_group, of_control_group},
         dataset::{get_one_by_one, out_of_place::OutOfPlace},
         dataset_memory::Reclaimable,
         fetch::{
@@ -242,7 +244,7 @@ pub mod internal {
         },
         foreign_error::ForeignError,
         launch::{note_init, types},
-        memory::{available, default_limit, left_in_control_group, of_control_group, of_machine},
+        memory::{available, default_limit, of_machine},
         observers::SharedObservers,
         panic::{record_backtraces, to_failure},
         pool::ForkedTemplate,

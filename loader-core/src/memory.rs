@@ -1,9 +1,8 @@
 //! How much memory the machine has, and how much of it a loader may use.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::fs;
+
+use crate::control_group::{left_in_control_group, of_control_group};
 
 /// Returns the default of `memory_limit` in bytes for one of `processes` processes: half of the memory that they
 /// may use, as in the kernel's default for a tmpfs, divided by their number. They may use the machine's memory, or
@@ -30,33 +29,4 @@ fn in_meminfo(field: &str) -> Option<u64> {
     let info = fs::read_to_string("/proc/meminfo").ok()?;
     let kilobytes = info.lines().find_map(|line| line.strip_prefix(field)?.trim().strip_suffix("kB"))?;
     Some(kilobytes.trim().parse::<u64>().ok()? * 1024)
-}
-
-/// The folder of the process's control group (version 2).
-fn control_group() -> Option<PathBuf> {
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    Some(Path::new("/sys/fs/cgroup").join(own))
-}
-
-/// The lowest memory limit, in bytes, of the process's control group (version 2) and its ancestors.
-pub fn of_control_group() -> Option<u64> {
-    lowest_in_control_groups(|group| in_file(&group.join("memory.max")))
-}
-
-/// The least number that is left below a limit of the process's control group or its ancestors: bytes of
-/// `memory`, or processes and threads (`pids`). Returns `None` if no group has a limit.
-pub fn left_in_control_group(resource: &str) -> Option<u64> {
-    lowest_in_control_groups(|group| {
-        let limit: u64 = in_file(&group.join(format!("{resource}.max")))?;
-        Some(limit.saturating_sub(in_file(&group.join(format!("{resource}.current")))?))
-    })
-}
-
-fn lowest_in_control_groups(bytes: impl Fn(&Path) -> Option<u64>) -> Option<u64> {
-    control_group()?.ancestors().filter_map(bytes).min()
-}
-
-fn in_file(path: &Path) -> Option<u64> {
-    fs::read_to_string(path).ok()?.trim().parse().ok()
 }
