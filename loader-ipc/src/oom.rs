@@ -1,7 +1,7 @@
 //! The kernel's OOM killer: makes it prefer workers to main, and detects whether it has ended a process, to distinguish its
 //! SIGKILL from that of a process.
 
-use std::fs;
+use std::{fs, sync::OnceLock};
 
 /// File with the kernel's count of processes that its OOM killer has ended, including those ended at the
 /// limit of a control group.
@@ -12,6 +12,8 @@ const COUNTERS: &str = "/proc/vmstat";
 const ADJUSTMENT: &str = "/proc/self/oom_score_adj";
 /// What a worker adds to the number of main.
 const MORE_THAN_MAIN: i32 = 500;
+/// The number of main, once this process has raised its own, or the template has that has forked it.
+static OF_MAIN: OnceLock<i32> = OnceLock::new();
 
 /// Makes the OOM killer end this process rather than main, which is usually the larger one and cannot be replaced. Processes
 /// that it starts inherit the number. Does nothing if the kernel has no such file.
@@ -20,8 +22,17 @@ pub fn prefer_this_process() {
     else {
         return;
     };
+    OF_MAIN.get_or_init(|| of_main);
     // Raising the number needs no privilege. If it fails, the OOM killer chooses as without this call.
     drop(fs::write(ADJUSTMENT, (of_main + MORE_THAN_MAIN).min(1000).to_string()));
+}
+
+/// Undoes [`prefer_this_process`], for this process alone.
+pub fn take_number_of_main() {
+    if let Some(of_main) = OF_MAIN.get() {
+        // A process may lower its number to the one with which it was started.
+        drop(fs::write(ADJUSTMENT, of_main.to_string()));
+    }
 }
 
 /// Watches the kernel's count of processes that its OOM killer has ended.

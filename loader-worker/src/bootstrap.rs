@@ -22,7 +22,7 @@ use loader_ipc::{
     handshake::{Bootstrap, Connected, DatasetCode, HandshakeError, refuse},
     ignore_by_default, ignore_sigpipe, keep_freed_memory,
     lifeline::{Lifeline, LifelineError},
-    oom::prefer_this_process,
+    oom::{prefer_this_process, take_number_of_main},
     patience::Patience,
     process::{SIGNALS_FOR_MAIN, is_worker, take_lifeline_from_stdin},
 };
@@ -106,6 +106,9 @@ fn perform_handshake(
 ) -> Result<(OpenFn, Vec<AnyFunction>, Connected), HandshakeError> {
     let (bootstrap, fds) = Bootstrap::receive(lifeline, patience)?;
     set_process_name(bootstrap.worker);
+    if !bootstrap.raises_oom_score {
+        take_number_of_main();
+    }
     let mut chosen = None;
     let accepts = |code: &DatasetCode| {
         chosen = Some(find_open(registry, code)?);

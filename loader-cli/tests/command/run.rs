@@ -62,7 +62,7 @@ fn json_prints_events() {
             "batch_size": 4, "shuffle": false, "seed": 0, "order": "native", "num_workers": 2, "prefetch_factor": 2,
             "group_size": 1, "drop_last": false, "in_order": true, "timeout": 0.0, "warn_after": 30.0, "on_worker_death": "restart", "max_worker_deaths": 10,
             "on_bad_sample": "error", "max_bad_samples": 10, "digest": true, "sample_timeout": 0.0,
-            "worker_affinity": "inherit", "move_tasks": true, "hedge": false,
+            "worker_affinity": "inherit", "move_tasks": true, "hedge": false, "raise_oom_score_adj": true,
             "persistent_workers": false, "pin_memory": false,
         },
     });

@@ -310,6 +310,7 @@ where
         handle_sigchld: settings.handle_sigchld,
         start_retries: epochs.max_worker_deaths,
         memory_limit: epochs.memory_limit,
+        raises_oom_score: settings.options.raise_oom_score_adj.unwrap_or_else(default::raise_oom_score_adj),
         warn: settings.warn.clone(),
     };
     let slots = SlotPool::pinned(settings.memory()?.slots, pinner);

@@ -592,6 +592,15 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
+    /// Sets whether the kernel's OOM killer prefers workers to main; true by default. A worker and the programs that it
+    /// starts then have an `oom_score_adj` that is 500 higher than that of main, at most 1000. With false, they have
+    /// that of main.
+    #[must_use]
+    pub fn raise_oom_score_adj(mut self, raise_oom_score_adj: bool) -> Self {
+        self.settings.options.raise_oom_score_adj = Some(raise_oom_score_adj);
+        self
+    }
+
     /// Sets a file for a trace of what main and the workers did, and when; none by default. The loader
     /// replaces the file at the end of each epoch. It has the last 100,000 events of all epochs, in the JSON
     /// format that Perfetto (`ui.perfetto.dev`) and Chrome (`chrome://tracing`) show. In its name, `{rank}`

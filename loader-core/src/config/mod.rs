@@ -267,6 +267,7 @@ mod tests {
             metrics: Some(([127, 0, 0, 1], 9100).into()),
             move_tasks: Some(false),
             hedge: Some(true),
+            raise_oom_score_adj: Some(false),
         }
     }
 

@@ -347,6 +347,13 @@ options! {
             help: "Give a late batch to a second worker too",
             without_workers: Invalid,
         },
+        /// True to make the kernel's OOM killer prefer workers to main, by an `oom_score_adj` 500 above that of main;
+        /// true by default. False leaves workers that of main.
+        raise_oom_score_adj: bool = true => {
+            section: "faults",
+            help: "Make the kernel's OOM killer prefer workers to this process",
+            without_workers: Ignored,
+        },
     }
 }
 

@@ -70,6 +70,8 @@ pub(crate) struct Launch {
 impl Launch {
     /// Starts `workers` workers, each with the seed `base_seed` plus its number, and waits until each has
     /// answered.
+    /// True if the OOM killer prefers workers to main.
+    pub(crate) raises_oom_score: bool,
     ///
     /// # Errors
     /// [`Error::WorkerNotStarted`] if a worker cannot be started; [`Error::System`] if a channel, the control
@@ -267,7 +269,9 @@ impl Starter {
     }
 
     fn invite(&self, spawned: Spawned, patience: &mut Patience<'_>) -> Result<Invited, Failed> {
-        let Launch { max_workers, seed, code, dataset, memories, files, memory_limit, .. } = &*self.launch;
+        let Launch {
+            max_workers, seed, code, dataset, memories, files, memory_limit, raises_oom_score, ..
+        } = &*self.launch;
         let config = WorkerConfig {
             workers: u32::try_from(*max_workers).expect("checked by the builder"),
             seed: *seed,
@@ -282,6 +286,7 @@ impl Starter {
         let worker = u32::try_from(spawned.number).expect("checked by the builder");
         patience.turn_to(spawned.awaited(), spawned.deadline);
         match Invitation::send(worker, &config, &spawned.socket_folder, &spawned.lifeline, patience) {
+            raises_oom_score: *raises_oom_score,
             Ok(invitation) => Ok(Invited { spawned, invitation }),
             Err(error) => Err(refused(spawned, error)),
         }
@@ -444,6 +449,7 @@ mod tests {
 
     #[test]
     fn a_process_that_does_not_start_ends_the_start() {
+            raises_oom_score: true,
         let error = start(Shells { workers: 2, script: "exec sleep 60" }, 0, None);
         let Error::WorkerNotStarted { worker: 2, source } = error else { panic!("{error:?}") };
         let WorkerStartError::NotSpawned { program, source } = source else { panic!("{source:?}") };

@@ -68,6 +68,8 @@ pub struct Bootstrap {
     pub base_seed: u64,
     /// Maximum private memory of the worker in bytes.
     pub memory_limit: Option<u64>,
+    /// True if the OOM killer prefers the worker to main.
+    pub raises_oom_score: bool,
     /// Which code opens the dataset.
     pub code: DatasetCode,
     /// Version of main's loader-ipc.
@@ -205,6 +207,8 @@ pub struct WorkerConfig<'a> {
     pub base_seed: u64,
     /// Maximum private memory of a worker in bytes.
     pub memory_limit: Option<u64>,
+    /// True if the OOM killer prefers workers to main.
+    pub raises_oom_score: bool,
     /// Which code opens the dataset.
     pub code: &'a DatasetCode,
     /// Descriptor of the control page.
@@ -246,6 +250,7 @@ impl Invitation {
             seed: config.seed,
             base_seed: config.base_seed,
             memory_limit: config.memory_limit,
+            raises_oom_score: config.raises_oom_score,
             code: config.code.clone(),
             version: VERSION.to_owned(),
             nonce,
@@ -476,6 +481,7 @@ mod tests {
             seed: 1,
             base_seed: 2,
             memory_limit: None,
+            raises_oom_score: true,
             code: &code,
             control: &control,
             dataset: &dataset,

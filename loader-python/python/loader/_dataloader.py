@@ -67,6 +67,8 @@ class DataLoader(_base.DataLoader[_Batch]):
             ``seed_samples``. If it is false, worker *i* modulo ``num_workers`` loads batch *i*, as in PyTorch, and
             samples draw PyTorch's random numbers from the generators of their worker.
         hedge: True to give a late batch to a second worker too. False by default.
+        raise_oom_score_adj: True (default) to make the kernel's OOM killer prefer workers to main. False leaves workers
+            the ``oom_score_adj`` of main.
         memory_limit: Maximum bytes of memory of the loader, or a text such as ``"4 GiB"``. By default half of the
             memory that this process may use.
         shared_memory_limit: Maximum bytes of shared memory for batches, by default half of ``memory_limit``.
@@ -110,6 +112,7 @@ class DataLoader(_base.DataLoader[_Batch]):
         seed_samples: bool = False,
         move_tasks: bool | None = None,
         hedge: bool | None = None,
+        raise_oom_score_adj: bool | None = None,
         memory_limit: int | str | None = None,
         shared_memory_limit: int | str | None = None,
         worker_memory_limit: int | str | None = None,

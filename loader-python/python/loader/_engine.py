@@ -37,6 +37,7 @@ OPTION_NAMES = (
     "metrics",
     "on_bad_sample",
     "on_worker_death",
+    "raise_oom_score_adj",
     "sample_timeout",
     "shared_memory_limit",
     "trace",

@@ -135,5 +135,11 @@ fn the_oom_killer_prefers_workers_and_their_replacements_to_main() {
         processes::signal(batches.worker_pids()[1], Signal::SIGKILL);
         assert_eq!(batches.by_ref().take(30).map(Result::unwrap).count(), 30);
         assert_eq!((of_workers(&batches), batches.report().restarts), (vec![expected; 2], 1));
+        drop(batches);
+        let builder = DataLoader::builder(Slow { count: 40, delay: Duration::from_millis(5) });
+        let loader = builder.num_workers(2).raise_oom_score_adj(false).build().unwrap();
+        let mut batches = loader.iter().unwrap();
+        batches.next().unwrap().unwrap();
+        assert_eq!(of_workers(&batches), [adjustment("self"); 2]);
     });
 }
