@@ -2,7 +2,10 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, TryLockError,
+        atomic::{AtomicBool, Ordering},
+    },
     thread::{self, ThreadId},
     time::{Duration, Instant},
 };
@@ -30,6 +33,10 @@ const EXIT_INTERVAL: Duration = Duration::from_millis(5);
 const SAMPLER_INTERRUPTED: &str = "the rest of the epoch is not known, because the sampler was interrupted, for \
                                    example by Ctrl-C: resume from state_dict(), or begin a new epoch";
 
+/// The warning of an iterator that goes on although its loader has loaded a state.
+const STATE_MISSED: &str = "the loader has loaded a state after this iterator was made, and the iterator goes on without \
+                            that state: call load_state_dict() before iter()";
+
 /// The batches of an epoch. Waiting for one releases the interpreter's lock and notices Ctrl-C.
 #[pyclass(frozen, weakref, module = "loader._native")]
 #[derive(Debug)]
@@ -53,6 +60,8 @@ pub(crate) struct BatchIterator {
     /// What the sampler has raised.
     raised: Raised,
     warnings: Warnings,
+    /// True until the warning, if the loader has loaded a state since the iterator was made.
+    has_missed_state: AtomicBool,
     /// Makes an object of a pickle and its arrays, or of a tensor of a Rust dataset's batch.
     convert: Py<PyAny>,
 }
@@ -144,6 +153,10 @@ impl BatchIterator {
         }
         // Before a batch is taken: a warning may be an exception, and no batch may be lost for it.
         self.warn(py)?;
+        // Relaxed: the flag guards no other data.
+        if self.has_missed_state.swap(false, Ordering::Relaxed) {
+            warn(py, STATE_MISSED)?;
+        }
         let (next, noted) = match self.take_undone() {
             Some(next) => (next, None),
             None => loop {
@@ -187,6 +200,11 @@ impl BatchIterator {
     /// call returns it again.
     fn put_back(&self, batch: Py<PyAny>) {
         self.undo(Some(Some(Ok(Box::new(batch)))));
+    }
+
+    /// Notes that the loader has loaded a state, which this iterator does not know.
+    fn note_loaded_state(&self) {
+        self.has_missed_state.store(true, Ordering::Relaxed);
     }
 
     /// True if the next call of `__next__` returns what the last one could not return, and loads nothing.
@@ -319,6 +337,7 @@ impl BatchIterator {
             is_local,
             raised,
             warnings,
+            has_missed_state: AtomicBool::new(false),
             convert,
         }
     }
@@ -326,7 +345,7 @@ impl BatchIterator {
     /// Gives the engine's warnings to Python. A warning may be an exception there.
     fn warn(&self, py: Python<'_>) -> PyResult<()> {
         for warning in self.warnings.take() {
-            py.import("loader._errors")?.call_method1("warn", (warning,))?;
+            warn(py, &warning)?;
         }
         Ok(())
     }
@@ -400,6 +419,11 @@ impl BatchIterator {
         }
         py.detach(|| lock(&self.iter).as_mut().map(call))
     }
+}
+
+fn warn(py: Python<'_>, text: &str) -> PyResult<()> {
+    py.import("loader._errors")?.call_method1("warn", (text,))?;
+    Ok(())
 }
 
 /// True for the error that the engine returns where the sampler has raised an exception.

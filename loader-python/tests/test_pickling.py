@@ -80,6 +80,19 @@ def test_with_cloudpickle_an_attribute_that_it_can_send_is_not_named():
         list(DataLoader(dataset, num_workers=1, multiprocessing_context="forkserver"))
 
 
+def test_an_open_text_file_is_refused_with_its_attribute(tmp_path):
+    (tmp_path / "lines.txt").write_text("a line\n" * 3)
+    with open(tmp_path / "lines.txt") as file:
+        dataset = Items(range(3))
+        dataset.lines = file
+        with pytest.raises(pickle.PicklingError, match=r"^attribute 'lines' of the dataset \(Items\) cannot be sent"):
+            list(DataLoader(dataset, num_workers=1))
+        # cloudpickle would copy the content of the file to the workers.
+        dataset.function = lambda: None
+        with pytest.raises(pickle.PicklingError, match=r"^attribute 'lines' of the dataset \(Items\) .*<_io.Text"):
+            list(DataLoader(dataset, num_workers=1))
+
+
 class OnlyInMain(Rows):
     def __setstate__(self, state):
         raise ValueError("this dataset is read by nobody")

@@ -110,6 +110,27 @@ def test_a_loader_that_has_loaded_a_state_returns_that_state():
     assert other.state_dict() == state
 
 
+@pytest.mark.parametrize("make", [DataLoader, RustLoader], ids=["DataLoader", "RustLoader"])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_iterator_that_misses_a_loaded_state_warns(make, num_workers, tmp_path):
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"x": row}) + "\n" for row in range(12)))
+    loader = make(JsonLines(tmp_path / "rows.jsonl"), batch_size=4, num_workers=num_workers)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    # Nothing is wrong as long as the program leaves the iterator.
+    loader.load_state_dict(state)
+    assert sum(1 for _ in loader) == 2
+    loader.load_state_dict(state)
+    left = iter(loader)
+    loader.load_state_dict(state)
+    with pytest.warns(RuntimeWarning, match=r"goes on without that state: call load_state_dict\(\) before iter\(\)"):
+        next(left)
+    # It warns once.
+    next(left)
+    assert sum(1 for _ in left) == 0
+
+
 def test_what_is_no_state_is_refused():
     loader = DataLoader(Rows(3))
     next(iter(loader))

@@ -262,6 +262,8 @@ class DataLoader(_base.DataLoader[_Batch]):
                 as torchdata raises.
         """
         state = _state.read(state_dict)
+        if (iterator := self._last_iterator()) is not None:
+            iterator._batches.note_loaded_state()
         self._next_epoch, self._loaded_state = state["epochs"], state
         self._last_returned = state["returned"] if state["at"] != "within" else 0
         self._last_iterator, self._last_state = (lambda: None), None

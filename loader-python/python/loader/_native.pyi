@@ -170,6 +170,9 @@ class BatchIterator:
     def has_put_back(self) -> bool:
         """Returns whether the next call of ``next`` returns what the last one could not return, and loads nothing."""
 
+    def note_loaded_state(self) -> None:
+        """Makes the next call of ``next`` warn that the loader has loaded a state, which this iterator does not know."""
+
     def put_back(self, batch: Any) -> None:
         """Takes the batch back that was returned last: the next call of ``next`` returns it again."""
 

@@ -96,6 +96,8 @@ class RustLoader:
         if not isinstance(state, Mapping) or not isinstance(state.get("engine"), str):
             raise ValueError("this is no state of a loader: it must come from RustLoader.state_dict()")
         self._engine.check_state(state["engine"])
+        if (batches := self._batches()) is not None:
+            batches.note_loaded_state()
         self._state = state["engine"]
 
 

@@ -41,7 +41,7 @@ def _pickler(base: type) -> type:
     others = copyreg.dispatch_table if base is pickle.Pickler else base.dispatch_table
 
     class Pickler(base):
-        dispatch_table = ChainMap(shared, others)
+        dispatch_table = ChainMap({io.TextIOWrapper: _refuse_file}, shared, others)
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
@@ -59,6 +59,14 @@ def _pickler(base: type) -> type:
             return super().reducer_override(value) if hasattr(base, "reducer_override") else NotImplemented
 
     return Pickler
+
+
+def _refuse_file(file: io.TextIOWrapper) -> Any:
+    """Refuses an open text file as `pickle` does. cloudpickle would copy its whole content to the workers."""
+    for name in ("stdout", "stderr"):
+        if file is getattr(sys, name):
+            return getattr, (sys, name)
+    raise TypeError(f"cannot pickle {file!r}")
 
 
 def _reduce(value: Any, storages: dict[tuple[int, int], "_Storage"]) -> Any:
