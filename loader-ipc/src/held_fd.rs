@@ -66,6 +66,12 @@ impl HeldFd {
         Self { identity: identity(&pidfd), fd: Some(pidfd), process }
     }
 
+    /// Returns the number in `/proc` of the process of a pidfd; `None` if the process was reaped or `/proc` is not
+    /// mounted.
+    pub(crate) fn number_in_proc(&self) -> Option<u32> {
+        process_of(self).and_then(|process| process.try_into().ok())
+    }
+
     /// Returns the descriptor.
     ///
     /// # Errors

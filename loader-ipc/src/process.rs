@@ -65,6 +65,8 @@ const REAP_INTERVAL: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub struct WorkerProcess {
     pid: Pid,
+    /// The number of the process in `/proc`, which is another one if `/proc` is that of another PID namespace.
+    in_proc: u32,
     /// `None` on kernels before 5.3 and in sandboxes that refuse pidfds: then the pid is polled.
     pidfd: Option<HeldFd>,
     /// The socket on which a template reports how the process ended; `None` if this process is the parent.
@@ -132,12 +134,7 @@ impl WorkerProcess {
         // The process is not reaped yet, because nothing else waits for this pid, so the pid still names this
         // process.
         let pid = Pid::from_raw(child.id().cast_signed());
-        Ok(Self {
-            pid,
-            pidfd: open_pidfd(pid).ok().map(HeldFd::of_pidfd),
-            report: None,
-            end: Mutex::default(),
-        })
+        Ok(Self::new(pid, open_pidfd(pid).ok().map(HeldFd::of_pidfd), None))
     }
 
     /// The child `pid` of this process, which has forked it and not reaped it.
@@ -148,9 +145,9 @@ impl WorkerProcess {
         let pid = Pid::from_raw(pid.cast_signed());
         let process = |pidfd| Self { pid, pidfd, report: None, end: Mutex::default() };
         match open_pidfd(pid) {
-            Ok(pidfd) => Ok(process(Some(HeldFd::of_pidfd(pidfd)))),
+            Ok(pidfd) => Ok(Self::new(pid, Some(HeldFd::of_pidfd(pidfd)), None)),
             Err(error) => {
-                let process = process(None);
+                let process = Self::new(pid, None, None);
                 process.signal(Signal::SIGKILL);
                 process.reap_within(REAP_DEADLINE);
                 Err(error)
@@ -160,8 +157,13 @@ impl WorkerProcess {
 
     /// The child `pid` of a template, which reports its end through `report`.
     pub(crate) fn of_template(pid: u32, pidfd: OwnedFd, report: Lifeline) -> Self {
-        let pid = Pid::from_raw(pid.cast_signed());
-        Self { pid, pidfd: Some(HeldFd::of_pidfd(pidfd)), report: Some(report), end: Mutex::default() }
+        Self::new(Pid::from_raw(pid.cast_signed()), Some(HeldFd::of_pidfd(pidfd)), Some(report))
+    }
+
+    fn new(pid: Pid, pidfd: Option<HeldFd>, report: Option<Lifeline>) -> Self {
+        let in_proc = pidfd.as_ref().and_then(HeldFd::number_in_proc);
+        let in_proc = in_proc.unwrap_or(pid.as_raw().cast_unsigned());
+        Self { pid, in_proc, pidfd, report, end: Mutex::default() }
     }
 
     /// The process id.
@@ -197,7 +199,7 @@ impl WorkerProcess {
             match &self.report {
                 None => {
                     // Read before the process is reaped, because the kernel then discards it.
-                    let cpu_use = observed::cpu_use(self.pid(), end.cpu_use);
+                    let cpu_use = observed::cpu_use(self.pid(), self.in_proc, end.cpu_use);
                     end.status = self.reap();
                     if end.status != Some(ExitStatus::Unknown) {
                         end.cpu_use = cpu_use;
@@ -243,7 +245,7 @@ impl WorkerProcess {
     pub fn cpu_use(&self) -> CpuUse {
         let mut end = self.lock();
         if end.status.is_none() {
-            let read = observed::cpu_use(self.pid(), end.cpu_use);
+            let read = observed::cpu_use(self.pid(), self.in_proc, end.cpu_use);
             // If a template has reaped the process, its pid may belong to another process.
             if self.report.is_none() || self.is_running() {
                 end.cpu_use = read;
@@ -315,7 +317,12 @@ impl WorkerProcess {
 
     /// Returns why the process cannot continue by itself; `None` if it can.
     pub fn halt(&self) -> Option<Halt> {
-        observed::halt(self.pid())
+        observed::halt(self.in_proc)
+    }
+
+    /// Returns the private memory of the process in bytes, as the function of this name does; `None` if it has ended.
+    pub fn private_memory(&self) -> Option<u64> {
+        observed::private_memory_of(&self.in_proc.to_string())
     }
 
     fn is_running(&self) -> bool {

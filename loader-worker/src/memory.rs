@@ -21,8 +21,7 @@ impl MemoryLimit {
     /// Limits what this process allocates from now on to a multiple of `limit`: an allocation beyond it fails and ends
     /// this process, before the machine runs out of memory.
     pub(crate) fn set(limit: u64) -> Self {
-        let this = std::process::id();
-        let data = process::data_memory(this).unwrap_or(0);
+        let data = process::data_memory().unwrap_or(0);
         let hard = limit.saturating_mul(HARD_LIMIT_FACTOR).saturating_add(data);
         // RLIMIT_DATA, not RLIMIT_AS, which also counts shared memory and the program's code. A lower limit
         // that is set already stays in force.
@@ -35,12 +34,12 @@ impl MemoryLimit {
 
     /// Returns the limit without a hard limit. The present private memory does not count towards it.
     fn beside_present(limit: u64) -> Self {
-        Self { limit, before: process::private_memory(std::process::id()).unwrap_or(0) }
+        Self { limit, before: process::private_memory().unwrap_or(0) }
     }
 
     /// Returns the bytes that this process has allocated since the limit was set.
     pub(crate) fn allocated(&mut self) -> u64 {
-        let Some(now) = process::private_memory(std::process::id()) else { return 0 };
+        let Some(now) = process::private_memory() else { return 0 };
         self.before = self.before.min(now);
         now - self.before
     }

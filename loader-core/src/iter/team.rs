@@ -9,7 +9,7 @@ use std::{
 
 use loader_ipc::{
     patience::{Patience, RunClock},
-    process,
+    process::WorkerProcess,
     profile::Profile,
     slots::SlotPool,
 };
@@ -234,7 +234,7 @@ impl Team {
 
     /// Returns the private memory of the largest worker, in bytes.
     pub(super) fn largest_worker(&self) -> Option<u64> {
-        self.pool.running_pids().filter_map(process::private_memory).max()
+        self.pool.running().filter_map(WorkerProcess::private_memory).max()
     }
 
     /// Returns how many workers of `worker_memory` bytes fit: the present ones, and others in this process's part of

@@ -32,6 +32,7 @@ use loader_ipc::{
     frame::Report,
     oom::OomWatch,
     patience::Patience,
+    process::WorkerProcess,
     profile::ProfileArea,
     queue::{NoteSender, ReportError, ReportReceiver},
     slots::SlotPool,
@@ -92,8 +93,8 @@ impl Pool {
     }
 
     /// Returns the process ids of the workers that have not ended.
-    pub(crate) fn running_pids(&self) -> impl Iterator<Item = u32> {
-        self.workers.iter().filter(|worker| worker.exited.is_none()).map(|worker| worker.process.pid())
+    pub(crate) fn running(&self) -> impl Iterator<Item = &WorkerProcess> {
+        self.workers.iter().filter(|worker| worker.exited.is_none()).map(|worker| &*worker.process)
     }
 
     /// Returns the maximum number of workers.

@@ -52,7 +52,7 @@ impl HaltWatch {
     }
 }
 
-/// Returns the reason for which the process `pid` is halted; `None` if it is not halted, or does not exist.
+/// Returns the reason for which the process `pid` of `/proc` is halted; `None` if it is not halted, or does not exist.
 pub(super) fn halt(pid: u32) -> Option<Halt> {
     let read = |path: String| parse_halt(&fs::read(path).ok()?);
     match read(format!("/proc/{pid}/stat"))? {
@@ -105,13 +105,13 @@ impl Add for CpuUse {
 
 /// Reads for how long a process has used CPUs, and for how long it has waited for them. Returns the time of `before`
 /// where the kernel does not tell one, for example because the process was reaped. The wait is never less than that of
-/// `before`, although threads may have ended meanwhile.
-pub(super) fn cpu_use(pid: u32, before: CpuUse) -> CpuUse {
-    let wait = cpu_wait(pid).unwrap_or_default().max(before.wait);
+/// `before`, although threads may have ended meanwhile. `in_proc` is the number of the process `pid` in `/proc`.
+pub(super) fn cpu_use(pid: u32, in_proc: u32, before: CpuUse) -> CpuUse {
+    let wait = cpu_wait(in_proc).unwrap_or_default().max(before.wait);
     CpuUse { time: cpu_time(pid).unwrap_or(before.time), wait }
 }
 
-/// Returns for how long the present threads of a process, all of them together, were ready to run while other threads
+/// Returns for how long the present threads of a process of `/proc`, all of them together, were ready to run while other threads
 /// had the CPUs; `None` if the process does not exist, or if the kernel does not measure it. The kernel forgets the
 /// wait of a thread that ends.
 ///
@@ -132,26 +132,31 @@ fn thread_wait(directory: &Path) -> Option<Duration> {
     Some(Duration::from_nanos(nanos))
 }
 
-/// Returns the private memory of a process in bytes. It includes neither shared memory, such as slots, nor
+/// Returns the private memory of this process in bytes. It includes neither shared memory, such as slots, nor
 /// code.
-pub fn private_memory(pid: u32) -> Option<u64> {
+pub fn private_memory() -> Option<u64> {
+    private_memory_of("self")
+}
+
+/// As [`private_memory`], of the process with this name in `/proc`.
+pub(super) fn private_memory_of(process: &str) -> Option<u64> {
     // `shared` counts pages of files and of shared memory. It does not count pages that a fork shares until
     // one of the two processes writes to them, so these count as private.
-    let [_, resident, shared, ..] = memory_fields(pid)?;
+    let [_, resident, shared, ..] = memory_fields(process)?;
     Some(resident.saturating_sub(shared))
 }
 
-/// Returns the bytes that a process may write and shares with no other, whether it has used them or not: what
+/// Returns the bytes that this process may write and shares with no other, whether it has used them or not: what
 /// `RLIMIT_DATA` limits, and the stacks.
-pub fn data_memory(pid: u32) -> Option<u64> {
-    let [.., data] = memory_fields(pid)?;
+pub fn data_memory() -> Option<u64> {
+    let [.., data] = memory_fields("self")?;
     Some(data)
 }
 
 /// Returns the fields of `/proc/PID/statm` in bytes: all, resident, resident and shared, code, an unused field, and
 /// data.
-fn memory_fields(pid: u32) -> Option<[u64; 6]> {
-    let text = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+fn memory_fields(process: &str) -> Option<[u64; 6]> {
+    let text = fs::read_to_string(format!("/proc/{process}/statm")).ok()?;
     let mut fields = [0; 6];
     let mut pages = text.split_whitespace().map(str::parse::<u64>);
     for field in &mut fields {
