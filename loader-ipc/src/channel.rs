@@ -33,7 +33,7 @@ use rustix::{
     net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair},
 };
 
-use crate::{codec::CodecError, held_fd::HeldFd};
+use crate::{advice::permitted, codec::CodecError, held_fd::HeldFd};
 
 /// Maximum number of sockets that one `epoll_wait` returns.
 const MAX_EVENTS: usize = 16;
@@ -203,8 +203,8 @@ impl<T> Receiver<T> {
 impl Ends {
     /// Adds a socket to the channel; returns the sender's end.
     fn add(&self) -> io::Result<OwnedFd> {
-        let (ours, theirs) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let made = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let (ours, theirs) = permitted("socketpair", made)?;
         let mut open = self.lock();
         let number = open.next;
         epoll::add(self.epoll.get()?, &ours, epoll::EventData::new_u64(number), epoll::EventFlags::IN)?;

@@ -24,7 +24,7 @@ use rustix::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{codec, held_fd::HeldFd, patience::WaitError, process::Halt};
+use crate::{advice::permitted, codec, held_fd::HeldFd, patience::WaitError, process::Halt};
 
 /// Number of this protocol. Main and worker must have the same.
 pub const PROTOCOL: u32 = 10;
@@ -122,8 +122,8 @@ impl Lifeline {
     /// # Errors
     /// If the process is out of descriptors.
     pub fn pair() -> io::Result<(Self, OwnedFd)> {
-        let (ours, theirs) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let made = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let (ours, theirs) = permitted("socketpair", made)?;
         Ok((Self::from_socket(ours), theirs))
     }
 

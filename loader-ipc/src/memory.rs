@@ -13,6 +13,7 @@ use nix::{
 };
 
 use crate::{
+    advice::permitted,
     held_fd::HeldFd,
     signals::{uninterrupted, without},
     sys::{SealedMap, SharedWords},
@@ -129,8 +130,8 @@ pub fn reserve_pages(fd: &HeldFd, start: usize, len: NonZeroUsize) -> io::Result
     let file = fd.get()?;
     // If a signal interrupts the call, the kernel drops the pages reserved so far. A profiler's timer could
     // keep it from ending.
-    without(Signal::SIGXFSZ, || uninterrupted(|| fallocate(file, FallocateFlags::empty(), start, len)))?;
-    Ok(())
+    let reserve = || uninterrupted(|| fallocate(file, FallocateFlags::empty(), start, len));
+    permitted("fallocate", without(Signal::SIGXFSZ, reserve))
 }
 
 /// Gives the pages of `len` bytes from `start` on back to the system. Both are multiples of the page size.
@@ -142,8 +143,7 @@ pub fn release_pages(fd: &HeldFd, start: usize, len: NonZeroUsize) -> io::Result
     let (start, len) = (to_offset(start)?, to_offset(len.get())?);
     let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
     let file = fd.get()?;
-    uninterrupted(|| fallocate(file, flags, start, len))?;
-    Ok(())
+    permitted("fallocate", uninterrupted(|| fallocate(file, flags, start, len)))
 }
 
 fn to_offset(bytes: usize) -> io::Result<i64> {
@@ -162,12 +162,11 @@ pub fn reserve_words(len: NonZeroUsize) -> io::Result<(SharedWords, HeldFd)> {
 }
 
 fn memfd(name: &std::ffi::CStr) -> io::Result<OwnedFd> {
-    Ok(memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?)
+    permitted("memfd_create", memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING))
 }
 
 fn seal(fd: &OwnedFd, seals: SealFlag) -> io::Result<()> {
-    fcntl(fd, FcntlArg::F_ADD_SEALS(seals | SealFlag::F_SEAL_SEAL))?;
-    Ok(())
+    permitted("fcntl(F_ADD_SEALS)", fcntl(fd, FcntlArg::F_ADD_SEALS(seals | SealFlag::F_SEAL_SEAL))).map(drop)
 }
 
 #[cfg(test)]

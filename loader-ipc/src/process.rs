@@ -143,7 +143,6 @@ impl WorkerProcess {
     /// If the system provides no pidfd for the child, which is killed and reaped.
     pub fn forked(pid: u32) -> io::Result<Self> {
         let pid = Pid::from_raw(pid.cast_signed());
-        let process = |pidfd| Self { pid, pidfd, report: None, end: Mutex::default() };
         match open_pidfd(pid) {
             Ok(pidfd) => Ok(Self::new(pid, Some(HeldFd::of_pidfd(pidfd)), None)),
             Err(error) => {
@@ -353,6 +352,14 @@ impl Drop for WorkerProcess {
             self.reap();
         }
     }
+}
+
+/// True if this process has called `unshare` or `setns` for a PID namespace. The kernel then refuses it new threads.
+pub fn has_other_pid_namespace() -> bool {
+    let of_children = "/proc/self/ns/pid_for_children";
+    // Linux 4.12 and newer have this link. It has no target before the first child in a new namespace.
+    fs::symlink_metadata(of_children).is_ok()
+        && fs::read_link("/proc/self/ns/pid").is_ok_and(|own| fs::read_link(of_children).ok() != Some(own))
 }
 
 fn open_pidfd(pid: Pid) -> io::Result<OwnedFd> {

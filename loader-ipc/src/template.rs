@@ -264,7 +264,9 @@ impl TemplateProcess {
         deadline: impl Until,
     ) -> io::Result<Result<Lifeline, LifelineError>> {
         let (report, theirs) = Lifeline::pair()?;
-        let folder = open(".", OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+        let open = |name| open(name, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty());
+        // Main may not be able to enter `.` again.
+        let folder = open(".").or_else(|_| open("/proc/self/cwd"))?;
         let cpus = cpus.cloned().or_else(|| CpuSet::of_this_thread().ok());
         let fds = [lifeline.as_fd(), output.as_fd(), theirs.as_fd(), folder.as_fd()];
         let request = Request { is_spare, cpus, limits: Limits::of_this_process() };

@@ -1,6 +1,7 @@
 """Programs in surroundings that hide main from its workers, or that close the loader's descriptors."""
 
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -207,3 +208,194 @@ def test_standard_streams_may_be_closed(tmp_path, closed, method):
         timeout=120,
     )
     assert found.returncode == 0 and result.read_text() == "read", found.stderr
+
+
+ROWS = """
+import ctypes
+import os
+import sys
+
+# It takes long to import.
+sys.modules["torch"] = None
+
+import numpy as np
+from loader import DataLoader
+
+
+class Rows:
+    def __init__(self):
+        self.rows = np.arange(40 * 4_000, dtype=np.float32).reshape(40, 4_000)
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return self.rows[index]
+
+
+if __name__ == "__main__":
+    PREPARE
+    batches = DataLoader(Rows(), batch_size=4, num_workers=2, multiprocessing_context="METHOD")
+    for epoch in range(2):
+        assert [batch[0, 0] // 4_000 for batch in batches] == list(range(0, 40, 4))
+    print("all batches", flush=True)
+"""
+
+
+def run_rows(folder, method, prepare="pass", starter=()):
+    script = folder / "script.py"
+    script.write_text(ROWS.replace("PREPARE", prepare).replace("METHOD", method))
+    return subprocess.run(
+        [*starter, sys.executable, script], cwd=folder, capture_output=True, text=True, timeout=120
+    )
+
+
+#: Takes from root the right to enter any directory.
+NO_OVERRIDE = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "prepare, starter",
+    [
+        ('os.mkdir("gone"); os.chdir("gone"); os.rmdir("../gone")', []),
+        ('os.mkdir("closed"); os.chdir("closed"); os.chmod(".", 0)', NO_OVERRIDE),
+    ],
+    ids=["removed", "closed"],
+)
+def test_the_working_directory_need_not_be_entered_again(tmp_path, prepare, starter, method):
+    found = run_rows(tmp_path, method, prepare, starter)
+    assert found.stdout == "all batches\n", found.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="SKIPPED: only root may make a namespace")
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_main_that_can_start_no_thread_says_why(tmp_path, method):
+    found = run_rows(tmp_path, method, "assert ctypes.CDLL(None).unshare(0x2000_0000) == 0")
+    assert "the program has called unshare(CLONE_NEWPID)" in found.stderr, found.stderr
+
+
+STOPPED = """
+import os
+import signal
+import sys
+
+# It takes long to import.
+sys.modules["torch"] = None
+
+import numpy as np
+from loader import DataLoader
+
+
+class Stops:
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        if index == 2 and not os.path.exists("stopped"):
+            open("stopped", "w").close()
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return index
+
+
+class Grows:
+    kept = []
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        self.kept.append(np.ones(40 << 17))
+        return index
+
+
+if __name__ == "__main__":
+    print(sum(len(batch) for batch in DataLoader(Stops(), batch_size=2, num_workers=1)))
+    loader = DataLoader(Grows(), batch_size=2, num_workers=1, worker_memory_limit="200 MiB")
+    print(sum(len(batch) for batch in loader), flush=True)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="SKIPPED: only root may make a namespace")
+def test_workers_are_not_taken_for_other_processes_of_the_outer_proc(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(STOPPED)
+    command = ["unshare", "--pid", "--fork", sys.executable, script]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert found.stdout == "8\n12\n", found.stderr
+    assert "it had been stopped for 10" in found.stderr and "worker_memory_limit" in found.stderr, found.stderr
+
+
+LIMITED = """
+import resource
+import sys
+
+# It takes long to import.
+sys.modules["torch"] = None
+
+from loader import DataLoader
+
+
+class Texts:
+    def __init__(self):
+        self.texts = [bytes([index % 250]) * 2_000 for index in range(20_000)]
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return index
+
+
+class Large(Texts):
+    def __init__(self):
+        pass
+
+    def __getitem__(self, index):
+        return len(bytearray(1 << 30))
+
+
+if __name__ == "__main__":
+    texts = Texts()
+    with open("/proc/self/status") as status:
+        used = next(int(line.split()[1]) for line in status if line.startswith("VmData"))
+    for dataset, room in ((texts, 10 << 10), (Large(), 200 << 10)):
+        resource.setrlimit(resource.RLIMIT_DATA, ((used + room) << 10, resource.RLIM_INFINITY))
+        try:
+            list(DataLoader(dataset, num_workers=1))
+        except MemoryError as error:
+            print(str(error).splitlines()[-1], f"limit: `ulimit -d` is {used + room} KiB")
+"""
+
+
+def test_an_error_of_memory_names_the_limit(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(LIMITED)
+    found = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+    main, worker = (line.split(" limit: ") for line in found.stdout.splitlines())
+    assert main[0].startswith("main has no memory for the pickle of the dataset") and main[1] in main[0], main
+    assert worker[0].startswith("MemoryError") and worker[1] in worker[0], worker
+
+
+is_x86 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="SKIPPED: the numbers of the calls are those of x86-64")
+FORBIDDEN = str(pathlib.Path(__file__).with_name("forbidden.py"))
+
+
+@is_x86
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("call", ["pidfd_open", "sched_setaffinity", "madvise"])
+@pytest.mark.parametrize("error", ["EPERM", "ENOSYS"])
+def test_a_sandbox_may_forbid_what_the_loader_can_do_without(tmp_path, call, error, method):
+    found = run_rows(tmp_path, method, starter=[sys.executable, FORBIDDEN, call, error])
+    assert found.stdout == "all batches\n", found.stderr
+    assert "Error" not in found.stderr
+
+
+@is_x86
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("call", ["fallocate", "fcntl", "memfd_create", "setsockopt", "socketpair"])
+@pytest.mark.parametrize("error", ["EPERM", "ENOSYS"])
+def test_the_error_names_a_call_that_a_sandbox_forbids(tmp_path, call, error, method):
+    found = run_rows(tmp_path, method, starter=[sys.executable, FORBIDDEN, call, error])
+    last = found.stderr.splitlines()[-1]
+    assert f"forbids the system call {call}" in last and "num_workers" in last, found.stderr

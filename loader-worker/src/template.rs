@@ -2,8 +2,9 @@
 //! reaps the workers. The program itself forks, so that the fork handlers of its interpreter run.
 
 use std::{
+    fs,
     io::{self, Write},
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     sync::OnceLock,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -18,7 +19,10 @@ use loader_ipc::{
     template::{Request, TemplateReport},
 };
 use nix::{
-    sys::prctl::set_name,
+    sys::{
+        prctl::set_name,
+        stat::{FileStat, fstat, stat},
+    },
     unistd::{dup2_stderr, dup2_stdin, dup2_stdout, fchdir, getppid},
 };
 use rustix::{
@@ -32,6 +36,8 @@ use crate::bootstrap::{leave_host, leave_signals};
 const SLOW_POLL: Duration = Duration::from_secs(60);
 /// Maximum time for room in the socket that takes a report to main.
 const REPORT_DEADLINE: Duration = Duration::from_secs(1);
+/// Names the working directory of this process also where the process may not enter it.
+const OWN_FOLDER: &str = "/proc/self/cwd";
 
 /// Main's pidfd, in a worker that a template has forked. The template opened it, as main's child.
 static MAIN: OnceLock<OwnedFd> = OnceLock::new();
@@ -131,7 +137,11 @@ impl Template {
         let requests = Some(take_lifeline_from_stdin()?);
         let parent = getppid();
         let pid = rustix::process::Pid::from_raw(parent.as_raw());
-        let main = pidfd_open(pid.ok_or(io::ErrorKind::NotFound)?, PidfdFlags::empty())?;
+        let outside = || {
+            let problem = "the main process is outside of the PID namespace of this process";
+            io::Error::new(io::ErrorKind::NotFound, problem)
+        };
+        let main = pidfd_open(pid.ok_or_else(outside)?, PidfdFlags::empty())?;
         // If the parent is still the same, the pidfd is that process's.
         if getppid() != parent {
             return Err(io::Error::new(io::ErrorKind::BrokenPipe, "the main process has ended"));
@@ -251,9 +261,12 @@ impl Template {
         }
         dup2_stderr(&output)?;
         dup2_stdin(&lifeline)?;
-        fchdir(&folder)?;
+        enter(&folder)?;
         limits.apply();
-        if let Some(cpus) = cpus {
+        // A sandbox may forbid the call, and the worker has usually inherited these CPUs.
+        if let Some(cpus) = cpus
+            && CpuSet::of_this_thread().ok().as_ref() != Some(&cpus)
+        {
             cpus.bind_this_thread()?;
         }
         MAIN.set(main).map_err(|_| io::Error::other("this process is a worker already"))
@@ -312,6 +325,27 @@ impl Child {
         drop(self.report.send(&ended, &[], Instant::now()));
         true
     }
+}
+
+/// Makes main's working directory that of this process, unless it has inherited the same one: main itself may not be able
+/// to enter it again.
+fn enter(folder: &OwnedFd) -> io::Result<()> {
+    fchdir(folder).or_else(|errno| {
+        let file = |status: FileStat| (status.st_dev, status.st_ino);
+        let is_inherited = fstat(folder).map(file) == stat(OWN_FOLDER).map(file);
+        if is_inherited { Ok(()) } else { Err(not_entered(folder, errno.into())) }
+    })
+}
+
+fn not_entered(folder: &OwnedFd, error: io::Error) -> io::Error {
+    let number = folder.as_raw_fd();
+    let name = fs::read_link(format!("/proc/self/fd/{number}")).unwrap_or_default();
+    let problem = format!(
+        "the worker cannot enter the working directory of main, {}: {error}; let main work in a directory that its user \
+         may enter",
+        name.display()
+    );
+    io::Error::new(error.kind(), problem)
 }
 
 fn refuse(report: &Lifeline, error: &io::Error) {

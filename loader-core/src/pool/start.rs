@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     ffi::OsStr,
+    io,
     sync::Arc,
     thread,
     time::Duration,
@@ -19,7 +20,7 @@ use loader_ipc::{
     oom::OomWatch,
     open_closed_streams,
     patience::{Awaited, Patience},
-    process::WorkerProcess,
+    process::{WorkerProcess, has_other_pid_namespace},
     queue::{ReportReader, ReportReceiver, Wake},
     slots::SlotPool,
     socket_file::remove_abandoned_sockets,
@@ -46,6 +47,11 @@ const GRACE: Duration = Duration::from_millis(500);
 /// Time between two looks whether workers have ended.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
+/// Why main cannot start a thread.
+const OTHER_PID_NAMESPACE: &str = "the program has called unshare(CLONE_NEWPID) or setns, and the kernel refuses new \
+                                   threads to such a process; start the program by `unshare --pid --fork`, make the \
+                                   namespace in a child, or load without workers (num_workers = 0)";
+
 /// What a loader starts all of its pools from.
 #[derive(Debug)]
 pub(crate) struct Launch {
@@ -64,14 +70,14 @@ pub(crate) struct Launch {
     pub(crate) start_retries: u32,
     /// Maximum number of bytes of private memory that a worker allocates after its start.
     pub(crate) memory_limit: Option<u64>,
+    /// True if the OOM killer prefers workers to main.
+    pub(crate) raises_oom_score: bool,
     pub(crate) warn: Warn,
 }
 
 impl Launch {
     /// Starts `workers` workers, each with the seed `base_seed` plus its number, and waits until each has
     /// answered.
-    /// True if the OOM killer prefers workers to main.
-    pub(crate) raises_oom_score: bool,
     ///
     /// # Errors
     /// [`Error::WorkerNotStarted`] if a worker cannot be started; [`Error::System`] if a channel, the control
@@ -84,6 +90,9 @@ impl Launch {
         wait: &mut StartWait<'_>,
     ) -> Result<Pool, Error> {
         let system = |what| move |source| Error::System { what, source };
+        if has_other_pid_namespace() {
+            return Err(system("starting a thread")(io::Error::other(OTHER_PID_NAMESPACE)));
+        }
         open_closed_streams().map_err(system("opening the standard streams"))?;
         let (wake, woken) = channel().map_err(system("making the result queue"))?;
         let (control, control_fd) =
@@ -277,6 +286,7 @@ impl Starter {
             seed: *seed,
             base_seed: self.base_seed,
             memory_limit: *memory_limit,
+            raises_oom_score: *raises_oom_score,
             code,
             control: &self.control,
             dataset,
@@ -286,7 +296,6 @@ impl Starter {
         let worker = u32::try_from(spawned.number).expect("checked by the builder");
         patience.turn_to(spawned.awaited(), spawned.deadline);
         match Invitation::send(worker, &config, &spawned.socket_folder, &spawned.lifeline, patience) {
-            raises_oom_score: *raises_oom_score,
             Ok(invitation) => Ok(Invited { spawned, invitation }),
             Err(error) => Err(refused(spawned, error)),
         }
@@ -440,6 +449,7 @@ mod tests {
             handle_sigchld: false,
             start_retries,
             memory_limit: None,
+            raises_oom_score: true,
             warn: Warn::default(),
         };
         let warn = Warn::default();
@@ -449,7 +459,6 @@ mod tests {
 
     #[test]
     fn a_process_that_does_not_start_ends_the_start() {
-            raises_oom_score: true,
         let error = start(Shells { workers: 2, script: "exec sleep 60" }, 0, None);
         let Error::WorkerNotStarted { worker: 2, source } = error else { panic!("{error:?}") };
         let WorkerStartError::NotSpawned { program, source } = source else { panic!("{source:?}") };

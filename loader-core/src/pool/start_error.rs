@@ -104,7 +104,9 @@ fn advice_without_template(can_fork: bool) -> &'static str {
 fn not_spawned(error: &io::Error, program: &str) -> String {
     match error.raw_os_error() {
         Some(EMFILE | ENFILE) => "; raise the limit on open files (`ulimit -n`), or use fewer workers".into(),
-        Some(EAGAIN) => "; the limit on processes (`ulimit -u`) is reached".into(),
+        Some(EAGAIN) => {
+            "; the limit on processes (`ulimit -u`, or pids.max of the control group) is reached".into()
+        }
         Some(ENOMEM) => advice(error).into(),
         _ => format!(" ({program})"),
     }

@@ -20,9 +20,13 @@ use ipc_channel::{
     ipc::{self, IpcReceiver, IpcSender},
 };
 
+use rustix::net::sockopt::set_socket_linger;
+
 use crate::{
+    advice::permitted,
     channel::{ReceiveError, SendError},
     held_fd::HeldFd,
+    lifeline::Lifeline,
     signals::without_sigpipe,
 };
 
@@ -51,12 +55,20 @@ pub(crate) fn wakeup_channel(witness: &Arc<HeldFd>) -> io::Result<(WakeupSender,
 /// does so once per process, and if no descriptor is left at that moment, it panics in every later use.
 ///
 /// # Errors
-/// If the process is out of descriptors.
+/// If the process is out of descriptors, or a sandbox forbids a call that ipc-channel makes here or in a worker.
 pub fn warm_up() -> io::Result<()> {
     // Checks that there are descriptors for the channel, the probe, and what ipc-channel duplicates.
     let room = (0..8).map(|_| File::open("/")).collect::<io::Result<Vec<_>>>()?;
     drop(room);
+    check_sandbox()?;
     try_one()
+}
+
+/// Tries a call that ipc-channel makes in a worker when main connects to it. If a sandbox forbids the call there, main
+/// would see no more than the worker's end.
+fn check_sandbox() -> io::Result<()> {
+    let (socket, _) = Lifeline::pair()?;
+    permitted("setsockopt", set_socket_linger(&socket, Some(Duration::from_secs(1))))
 }
 
 /// Makes a wake-up channel, sends and receives one wake-up, and drops the channel.

@@ -6,7 +6,8 @@
 //! Two measures prevent that:
 //!
 //! - Shared memory that a guarded process maps for writing is not mapped in its forked children (`MADV_DONTFORK`, in
-//!   `mapping.rs`). SIGSEGV ends a child that accesses it, unless the child has mapped other memory there.
+//!   `mapping.rs`). SIGSEGV ends a child that accesses it, unless the child has mapped other memory there. Where a
+//!   sandbox forbids `madvise`, the children have the memory.
 //! - The worker calls [`end_if_forked`] after each call of user code, which ends a child before it reaches
 //!   the loop.
 //!

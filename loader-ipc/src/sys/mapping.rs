@@ -41,16 +41,16 @@ impl Mapping {
         let start = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED, fd, 0) }?;
         let mut mapping = Self { start: start.cast(), len, registration: None, only_in: None };
         if matches!(access, Access::Write) && is_guarded() {
-            mapping.keep_from_children()?;
+            mapping.keep_from_children();
         }
         Ok(mapping)
     }
 
-    fn keep_from_children(&mut self) -> io::Result<()> {
+    /// Does nothing if the system refuses, as a sandbox may.
+    fn keep_from_children(&mut self) {
         // SAFETY: the range is exactly that of the mapping. Its content in this process does not change.
-        unsafe { madvise(self.start.cast(), self.len.get(), MmapAdvise::MADV_DONTFORK) }?;
-        self.only_in = Some(process::id());
-        Ok(())
+        let advised = unsafe { madvise(self.start.cast(), self.len.get(), MmapAdvise::MADV_DONTFORK) };
+        self.only_in = advised.is_ok().then(process::id);
     }
 
     /// Maps zeroed memory that only this process has.

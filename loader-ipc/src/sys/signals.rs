@@ -16,7 +16,7 @@ use nix::{
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use signal_hook::SigId;
 
-use crate::held_fd::HeldFd;
+use crate::{advice::permitted, held_fd::HeldFd};
 
 /// Restores the default action of SIGCHLD. A process inherits an ignored signal through exec, and a worker
 /// whose host ignores SIGCHLD could not wait for the programs that its dataset starts.
@@ -67,7 +67,8 @@ pub struct WokenSocket(HeldFd);
 /// If the process is out of descriptors.
 pub fn wake_sockets() -> io::Result<(WakeSocket, WokenSocket)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let (wake, woken) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let made = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+    let (wake, woken) = permitted("socketpair", made)?;
     Ok((WakeSocket(HeldFd::new(wake)), WokenSocket(HeldFd::new(woken))))
 }
 

@@ -4,6 +4,7 @@ import contextlib
 import multiprocessing.process
 import multiprocessing.resource_tracker
 import multiprocessing.spawn
+import multiprocessing.util
 import os
 import pickle
 import stat
@@ -12,12 +13,9 @@ import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from . import _by_value, _sharing_pickler
+from . import _by_value, _errors, _sharing_pickler
 from ._epoch_log import EpochLog
 from ._shared_arrays import ArrayFile, open_arrays
-
-#: Keys of the preparation data by which a worker would import the user's script.
-_MAIN = ("init_main_from_name", "init_main_from_path")
 
 #: Number of levels at which an error looks for what cannot be pickled.
 _MAX_DEPTH = 10
@@ -40,22 +38,23 @@ def dumps(
     whether workers import the user's script, and what they have by value.
 
     Raises:
+        MemoryError: If the pickle does not fit into main's memory.
         pickle.PicklingError: If the value cannot be pickled, or needs a ``__main__`` that no worker can import.
     """
-    (inner, descriptors), keys.needs_main = _dumps(value, arrays, keys.sent)
+    try:
+        (inner, descriptors), keys.needs_main = _dumps(value, arrays, keys.sent)
+    except MemoryError as error:
+        raise MemoryError(
+            f"main has no memory for the pickle of the dataset: {_errors.memory_limits()}; raise the limit, or keep large"
+            " lists in NumPy arrays, of which the pickle has no copy"
+        ) from error
     arrays.seal()
-    # With this data `multiprocessing` gives the worker main's `sys.path`, `sys.argv` and working directory.
-    preparation = multiprocessing.spawn.get_preparation_data("loader-worker")
-    preparation["authkey"] = bytes(preparation["authkey"])
-    if not keys.needs_main:
-        for key in _MAIN:
-            preparation.pop(key, None)
     own = {"arrays": arrays, "keys": keys.files[0], "other keys": keys.files[1]}
     if epoch_log is not None:
         own["epoch log"] = epoch_log
     if (tracker := _resource_tracker()) is not None:
         own["resource tracker"] = _sharing_pickler.Duplicate(tracker)
-    prepared = preparation, os.getpid(), dict(os.environ), settings, list(own), arrays.ranges
+    prepared = _preparation(keys.needs_main), os.getpid(), dict(os.environ), settings, list(own), arrays.ranges
     outer = pickle.dumps(prepared, protocol=5)
     content = len(outer).to_bytes(8, "little") + outer + inner
     return content, [*own.values(), *descriptors]
@@ -72,6 +71,7 @@ def loads(memory: Any, files: list[int]) -> tuple[dict[str, Any], Any, Opened]:
         for name in environment.keys() - os.environ.keys():
             os.environ[name] = environment[name]
         set_parent_process(main_pid)
+        _enter(preparation.pop("dir"))
         multiprocessing.spawn.prepare(preparation)
         own = dict(zip(names, files))
         if (tracker := own.get("resource tracker")) is not None:
@@ -81,6 +81,46 @@ def loads(memory: Any, files: list[int]) -> tuple[dict[str, Any], Any, Opened]:
         os.close(own["arrays"])
         _by_value.end_dataset()
         return settings, value, Opened([own["keys"], own["other keys"]], own.get("epoch log"))
+
+
+def _preparation(needs_main: bool) -> dict[str, Any]:
+    """Returns the data with which ``multiprocessing.spawn.prepare`` gives a worker main's ``sys.path``, ``sys.argv`` and
+    working directory, and, if ``needs_main``, imports the user's script. This is what ``get_preparation_data`` returns,
+    except that the working directory is ``None`` if it was removed."""
+    multiprocessing.spawn._check_not_importing_main()
+    first = multiprocessing.process.ORIGINAL_DIR
+    data = {
+        "name": "loader-worker",
+        "authkey": bytes(multiprocessing.process.current_process().authkey),
+        "log_to_stderr": multiprocessing.util._log_to_stderr,
+        "sys_path": [folder or first for folder in sys.path],
+        "sys_argv": sys.argv,
+        "dir": _working_directory(),
+        "orig_dir": first,
+        "start_method": multiprocessing.get_start_method(),
+    }
+    if multiprocessing.util._logger is not None:
+        data["log_level"] = multiprocessing.util._logger.getEffectiveLevel()
+    main = sys.modules["__main__"]
+    if needs_main and (name := getattr(main.__spec__, "name", None)) is not None:
+        data["init_main_from_name"] = name
+    elif needs_main and (path := getattr(main, "__file__", None)) is not None:
+        data["init_main_from_path"] = os.path.normpath(os.path.join(first or "", path))
+    return data
+
+
+def _working_directory() -> str | None:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
+
+
+def _enter(folder: str | None) -> None:
+    """Enters the directory that was main's when it made the pickle. A worker has inherited the directory that is main's
+    now, which is usually the same one. Neither may be able to enter it again."""
+    if folder is not None and folder != _working_directory():
+        os.chdir(folder)
 
 
 def _resource_tracker() -> int | None:
@@ -115,6 +155,8 @@ def _dumps(
     problem, is_spawned = None, sys.modules["__main__"].__name__ == "__mp_main__"
     try:
         pickled = _pickle(value, arrays)
+    except MemoryError:
+        raise
     except Exception as error:
         pickled, problem = (b"", []), error
     if problem is None and b"__main__" not in pickled[0]:
@@ -126,6 +168,8 @@ def _dumps(
     if cloudpickle is not None:
         try:
             return _pickle(value, arrays, sent.dataset_pickler()), is_spawned
+        except MemoryError:
+            raise
         except Exception as error:
             sent.clear()
             is_of_a_global = isinstance(error, (pickle.PicklingError, TypeError, AttributeError))

@@ -1,6 +1,7 @@
 """Describes the exceptions of user code in a worker, and makes them again in main. The engine calls these functions."""
 
 import importlib
+import resource
 import sys
 import traceback
 import warnings
@@ -16,12 +17,22 @@ def describe(exception: BaseException) -> tuple[str, str, str]:
     """Returns the exception in one line, its traceback and the location of its class (``module:name``), as texts."""
     kind = type(exception)
     lines = "".join(traceback.format_exception(kind, exception, exception.__traceback__))
+    if isinstance(exception, MemoryError):
+        lines = f"{lines.rstrip()} ({memory_limits()})\n"
     if len(lines) > MAX_TRACEBACK:
         # The end of the traceback has the exception itself, so the middle is left out.
         half = MAX_TRACEBACK // 2
         lines = f"{lines[:half]}\n  [{len(lines) - 2 * half} characters left out]\n{lines[-half:]}"
     line = " ".join("".join(traceback.format_exception_only(kind, exception)).split())
     return line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}...", lines, f"{kind.__module__}:{kind.__qualname__}"
+
+
+def memory_limits() -> str:
+    """Returns the limits on the memory of this process, for the error that it has none."""
+    limits = {"ulimit -d": resource.RLIMIT_DATA, "ulimit -v": resource.RLIMIT_AS}
+    found = {name: resource.getrlimit(limit)[0] for name, limit in limits.items()}
+    texts = [f"`{name}` is {limit >> 10} KiB" for name, limit in found.items() if limit != resource.RLIM_INFINITY]
+    return " and ".join(texts) or "no limit is set, so the machine or its control group has no memory left"
 
 
 def raised_again(text: str, location: str, worker: int | None) -> BaseException | None:

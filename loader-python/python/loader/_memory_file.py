@@ -1,14 +1,16 @@
 """Memory files (memfd) of main, which its workers get with the dataset."""
 
+import errno
 import os
 from collections.abc import Callable
+from typing import Any
 
 
 class MemoryFile:
     """A memory file. It exists as long as this object exists in main, or a worker has it open or mapped."""
 
     def __init__(self, name: str) -> None:
-        self._number = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._number = permitted("memfd_create", os.memfd_create, name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self._identity = _identity(self._number)
 
     def fileno(self) -> int:
@@ -44,6 +46,20 @@ class MemoryFile:
             return
         if (status.st_dev, status.st_ino) == identity:
             close(self._number)
+
+
+def permitted(call: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Returns ``function(*arguments)``. If a sandbox forbids the system call, its error names the call."""
+    try:
+        return function(*arguments)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOSYS):
+            raise
+        raise OSError(
+            error.errno,
+            f"{error.strerror}: a sandbox (seccomp) forbids the system call {call}; allow the call there, or load"
+            " without workers (num_workers=0)",
+        ) from None
 
 
 def _identity(file: int) -> tuple[int, int]:

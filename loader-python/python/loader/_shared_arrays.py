@@ -14,7 +14,7 @@ import os
 import pickle
 from typing import NamedTuple
 
-from ._memory_file import MemoryFile
+from ._memory_file import MemoryFile, permitted
 
 #: Smaller arrays stay in the pickle.
 _MIN_BYTES = 4096
@@ -62,7 +62,7 @@ class ArrayFile(MemoryFile):
 
     def seal(self) -> None:
         """Makes every later change of the file an error."""
-        fcntl.fcntl(self.fileno(), fcntl.F_ADD_SEALS, _SEALS)
+        permitted("fcntl(F_ADD_SEALS)", fcntl.fcntl, self.fileno(), fcntl.F_ADD_SEALS, _SEALS)
 
 
 def open_arrays(file: int, ranges: list[ArrayRange]) -> list[memoryview]:

@@ -21,10 +21,21 @@ _HASH_SEED = random.SystemRandom().randrange(1, 1 << 32)
 
 def start_method(context: Any) -> str:
     """Returns the name of the start method: ``"fork"``, ``"forkserver"`` or ``"spawn"``. ``context`` is the
-    ``multiprocessing_context`` of a loader; without one, it is the default of ``multiprocessing``."""
+    ``multiprocessing_context`` of a loader; without one, it is the default of ``multiprocessing``. Processes that fork
+    workers need pidfds; without pidfds, it is ``"spawn"``."""
     # `get_start_method` of the module would choose the default for good, and `set_start_method` would fail later.
     method = multiprocessing.get_start_method(allow_none=True) if context is None else context.get_start_method()
-    return method or multiprocessing.get_all_start_methods()[0]
+    method = method or multiprocessing.get_all_start_methods()[0]
+    return method if _has_pidfds() else "spawn"
+
+
+def _has_pidfds() -> bool:
+    """Returns whether the kernel has pidfds (Linux 5.3), and no sandbox forbids them."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return False
+    return True
 
 
 def interpreter() -> str:
