@@ -64,7 +64,7 @@ WAITS = {
         "",
     ),
     "a template that is stopped": (
-        "DataLoader(Rows(4), num_workers=1), 0",
+        "DataLoader(Rows(4), num_workers=1, multiprocessing_context='forkserver'), 0",
         "os.kill(here.parent_of(iterator._workers[0].pid), signal.SIGSTOP); iter(loader)",
         # A template that stays stopped cannot end with main.
         "os.kill(here.parent_of(iterator._workers[0].pid), signal.SIGCONT)",

@@ -199,7 +199,13 @@ def test_a_worker_refuses_a_file_that_was_truncated(tmp_path):
 @pytest.mark.filterwarnings("ignore:worker:RuntimeWarning")
 def test_a_new_worker_refuses_a_file_that_was_replaced(tmp_path):
     tokens = mapped_tokens(tmp_path)
-    loader = DataLoader(Mapped(tokens), num_workers=1, prefetch_factor=1, collate_fn=lambda samples: samples[0][0])
+    loader = DataLoader(
+        Mapped(tokens),
+        num_workers=1,
+        prefetch_factor=1,
+        collate_fn=lambda samples: samples[0][0],
+        multiprocessing_context="forkserver",
+    )
     batches = iter(loader)
     assert next(batches) == 0
     replace_tokens(tmp_path)
