@@ -19,6 +19,7 @@
 //! could then reach every slot.
 
 mod error;
+mod loans;
 mod recent;
 mod regions;
 mod table;
@@ -31,6 +32,7 @@ use std::{
 use loader_pinning::Pinner;
 
 pub use error::SlotError;
+pub use loans::{KeptLoans, keep_all};
 pub use regions::SharedRegion;
 use regions::{Region, Sharing};
 use table::{State, Table};
@@ -211,7 +213,9 @@ impl SlotPool {
     /// # Errors
     /// [`SlotError::NotLeased`] if `lease` has ended or never existed.
     pub fn lend(&self, lease: Lease, used: u64, kept_by_worker: bool) -> Result<Loan, SlotError> {
-        self.lock().lend(lease, used, kept_by_worker, &self.returns)
+        let loan = self.lock().lend(lease, used, kept_by_worker, &self.returns)?;
+        loans::note(&loan);
+        Ok(loan)
     }
 
     /// Writes long parts of a task, such as the indices of a large batch, to the start of its leased slot.

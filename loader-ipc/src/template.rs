@@ -54,6 +54,7 @@ use crate::{
     lifeline::{Lifeline, LifelineError, Until},
     patience::Patience,
     process::{CpuUse, Halt, Limits, WorkerProcess},
+    slots::{KeptLoans, keep_all},
 };
 
 /// Maximum time from the end of a template's sockets to the end of its process.
@@ -132,6 +133,8 @@ pub struct Fork {
     requests: Lifeline,
     theirs: OwnedFd,
     main: OwnedFd,
+    /// The batches that the child shares with this process.
+    held: KeptLoans,
 }
 
 impl Fork {
@@ -143,7 +146,8 @@ impl Fork {
         // A child has a copy of the build id, and need not read the list of loaded objects.
         BuildId::of_this_code();
         let (requests, theirs) = Lifeline::pair()?;
-        Ok(Self { requests, theirs, main: pidfd_open(getpid(), PidfdFlags::empty())? })
+        let main = pidfd_open(getpid(), PidfdFlags::empty())?;
+        Ok(Self { requests, theirs, main, held: keep_all() })
     }
 
     /// Called in the child: returns the end of the socket from which it takes requests, and the pidfd of its parent.
@@ -151,12 +155,14 @@ impl Fork {
         (self.theirs, self.main)
     }
 
-    /// Called in the parent, which has not reaped the child `pid`.
+    /// Called in the parent, which has not reaped the child `pid`. Returns the template, and what must be kept as long as
+    /// the template or a worker of it runs.
     ///
     /// # Errors
     /// If the system provides no pidfd for the child, which is killed and reaped.
-    pub fn in_main(self, pid: u32) -> io::Result<TemplateProcess> {
-        Ok(TemplateProcess { process: Arc::new(WorkerProcess::forked(pid)?), requests: self.requests })
+    pub fn in_main(self, pid: u32) -> io::Result<(TemplateProcess, KeptLoans)> {
+        let process = Arc::new(WorkerProcess::forked(pid)?);
+        Ok((TemplateProcess { process, requests: self.requests }, self.held))
     }
 }
 
@@ -339,5 +345,9 @@ fn started(
 
 /// Returns the verb that the text of a status needs.
 fn was(status: ExitStatus) -> &'static str {
-    if matches!(status, ExitStatus::Signal { .. }) { "was " } else { "" }
+    match status {
+        ExitStatus::Signal { .. } => "was ",
+        ExitStatus::Code(_) => "",
+        _ => "is ",
+    }
 }

@@ -11,6 +11,7 @@ use loader_core::{
     internal::{self, Fork},
 };
 use loader_worker::{Registry, StartRequest};
+use nix::sys::signal::{SigSet, SigmaskHow};
 use pyo3::{exceptions::PyRuntimeError, prelude::*};
 
 /// Serves as a worker until main does not need it any more. Returns the exit code for the process.
@@ -31,7 +32,7 @@ pub(crate) fn start_template(program: PathBuf, arguments: Vec<String>) -> PyResu
 /// closed.
 #[pyfunction]
 pub(crate) fn open_closed_streams() -> PyResult<()> {
-    Ok(loader_core::internal::open_closed_streams()?)
+    Ok(internal::open_closed_streams()?)
 }
 
 /// A process that forks workers. Make it before the interpreter loads large libraries.
@@ -91,8 +92,7 @@ impl Template {
     }
 }
 
-/// A template that main forks from itself. Make it before the fork, then call `in_child` in the child, or `in_main` in
-/// main.
+/// A template that main forks from itself by `fork`. In the child, `in_child` must follow.
 #[pyclass(frozen, module = "loader._native")]
 #[derive(Debug)]
 pub(crate) struct ForkedTemplate {
@@ -109,22 +109,39 @@ impl ForkedTemplate {
         Ok(Self { fork: Mutex::new(Some(Fork::new()?)), forked: Mutex::default() })
     }
 
-    /// Makes this process, the forked child, a template.
-    fn in_child(&self) -> PyResult<Template> {
-        let (requests, main) = self.fork()?.in_child();
-        Ok(Template { template: Some(loader_worker::Template::of_fork(requests, main)?), request: None })
+    /// Forks by Python's `os.fork`. True in the child, which has all signals blocked until `in_child`, so that no handler of
+    /// main runs there.
+    ///
+    /// This is not written in Python, because an exception of a signal handler, such as `KeyboardInterrupt`, may come
+    /// between any two steps there: main would lose the process id, or keep its signals blocked.
+    fn fork(&self, py: Python<'_>) -> PyResult<bool> {
+        let fork = py.import("os")?.getattr("fork")?;
+        let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK).map_err(io::Error::from)?;
+        let pid = fork.call0().and_then(|pid| pid.extract::<u32>());
+        let result = match pid {
+            Ok(0) => return Ok(true),
+            Ok(pid) => self.take_fork().and_then(|fork| self.note(fork, pid)),
+            Err(error) => Err(error),
+        };
+        before.thread_set_mask().map_err(io::Error::from)?;
+        result.map(|()| false)
     }
 
-    /// Notes in main the process id of the child.
-    fn in_main(&self, pid: u32) -> PyResult<()> {
-        let forked = Arc::new(internal::ForkedTemplate::new(self.fork()?.in_main(pid)?));
-        self.forked.lock().unwrap_or_else(PoisonError::into_inner).replace(forked);
-        Ok(())
+    /// Makes this process, the forked child, a template.
+    fn in_child(&self) -> PyResult<Template> {
+        let (requests, main) = self.take_fork()?.in_child();
+        Ok(Template { template: Some(loader_worker::Template::of_fork(requests, main)?), request: None })
     }
 }
 
 impl ForkedTemplate {
-    fn fork(&self) -> PyResult<Fork> {
+    fn note(&self, fork: Fork, pid: u32) -> PyResult<()> {
+        let forked = Arc::new(internal::ForkedTemplate::new(fork.in_main(pid)?));
+        self.forked.lock().unwrap_or_else(PoisonError::into_inner).replace(forked);
+        Ok(())
+    }
+
+    fn take_fork(&self) -> PyResult<Fork> {
         self.fork.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or_else(out_of_turn)
     }
 

@@ -1,8 +1,11 @@
 """The start method ``fork``: what workers have of main, also those that replace others, and what they leave alone."""
 
+import enum
+import io
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -187,6 +190,95 @@ def test_a_worker_that_replaces_another_has_the_dataset_as_iter_has_seen_it():
     assert first.tolist() + numbers(batches) == list(range(200))
     # The next `iter` sees what main has changed.
     assert numbers(loader_of(dataset)) == list(range(1000, 1200))
+
+
+@IS_REPLACED
+def test_a_worker_that_replaces_another_has_the_directory_and_the_umask_of_the_fork(tmp_path, monkeypatch):
+    class Surroundings(Slow):
+        def __getitem__(self, index):
+            super().__getitem__(index)
+            before = os.umask(0o077)
+            os.umask(before)
+            return f"{os.getcwd()} {before}"
+
+    before, mask = os.getcwd(), os.umask(0o027)
+    monkeypatch.chdir(before)
+    try:
+        batches = iter(loader_of(Surroundings(100), batch_size=None))
+        found = {next(batches)}
+        os.chdir(tmp_path)
+        os.umask(0o002)
+        for worker in batches._workers:
+            os.kill(worker.pid, signal.SIGKILL)
+        assert found | set(batches) == {f"{before} {0o027}"}
+    finally:
+        os.umask(mask)
+
+
+def test_classes_of_a_function_are_those_of_main():
+    pytest.importorskip("cloudpickle", reason="SKIPPED: cloudpickle is not installed")
+
+    class Sample:
+        total = 0
+
+        def __init__(self, index):
+            self.index = index
+
+    class Kind(enum.Enum):
+        EVEN = 0
+        ODD = 1
+
+    class Samples(Numbers):
+        def __getitem__(self, kind):
+            class OfWorker(Sample):
+                pass
+
+            assert kind is Kind.EVEN or kind is Kind.ODD
+            Sample.total += 1
+            return Sample(kind), OfWorker(kind)
+
+    for _ in range(2):
+        Sample.total = 0
+        for sample, of_worker in loader_of(Samples(2), batch_size=None, sampler=[Kind.EVEN, Kind.ODD] * 4):
+            assert type(sample) is Sample and isinstance(of_worker, Sample)
+            assert sample.index in list(Kind) and of_worker.index is sample.index
+        assert Sample.total == 0
+
+
+def test_a_batch_of_another_loader_stays_as_it_was_at_the_fork():
+    class Bank(Numbers):
+        def __getitem__(self, index):
+            return self.batch.sum().item()
+
+    bank = Bank(8)
+    values = iter(loader_of(torch.arange(400_000.0).view(100, 4_000), num_workers=1))
+    bank.batch = next(values)
+    expected = bank.batch.sum().item()
+    reads = loader_of(bank, batch_size=None, persistent_workers=True)
+    for _ in range(4):
+        assert list(reads) == [expected] * 8
+        for _ in range(5):
+            bank.batch = next(values)
+
+
+def test_references_to_objects_of_a_manager_are_given_back():
+    class Managed(Numbers):
+        def __getitem__(self, index):
+            return self.shared[index]
+
+    with multiprocessing.Manager() as manager:
+        dataset = Managed(4)
+        dataset.shared = manager.list(range(4))
+        for _ in range(2):
+            assert sorted(loader_of(dataset, batch_size=None)) == list(range(4))
+        assert "refcount=1" in manager._debug_info()
+
+
+@pytest.mark.parametrize("stream", [None, io.StringIO(), object()])
+def test_the_standard_output_of_main_may_be_anything(monkeypatch, stream):
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(sys, "stderr", stream)
+    assert numbers(loader_of(Numbers(8))) == list(range(8))
 
 
 def test_persistent_workers_keep_the_dataset_of_the_first_epoch():

@@ -261,8 +261,11 @@ impl Template {
         }
         dup2_stderr(&output)?;
         dup2_stdin(&lifeline)?;
-        enter(&folder)?;
-        limits.apply();
+        // A fork of main has those that main had at the fork, as a worker that replaces another one must.
+        if !is_fork {
+            enter(&folder)?;
+            limits.apply();
+        }
         // A sandbox may forbid the call, and the worker has usually inherited these CPUs.
         if let Some(cpus) = cpus
             && CpuSet::of_this_thread().ok().as_ref() != Some(&cpus)

@@ -9,7 +9,10 @@ use std::{
     ffi::OsStr,
     os::fd::OwnedFd,
     process,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -18,10 +21,13 @@ use loader_ipc::{
     cpu_set::CpuSet,
     patience::{Awaited, Patience},
     process::WorkerProcess,
+    slots::KeptLoans,
     template::{Spare, TemplateError, TemplateProcess},
 };
 
-/// Maximum time for an answer of the template.
+/// Maximum time in which the template runs the fork handlers of the program, before it answers for the first time.
+const BEGIN_DEADLINE: Duration = Duration::from_secs(300);
+/// Maximum time for a later answer of the template.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
 /// Maximum time for the end of the template once its last worker has ended.
 const END_DEADLINE: Duration = Duration::from_secs(2);
@@ -31,6 +37,10 @@ const END_DEADLINE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct ForkedTemplate {
     templates: Mutex<Templates>,
+    /// True once the template has answered a request, and so has run the fork handlers of the program.
+    has_answered: AtomicBool,
+    /// The batches that the program held at the fork. Dropped after the template has ended.
+    _held: KeptLoans,
     /// The process that has forked it. A forked child of that process has a copy of this value.
     owner: u32,
 }
@@ -42,10 +52,15 @@ struct Templates {
 }
 
 impl ForkedTemplate {
-    /// The template that this process has forked.
-    pub fn new(template: TemplateProcess) -> Self {
+    /// The template that this process has forked, and what must be kept as long as it runs.
+    pub fn new((template, held): (TemplateProcess, KeptLoans)) -> Self {
         let templates = Templates { current: Arc::new(template), spare: None };
-        Self { templates: Mutex::new(templates), owner: process::id() }
+        Self {
+            templates: Mutex::new(templates),
+            has_answered: AtomicBool::new(false),
+            _held: held,
+            owner: process::id(),
+        }
     }
 
     fn templates(&self) -> MutexGuard<'_, Templates> {
@@ -103,8 +118,13 @@ impl StartProcess for Arc<ForkedTemplate> {
     ) -> Result<WorkerProcess, WorkerStartError> {
         let template = Arc::clone(&self.templates().current);
         let awaited = Awaited { worker, process: Arc::clone(template.process()) };
-        patience.turn_to(awaited, patience.waited() + ANSWER_DEADLINE);
-        template.start(cpus, lifeline, output, patience).map_err(|error| match error {
+        // Relaxed, here and below: the flag guards no other data. With an old value, the wait is longer.
+        let has_answered = self.has_answered.load(Ordering::Relaxed);
+        let limit = if has_answered { ANSWER_DEADLINE } else { BEGIN_DEADLINE };
+        patience.turn_to(awaited, patience.waited() + limit);
+        let started = template.start(cpus, lifeline, output, patience);
+        self.has_answered.fetch_or(started.is_ok(), Ordering::Relaxed);
+        started.map_err(|error| match error {
             TemplateError::Refused(source) => {
                 WorkerStartError::NotSpawned { program: self.describe(), source }
             }

@@ -45,6 +45,7 @@ pub use signals::{
 };
 pub(crate) use signals::{ignore_sigpipe, take_pending};
 pub use slot_memory::{Chunk, ChunkError, Loan, SlotMemory, SlotRegion};
+pub(crate) use slot_memory::{KeptLoan, WeakLoan};
 pub use words::SharedWords;
 
 pub(crate) use line::Line;

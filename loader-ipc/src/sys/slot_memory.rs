@@ -14,7 +14,7 @@ use std::{
     ptr::NonNull,
     slice,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -204,7 +204,32 @@ pub enum ChunkError {
     },
 }
 
+/// A reference to a [`Loan`] that does not keep it.
+#[derive(Debug)]
+pub struct WeakLoan(Weak<LoanState>);
+
+/// Keeps a [`Loan`], so that its slot is not used again.
+#[derive(Debug)]
+pub struct KeptLoan(#[allow(dead_code, reason = "its drop ends the loan")] Arc<LoanState>);
+
+impl WeakLoan {
+    /// Returns what keeps the loan; `None` if it has ended.
+    pub fn keep(&self) -> Option<KeptLoan> {
+        self.0.upgrade().map(KeptLoan)
+    }
+
+    /// True if the loan has ended.
+    pub fn has_ended(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+}
+
 impl Loan {
+    /// Returns a reference that does not keep the loan.
+    pub fn downgrade(&self) -> WeakLoan {
+        WeakLoan(Arc::downgrade(&self.state))
+    }
+
     /// Returns the size of the slot in bytes.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {

@@ -8,6 +8,7 @@ another function, with globals of its own. Main writes references too, in keys, 
 import functools
 import itertools
 import operator
+import pickle
 import sys
 import weakref
 from collections.abc import Callable
@@ -87,6 +88,16 @@ class Sent:
         return _rebuild_copy, (self._numbers[value], make, *arguments), *state
 
 
+class SentToForks(Sent):
+    """What main has sent to workers that are forks of it, which is nothing: they have main's classes."""
+
+    def key_pickler(self) -> type:
+        def reduce(value: Any, by_value: Callable[[Any], Any]) -> Any:
+            return _reference(value) if isinstance(value, type) and not _is_in_its_module(value) else by_value(value)
+
+        return _pickler(reduce)
+
+
 def batch_pickler() -> type:
     """Returns the class of the pickler for batches, in a worker."""
 
@@ -94,9 +105,35 @@ def batch_pickler() -> type:
         if (number := _received.get(value)) is not None:
             return _original_in_main, (number,)
         # A fork of main has the script's module, so main finds there what the name says.
-        return NotImplemented if _is_in_its_module(value) else by_value(value)
+        if _is_in_its_module(value):
+            return NotImplemented
+        fork = sys.modules.get("loader._fork")
+        is_of_main = fork is not None and isinstance(value, type) and fork.existed(value)
+        return _reference(value) if is_of_main else by_value(value)
 
     return _pickler(reduce)
+
+
+def _reference(value: type) -> Any:
+    """Refers to a class that a fork of main and main have at the same address."""
+    return _class_at, (id(value), value.__module__, value.__qualname__)
+
+
+def _class_at(address: int, module: str, name: str) -> type:
+    classes, seen = [object], set()
+    while classes:
+        found = classes.pop()
+        if id(found) == address and (found.__module__, found.__qualname__) == (module, name):
+            return found
+        # The method of `type` needs its class as an argument.
+        for subclass in type.__subclasses__(found):
+            if id(subclass) not in seen:
+                seen.add(id(subclass))
+                classes.append(subclass)
+    raise pickle.PicklingError(
+        f"the class {module}.{name} was made after the workers had been forked, or exists in one process no longer: define"
+        " it at the top level of a module"
+    )
 
 
 def end_dataset() -> None:

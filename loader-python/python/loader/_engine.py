@@ -211,7 +211,7 @@ def _to_workers(
     value = iterator._dataset, iterator._collate_fn, worker_init_fn
     if method == "fork":
         # Workers have the classes and functions of the script.
-        keys.needs_main = True
+        keys.needs_main, keys.sent = True, _by_value.SentToForks()
         opened = _dataset_pickle.Opened(
             [file.fileno() for file in keys.files], None if epoch_log is None else epoch_log.fileno()
         )

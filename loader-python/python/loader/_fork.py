@@ -7,7 +7,7 @@ Alternative considered: main forks each worker, as ``multiprocessing`` does. Rej
 another one would have what main has changed since, and because main would fork at any moment, in another thread.
 """
 
-import contextlib
+import functools
 import gc
 import itertools
 import multiprocessing.process
@@ -36,17 +36,12 @@ def fork_template(sent: Sent) -> _native.ForkedTemplate:
     """Forks a template whose workers have ``sent``."""
     template, main_pid = _native.ForkedTemplate(), os.getpid()
     util._flush_std_streams()
-    # No handler of main runs in the child.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        pid = os.fork()
-        if pid == 0:
+        if template.fork():
             _run_template(template, sent, main_pid)
-        template.in_main(pid)
     finally:
         if os.getpid() != main_pid:
             os._exit(1)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return template
 
 
@@ -58,29 +53,31 @@ def _run_template(forked: _native.ForkedTemplate, sent: Sent, main_pid: int) -> 
         gc.freeze()
         inherited = sent
         _worker_info.is_worker = True
-        # Otherwise a worker that is killed would lose the lines that it has printed. The program may have replaced the
-        # stream by one that has no such option.
-        with contextlib.suppress(Exception):
-            sys.stdout.reconfigure(line_buffering=True)
         for number in signal.valid_signals():
             if callable(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
-        _leave_multiprocessing(main_pid)
-        _template.serve(forked.in_child())
+        _template.serve(forked.in_child(), functools.partial(_begin_worker, main_pid))
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        sys.stderr.flush()
         os._exit(1)
 
 
-def _leave_multiprocessing(main_pid: int) -> None:
-    """Does what a process of ``multiprocessing`` does after a fork: main's child processes and finalizers are not those
-    of the workers."""
+def _begin_worker(main_pid: int) -> None:
+    """Does what a process of ``multiprocessing`` does after a fork: main's child processes, finalizers and standard input
+    are not those of a worker."""
     multiprocessing.process._children = set()
     multiprocessing.process._process_counter = itertools.count(1)
     _dataset_pickle.set_parent_process(main_pid)
     multiprocessing.process.current_process().name = "loader-worker"
+    # What main has read ahead is in its object.
+    sys.stdin = open(os.devnull)
     util._finalizer_registry.clear()
     util._run_after_forkers()
+
+
+def existed(value: type) -> bool:
+    """Returns whether main has a class of a worker too, because it existed at the fork."""
+    # The collector does not list what was frozen at the fork.
+    return inherited is not None and not any(found is value for found in gc.get_objects())

@@ -1,12 +1,14 @@
 """The Python code of the template: the process that has imported large libraries, and forks a worker for each request
 of main."""
 
+import contextlib
 import gc
 import importlib
 import os
 import signal
 import sys
 import warnings
+from collections.abc import Callable
 from typing import NoReturn
 
 from . import _native
@@ -35,17 +37,23 @@ def main(*modules: str) -> NoReturn:
     # The imported objects stay, so the garbage collector of a worker neither visits them nor copies their memory.
     gc.collect()
     gc.freeze()
+    # Each worker would print the rest of these buffers again.
+    sys.stdout.flush()
+    sys.stderr.flush()
     # Libraries that start threads when they are imported have fork handlers of their own.
     warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
-    serve(template)
+    serve(template, _begin_worker)
 
 
-def serve(template: "_native.Template") -> NoReturn:
-    """Forks a worker, or a spare of this process, for each request of main."""
+def _begin_worker() -> None:
+    if numpy := sys.modules.get("numpy"):
+        # Without this, all workers would have the template's state. `os.fork` seeds Python's own generator.
+        numpy.random.seed()
+
+
+def serve(template: "_native.Template", begin_worker: Callable[[], None]) -> NoReturn:
+    """Forks a worker, or a spare of this process, for each request of main. A worker calls ``begin_worker`` first."""
     while template.next_request():
-        # Each worker would print the rest of these buffers again.
-        sys.stdout.flush()
-        sys.stderr.flush()
         try:
             pid = os.fork()
         except OSError as error:
@@ -54,23 +62,22 @@ def serve(template: "_native.Template") -> NoReturn:
         if pid != 0:
             template.started(pid)
         elif not template.become_spare():
-            _run_worker(template)
+            _run_worker(template, begin_worker)
     # This process has nothing to finish. In a fork of main, exit handlers and open files belong to main.
     os._exit(0)
 
 
-def _run_worker(template: "_native.Template") -> NoReturn:
+def _run_worker(template: "_native.Template", begin_worker: Callable[[], None]) -> NoReturn:
     """Runs a forked worker, which never returns to the template's loop."""
     from . import _worker
 
     try:
         template.become_worker()
-        if numpy := sys.modules.get("numpy"):
-            # Without this, all workers would have the template's state. `os.fork` seeds Python's own generator.
-            numpy.random.seed()
+        begin_worker()
         _worker.main()
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        sys.stderr.flush()
+        with contextlib.suppress(Exception):
+            sys.stderr.flush()
         os._exit(1)
