@@ -36,8 +36,8 @@ impl<'a> Groups<'a> {
         Self::find(resource, &read("cgroup")?, &read("mountinfo")?)
     }
 
-    /// Finds the groups by the process's `cgroup` and `mountinfo` in `/proc`. A resource is in a hierarchy of version 1,
-    /// or in the only one of version 2, also where both versions are mounted.
+    /// Finds the groups by the process's `cgroup` and `mountinfo` in `/proc`. A resource is in a hierarchy of version
+    /// 1, or in the only one of version 2, also where both versions are mounted.
     fn find(resource: &'a str, groups: &str, mounts: &str) -> Option<Self> {
         let path_in = |has_resource: &dyn Fn(&str, &str) -> bool| {
             groups.lines().find_map(|line| {

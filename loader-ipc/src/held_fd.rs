@@ -17,9 +17,9 @@ use nix::sys::{
 /// So a `HeldFd` knows its file by device and inode. [`get`](Self::get) gives out the descriptor only as long
 /// as it is of that file, and a drop closes it only then.
 ///
-/// Linux gives all epolls one inode, so these are told from other files but not from each other. Before 6.9 it gives all
-/// pidfds one inode. There a `HeldFd` also knows the process of its pidfd; it cannot tell its own pidfd from another
-/// one whose process was reaped, because the kernel then shows no process.
+/// Linux gives all epolls one inode, so these are told from other files but not from each other. Before 6.9 it gives
+/// all pidfds one inode. There a `HeldFd` also knows the process of its pidfd; it cannot tell its own pidfd from
+/// another one whose process was reaped, because the kernel then shows no process.
 ///
 /// Alternatives considered: a `pthread_atfork` handler that closes the descriptors in a child. Rejected because
 /// a child by a direct system call does not run it, and because a program also closes descriptors without a
@@ -83,7 +83,8 @@ impl HeldFd {
         }
     }
 
-    /// True if the descriptor is still of the same file. Safe in a signal handler except for a pidfd, but changes `errno`.
+    /// True if the descriptor is still of the same file. Safe in a signal handler except for a pidfd, but changes
+    /// `errno`.
     pub(crate) fn is_same_file(&self) -> bool {
         let is_of = |process| matches!(process_of(self), Some(now) if now == process || now == REAPED);
         identity(self) == self.identity && self.process.is_none_or(is_of)

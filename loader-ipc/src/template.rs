@@ -62,9 +62,9 @@ const END_DEADLINE: Duration = Duration::from_secs(1);
 /// Maximum time for a template to take a request for a spare, and to answer it.
 const SPARE_DEADLINE: Duration = Duration::from_secs(1);
 
-/// Main's request for one child: a worker, or a spare of the template. Its four descriptors are the worker's lifeline or
-/// the socket from which the spare takes requests, its output, the socket for the reports about it, and main's working
-/// directory.
+/// Main's request for one child: a worker, or a spare of the template. Its four descriptors are the worker's lifeline
+/// or the socket from which the spare takes requests, its output, the socket for the reports about it, and main's
+/// working directory.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Request {
     /// True if the child is to be a template too, which takes the place of this one if it ends.
@@ -126,8 +126,8 @@ pub enum TemplateError {
     InvalidAnswer(String),
 }
 
-/// What a program makes before it forks a template from itself. The program calls `fork` itself, so that the fork handlers
-/// of its interpreter run.
+/// What a program makes before it forks a template from itself. The program calls `fork` itself, so that the fork
+/// handlers of its interpreter run.
 #[derive(Debug)]
 pub struct Fork {
     requests: Lifeline,
@@ -155,8 +155,8 @@ impl Fork {
         (self.theirs, self.main)
     }
 
-    /// Called in the parent, which has not reaped the child `pid`. Returns the template, and what must be kept as long as
-    /// the template or a worker of it runs.
+    /// Called in the parent, which has not reaped the child `pid`. Returns the template, and what must be kept as long
+    /// as the template or a worker of it runs.
     ///
     /// # Errors
     /// If the system provides no pidfd for the child, which is killed and reaped.
@@ -200,8 +200,8 @@ impl TemplateProcess {
         Ok(Self { process: Arc::new(process), requests })
     }
 
-    /// Tells the template that no request will come: it ends after its last worker. Other processes may hold copies of the
-    /// socket, so dropping it would not tell the template.
+    /// Tells the template that no request will come: it ends after its last worker. Other processes may hold copies of
+    /// the socket, so dropping it would not tell the template.
     pub fn end(&self) {
         self.requests.shut_down();
     }

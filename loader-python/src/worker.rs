@@ -109,8 +109,8 @@ impl ForkedTemplate {
         Ok(Self { fork: Mutex::new(Some(Fork::new()?)), forked: Mutex::default() })
     }
 
-    /// Forks by Python's `os.fork`. True in the child, which has all signals blocked until `in_child`, so that no handler of
-    /// main runs there.
+    /// Forks by Python's `os.fork`. True in the child, which has all signals blocked until `in_child`, so that no
+    /// handler of main runs there.
     ///
     /// This is not written in Python, because an exception of a signal handler, such as `KeyboardInterrupt`, may come
     /// between any two steps there: main would lose the process id, or keep its signals blocked.

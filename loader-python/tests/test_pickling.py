@@ -86,11 +86,11 @@ def test_an_open_text_file_is_refused_with_its_attribute(tmp_path):
         dataset = Items(range(3))
         dataset.lines = file
         with pytest.raises(pickle.PicklingError, match=r"^attribute 'lines' of the dataset \(Items\) cannot be sent"):
-            list(DataLoader(dataset, num_workers=1))
+            list(DataLoader(dataset, num_workers=1, multiprocessing_context="forkserver"))
         # cloudpickle would copy the content of the file to the workers.
         dataset.function = lambda: None
         with pytest.raises(pickle.PicklingError, match=r"^attribute 'lines' of the dataset \(Items\) .*<_io.Text"):
-            list(DataLoader(dataset, num_workers=1))
+            list(DataLoader(dataset, num_workers=1, multiprocessing_context="forkserver"))
 
 
 class OnlyInMain(Rows):

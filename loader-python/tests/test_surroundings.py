@@ -362,7 +362,7 @@ if __name__ == "__main__":
     for dataset, room in ((texts, 10 << 10), (Large(), 200 << 10)):
         resource.setrlimit(resource.RLIMIT_DATA, ((used + room) << 10, resource.RLIM_INFINITY))
         try:
-            list(DataLoader(dataset, num_workers=1))
+            list(DataLoader(dataset, num_workers=1, multiprocessing_context="forkserver"))
         except MemoryError as error:
             print(str(error).splitlines()[-1], f"limit: `ulimit -d` is {used + room} KiB")
 """

@@ -330,8 +330,8 @@ impl Child {
     }
 }
 
-/// Makes main's working directory that of this process, unless it has inherited the same one: main itself may not be able
-/// to enter it again.
+/// Makes main's working directory that of this process, unless it has inherited the same one: main itself may not be
+/// able to enter it again.
 fn enter(folder: &OwnedFd) -> io::Result<()> {
     fchdir(folder).or_else(|errno| {
         let file = |status: FileStat| (status.st_dev, status.st_ino);

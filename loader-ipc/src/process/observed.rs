@@ -111,9 +111,9 @@ pub(super) fn cpu_use(pid: u32, in_proc: u32, before: CpuUse) -> CpuUse {
     CpuUse { time: cpu_time(pid).unwrap_or(before.time), wait }
 }
 
-/// Returns for how long the present threads of a process of `/proc`, all of them together, were ready to run while other threads
-/// had the CPUs; `None` if the process does not exist, or if the kernel does not measure it. The kernel forgets the
-/// wait of a thread that ends.
+/// Returns for how long the present threads of a process of `/proc`, all of them together, were ready to run while
+/// other threads had the CPUs; `None` if the process does not exist, or if the kernel does not measure it. The kernel
+/// forgets the wait of a thread that ends.
 ///
 /// Alternative considered: the kernel's `taskstats`, which have the sum with the threads that have ended. Rejected
 /// because only root may read them.

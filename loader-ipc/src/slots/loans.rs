@@ -17,8 +17,8 @@ struct Noted {
 
 /// Keeps the slots of batches from being used again.
 ///
-/// A forked child shares the memory of the batches that its parent held at the fork. If the parent dropped such a batch and
-/// used its slot again, the child would read another batch.
+/// A forked child shares the memory of the batches that its parent held at the fork. If the parent dropped such a batch
+/// and used its slot again, the child would read another batch.
 #[derive(Debug, Default)]
 pub struct KeptLoans(#[allow(dead_code, reason = "its drop ends the loans")] Vec<KeptLoan>);
 
