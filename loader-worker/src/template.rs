@@ -241,10 +241,10 @@ impl Template {
         None
     }
 
-    /// Makes this process, a forked child of the template, the worker of `request`. Its standard streams (without
-    /// standard output if main has forked the template), working directory, CPUs, umask and resource limits become
-    /// those of the request, and what belongs to the template is closed. [`Registry::serve`](crate::Registry::serve)
-    /// must follow.
+    /// Makes this process, a forked child of the template, the worker of `request`. Its standard streams, working
+    /// directory, CPUs, umask and resource limits become those of the request. If main has forked the template, the
+    /// worker keeps the standard output, working directory, umask and limits of the template. What belongs to the
+    /// template is closed. [`Registry::serve`](crate::Registry::serve) must follow.
     ///
     /// # Errors
     /// If the system refuses, for example because the worker may use none of its CPUs. The process must print

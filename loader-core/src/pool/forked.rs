@@ -16,7 +16,6 @@ use std::{
     time::Duration,
 };
 
-use super::{WorkerStartError, program::StartProcess, start::kill_and_reap};
 use loader_ipc::{
     cpu_set::CpuSet,
     patience::{Awaited, Patience},
@@ -24,6 +23,8 @@ use loader_ipc::{
     slots::KeptLoans,
     template::{Spare, TemplateError, TemplateProcess},
 };
+
+use super::{WorkerStartError, program::StartProcess, start::kill_and_reap};
 
 /// Maximum time in which the template runs the fork handlers of the program, before it answers for the first time.
 const BEGIN_DEADLINE: Duration = Duration::from_secs(300);

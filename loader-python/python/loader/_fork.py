@@ -14,6 +14,7 @@ import multiprocessing.process
 import os
 import signal
 import sys
+import weakref
 from multiprocessing import util
 from typing import Any, NamedTuple, NoReturn
 
@@ -30,6 +31,8 @@ class Sent(NamedTuple):
 
 #: What this process has from main; ``None`` except in the template and in its workers.
 inherited: Sent | None = None
+#: In a worker: what :func:`existed` has found.
+_existed: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
 
 def fork_template(sent: Sent) -> _native.ForkedTemplate:
@@ -79,5 +82,9 @@ def _begin_worker(main_pid: int) -> None:
 
 def existed(value: type) -> bool:
     """Returns whether main has a class of a worker too, because it existed at the fork."""
-    # The collector does not list what was frozen at the fork.
-    return inherited is not None and not any(found is value for found in gc.get_objects())
+    if inherited is None:
+        return False
+    if value not in _existed:
+        # The collector does not list what was frozen at the fork.
+        _existed[value] = not any(found is value for found in gc.get_objects())
+    return _existed[value]
