@@ -68,7 +68,12 @@ impl<'a> Groups<'a> {
     fn left(&self) -> Option<u64> {
         let left = |level: &Path| {
             let limit = self.limit_of(level)?;
-            Some(limit.saturating_sub(self.in_files(level, ["current", "usage_in_bytes"])?))
+            let used = self.in_files(level, ["current", "usage_in_bytes"])?;
+            // The kernel frees these pages of files when the group needs memory. Version 1 has the sum of all levels
+            // under the first name.
+            let names = ["total_inactive_file", "inactive_file"];
+            let cached = names.into_iter().find_map(|name| self.statistic(level, name)).unwrap_or(0);
+            Some(limit.saturating_sub(used.saturating_sub(cached)))
         };
         self.levels().filter_map(left).min()
     }
@@ -81,11 +86,15 @@ impl<'a> Groups<'a> {
     fn limit_of(&self, level: &Path) -> Option<u64> {
         let own = self.in_files(level, ["max", "limit_in_bytes"]);
         // Version 1 shows the limits of ancestors that are not mounted too.
-        let statistics =
-            fs::read_to_string(level.join(format!("{}.stat", self.resource))).unwrap_or_default();
-        let inherited = statistics.lines().find_map(|line| line.strip_prefix("hierarchical_memory_limit "));
-        let inherited = inherited.and_then(|limit| limit.trim().parse().ok());
+        let inherited = self.statistic(level, "hierarchical_memory_limit");
         [own, inherited].into_iter().flatten().min().filter(|&limit| limit < NO_LIMIT)
+    }
+
+    /// Returns a number of the statistics of this resource.
+    fn statistic(&self, level: &Path, name: &str) -> Option<u64> {
+        let statistics = fs::read_to_string(level.join(format!("{}.stat", self.resource))).ok()?;
+        let mut values = statistics.lines().filter_map(|line| line.split_once(' '));
+        values.find(|(found, _)| *found == name)?.1.trim().parse().ok()
     }
 
     /// Returns the number in the file of this resource that the group has: the first name is that of version 2.
@@ -129,6 +138,7 @@ mod tests {
             ("memory.current", "900\n"),
             ("a/memory.max", "1000\n"),
             ("a/memory.current", "700\n"),
+            ("a/memory.stat", "anon 5\ninactive_file 50\n"),
             ("a/b/memory.max", "max\n"),
             ("a/b/memory.current", "600\n"),
             ("a/b/memory.stat", "anon 5\n"),
@@ -139,7 +149,7 @@ mod tests {
         let mounts =
             format!("30 23 0:26 / {} rw,nosuid shared:4 - cgroup2 cgroup2 rw", folder.path().display());
         let groups = |resource| Groups::find(resource, "0::/a/b\n", &mounts).unwrap();
-        assert_eq!((groups("memory").limit(), groups("memory").left()), (Some(1000), Some(300)));
+        assert_eq!((groups("memory").limit(), groups("memory").left()), (Some(1000), Some(350)));
         assert_eq!((groups("pids").limit(), groups("pids").left()), (Some(30), Some(0)));
         assert_eq!(Groups::find("memory", "0::/\n", &mounts).unwrap().limit(), None);
     }
@@ -150,6 +160,7 @@ mod tests {
         let files = [
             ("memory/a/memory.limit_in_bytes", "5000\n"),
             ("memory/a/memory.usage_in_bytes", "4900\n"),
+            ("memory/a/memory.stat", "inactive_file 1\ntotal_inactive_file 20\n"),
             ("memory/a/b/memory.limit_in_bytes", "9223372036854771712\n"),
             ("memory/a/b/memory.usage_in_bytes", "100\n"),
             ("memory/a/b/memory.stat", "cache 3\nhierarchical_memory_limit 4950\n"),
@@ -169,7 +180,7 @@ mod tests {
         );
         let own = "12:pids:/a/b\n11:cpu,memory:/a/b\n1:name=systemd:/a\n0::/a\n";
         let groups = |resource| Groups::find(resource, own, &mounts).unwrap();
-        assert_eq!((groups("memory").limit(), groups("memory").left()), (Some(4950), Some(100)));
+        assert_eq!((groups("memory").limit(), groups("memory").left()), (Some(4950), Some(120)));
         assert_eq!((groups("pids").limit(), groups("pids").left()), (Some(20), Some(12)));
         let none = Groups::find("memory", "4:memory:/none\n", &mounts).unwrap();
         assert_eq!((none.limit(), none.left()), (None, None));

@@ -38,6 +38,8 @@ pub struct HeldFd {
 const PIDFS: FsType = FsType(0x5049_4446);
 /// What the kernel shows in place of a process that was reaped.
 const REAPED: i32 = -1;
+/// Stands for a file that is no pidfd.
+const NO_PIDFD: i32 = -2;
 
 /// Device and inode.
 type Identity = (u64, u64);
@@ -86,7 +88,8 @@ impl HeldFd {
     /// True if the descriptor is still of the same file. Safe in a signal handler except for a pidfd, but changes
     /// `errno`.
     pub(crate) fn is_same_file(&self) -> bool {
-        let is_of = |process| matches!(process_of(self), Some(now) if now == process || now == REAPED);
+        // A failure to read, for example at the limit on open files, does not show another file.
+        let is_of = |process| process_of(self).is_none_or(|now| now == process || now == REAPED);
         identity(self) == self.identity && self.process.is_none_or(is_of)
     }
 }
@@ -113,10 +116,12 @@ fn identity(fd: impl AsFd) -> Option<Identity> {
     fstat(fd).ok().map(|status| (status.st_dev, status.st_ino))
 }
 
-/// Returns the process of a pidfd, or [`REAPED`]; `None` if it is another file, or `/proc` is not mounted.
+/// Returns the process of a pidfd, [`REAPED`], or [`NO_PIDFD`]; `None` if that cannot be read, for example because
+/// `/proc` is not mounted.
 fn process_of(pidfd: impl AsFd) -> Option<i32> {
     let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_fd().as_raw_fd())).ok()?;
-    info.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()
+    let process = info.lines().find_map(|line| line.strip_prefix("Pid:"));
+    Some(process.and_then(|process| process.trim().parse().ok()).unwrap_or(NO_PIDFD))
 }
 
 #[cfg(test)]

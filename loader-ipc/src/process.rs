@@ -354,12 +354,13 @@ impl Drop for WorkerProcess {
     }
 }
 
-/// True if this process has called `unshare` or `setns` for a PID namespace. The kernel then refuses it new threads.
+/// True if this thread has called `unshare` or `setns` for a PID namespace. The kernel then refuses it new threads.
 pub fn has_other_pid_namespace() -> bool {
-    let of_children = "/proc/self/ns/pid_for_children";
+    let of_children = "/proc/thread-self/ns/pid_for_children";
     // Linux 4.12 and newer have this link. It has no target before the first child in a new namespace.
     fs::symlink_metadata(of_children).is_ok()
-        && fs::read_link("/proc/self/ns/pid").is_ok_and(|own| fs::read_link(of_children).ok() != Some(own))
+        && fs::read_link("/proc/thread-self/ns/pid")
+            .is_ok_and(|own| fs::read_link(of_children).ok() != Some(own))
 }
 
 fn open_pidfd(pid: Pid) -> io::Result<OwnedFd> {

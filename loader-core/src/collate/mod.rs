@@ -27,7 +27,7 @@ pub(crate) use rows::RowStack;
 pub use single::{ConvertWith, DefaultConvert};
 pub use tensor_row::TensorRow;
 
-use crate::{config_line::config_line, pack::Fill};
+use crate::{config_line::config_line, pack::Fill, tensor::DType};
 pub use crate::{sample_digest::ContentHash, tensor::AnyStack};
 
 /// Maximum number of samples for which a list reserves memory in advance, because a stream may have fewer
@@ -145,13 +145,14 @@ pub enum CollateProblem {
     #[error("dtype {found} differs from the batch's first sample, {expected}; convert one of them")]
     MixedDTypes {
         /// Dtype of the first sample.
-        expected: crate::DType,
+        expected: DType,
         /// Dtype of this sample.
-        found: crate::DType,
+        found: DType,
     },
     /// The value is null. Only records whose fields are known at run time have such values.
     #[error(
-        "it is null, which no column of a batch can hold; leave out the record, or fill the field if its values are numbers"
+        "it is null, which no column of a batch can hold; leave out the record (in a stream of records, with `drop_nulls`), \
+         or fill the field if its values are numbers"
     )]
     Null,
     /// A key of the first sample is not in this sample.
@@ -233,8 +234,14 @@ fn config_of(field: &[String], problem: &CollateProblem) -> String {
             ([_, expected @ ..], [_, found @ ..]) if expected == found => config_line("pad", field, 0),
             _ => return String::new(),
         },
-        CollateProblem::MixedDTypes { expected, .. } => {
-            config_line("dtypes", field, format!("\"{expected}\""))
+        CollateProblem::MixedDTypes { expected, found } => {
+            // A float holds an integer, and a number holds a truth value.
+            let is_float =
+                |dtype: &DType| matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64);
+            let both = [*expected, *found];
+            let float = both.into_iter().find(is_float);
+            let both = float.or_else(|| both.into_iter().find(|dtype| *dtype != DType::Bool));
+            config_line("dtypes", field, format!("\"{}\"", both.unwrap_or(*expected)))
         }
         CollateProblem::Null => config_line("fill", field, 0),
         _ => return String::new(),

@@ -1,5 +1,7 @@
 //! The dataset [`DecodedRecords`].
 
+use std::collections::BTreeSet;
+
 use loader_core::{
     Dataset, IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator, internal::OutOfPlace,
 };
@@ -100,7 +102,7 @@ impl<D> DecodedRecords<D> {
             }
         }
         if !self.drop_nulls.is_empty() {
-            inner += &format!(", without nulls in {:?}", self.drop_nulls);
+            inner += &format!(", without nulls in {:?}", BTreeSet::from_iter(&self.drop_nulls));
         }
         inner
     }

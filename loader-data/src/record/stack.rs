@@ -232,16 +232,17 @@ mod tests {
         let dtypes = refused(&[r#"{"a": 1}"#, r#"{"a": true}"#]);
         assert!(dtypes.starts_with("field `a`: dtype bool differs"), "{dtypes}");
         assert!(dtypes.ends_with(&line("dtypes = { a = \"int64\" }")), "{dtypes}");
+        let dtypes = refused(&[r#"{"a": true}"#, r#"{"a": 1}"#]);
+        assert!(dtypes.ends_with(&line("dtypes = { a = \"int64\" }")), "{dtypes}");
         let ragged = refused(&[r#"{"a": [1]}"#, r#"{"a": [1, 2]}"#]);
         assert!(ragged.starts_with("field `a`: shape [2] differs"), "{ragged}");
         assert!(ragged.ends_with(&line("pad = { a = 0 }")), "{ragged}");
         let items = refused(&[r#"{"a": [[1]]}"#, r#"{"a": [[1, 2]]}"#]);
         assert!(items.starts_with("field `a`: shape [1, 2] differs"), "{items}");
         assert!(!items.contains("pad ="), "`pad` makes no item larger: {items}");
-        let null =
-            "field `a`: it is null, which no column of a batch can hold; leave out the record, or fill the field if its values are numbers"
-                .to_owned();
-        let null = null + &line("fill = { a = 0 }");
+        let null = "field `a`: it is null, which no column of a batch can hold; leave out the record (in a stream of \
+                    records, with `drop_nulls`), or fill the field if its values are numbers";
+        let null = null.to_owned() + &line("fill = { a = 0 }");
         assert_eq!(refused(&[r#"{"a": 1}"#, r#"{"a": null}"#]), null);
         assert_eq!(refused(&[r#"{"a": null}"#]), null);
         let text = refused(&[r#"{"a": "x"}"#, r#"{"a": null}"#]);

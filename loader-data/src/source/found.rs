@@ -151,8 +151,8 @@ pub(super) fn is_parquet(name: &str) -> bool {
     name.ends_with(".parquet")
 }
 
-/// Finds the partition of each file. A folder that is named `column=value` is a value of a column if it is in none of
-/// the patterns `given`: it lies below a folder, or a wildcard or braces have matched it.
+/// Finds the partition of each file. A folder that is named `column=value` is a value of a column if the pattern in
+/// `given` that stands for the file does not name it: it lies below a folder, or a wildcard or braces have matched it.
 ///
 /// # Errors
 /// Fails if a column would be missing: because the format with these `extensions` is read without such columns, or
@@ -163,19 +163,23 @@ pub(super) fn find_partitions<P: AsRef<Path>>(
     extensions: &[&str],
 ) -> Result<()> {
     let has_columns = extensions.iter().any(|extension| WITH_PARTITIONS.contains(extension));
-    let given: HashSet<String> = given
-        .iter()
-        .flat_map(|path| folders(&path.as_ref().to_string_lossy()).map(str::to_owned).collect::<Vec<_>>())
-        .collect();
+    let given: Vec<_> = given.iter().map(|path| path.as_ref().to_string_lossy().into_owned()).collect();
+    let given: Vec<Vec<&str>> = given.iter().map(|path| parts_of(path)).collect();
     let mut first = None;
     for file in files {
         let name = file.location.file_name();
         if !has_columns && !ROWS.iter().any(|extension| name.contains(extension)) {
             continue;
         }
-        let shown = file.location.shown().into_owned();
-        let folder = shown.rsplit_once('/').map_or("", |(folder, _)| folder);
-        let (named, found): (Vec<_>, Vec<_>) = folders(folder).partition(|folder| given.contains(*folder));
+        let path = file.location.as_path().to_string_lossy().into_owned();
+        let parts = parts_of(&path);
+        let named = given.iter().filter_map(|pattern| named_in(pattern, &parts)).max_by_key(BTreeSet::len);
+        // A server may list a file under another URL than that of the pattern. Then the name of a folder decides.
+        let has_name = |at: &usize| given.iter().any(|pattern| pattern.contains(&parts[*at]));
+        let named = named.unwrap_or_else(|| (0..parts.len()).filter(has_name).collect());
+        let folders = (0..parts.len().saturating_sub(1)).filter(|&at| is_partition(parts[at]));
+        let (named, found): (Vec<_>, Vec<_>) = folders.partition(|at| named.contains(at));
+        let [named, found] = [named, found].map(|at| at.into_iter().map(|at| parts[at]).collect::<Vec<_>>());
         let refused = |problem: fn(String) -> DataProblem, folders: &[&str]| {
             Err(DataError::new(&file.location, problem(folders.join("/"))))
         };
@@ -196,10 +200,38 @@ pub(super) fn find_partitions<P: AsRef<Path>>(
     Ok(())
 }
 
-/// Returns the names in `path`, a path or a URL, that are `column=value`.
-fn folders(path: &str) -> impl Iterator<Item = &str> {
-    let path = path.split_once("://").map_or(path, |(_, rest)| rest);
-    path.split('/').filter(|name| name.split_once('=').is_some_and(|(column, _)| !column.is_empty()))
+/// Returns the names in `path`, a path or a URL.
+fn parts_of(path: &str) -> Vec<&str> {
+    let path = match path.split_once("://") {
+        // The keys of an object store may have a `?`.
+        Some(("http" | "https", rest)) => rest.split_once('?').map_or(rest, |(path, _)| path),
+        Some((_, rest)) => rest,
+        None => path,
+    };
+    path.split('/').filter(|part| !matches!(*part, "" | ".")).collect()
+}
+
+/// Returns the positions of the names in `path` that `pattern` has too; `None` if the pattern does not stand for the
+/// path.
+fn named_in(pattern: &[&str], path: &[&str]) -> Option<BTreeSet<usize>> {
+    let is_any = |part: &&str| *part == "**";
+    let before = pattern.iter().position(is_any).unwrap_or(pattern.len());
+    let after = pattern.iter().rposition(is_any).map_or(0, |last| pattern.len() - 1 - last);
+    // After `**`, the names are counted from the end.
+    let from_end = (pattern.len() - after..pattern.len()).zip(path.len().saturating_sub(after)..);
+    let mut named = BTreeSet::new();
+    for (of_pattern, at) in (0..before).map(|at| (at, at)).chain(from_end) {
+        match path.get(at) {
+            Some(part) if *part == pattern[of_pattern] => drop(named.insert(at)),
+            Some(_) if pattern[of_pattern].contains(['*', '?', '[', '{']) => {}
+            _ => return None,
+        }
+    }
+    Some(named)
+}
+
+fn is_partition(folder: &str) -> bool {
+    folder.split_once('=').is_some_and(|(column, _)| !column.is_empty())
 }
 
 /// Returns the column that a folder gives, and its value; `None` for null.
@@ -327,6 +359,26 @@ mod tests {
         );
         let problem = partitions(&["t"], &["t/a=%ff/x"], ".parquet").unwrap_err();
         assert!(matches!(problem, DataProblem::PartitionName { folder } if folder == "a=%ff"));
+    }
+
+    #[test]
+    fn a_folder_is_named_only_where_the_pattern_has_it() {
+        let columns = |given: &[&str], path: &str| {
+            let found = partitions(given, &[path], ".parquet").unwrap().concat();
+            found.iter().map(|column| column.replace("Some(\"", "").replace("\")", "")).collect::<Vec<_>>()
+        };
+        for (given, path, expected) in [
+            (&["e/dt=1/t"][..], "e/dt=1/t/dt=1/x.parquet", &["dt=1"][..]),
+            (&["t/a=1", "u"], "u/a=1/x.parquet", &["a=1"]),
+            (&["t/a=1", "u"], "t/a=1/x.parquet", &[]),
+            (&["./t/a=1/"], "./t/a=1/b=2/x.parquet", &["b=2"]),
+            (&["t/*/b=2/*.parquet"], "t/a=1/b=2/x.parquet", &["a=1"]),
+            (&["t/**/b=2/*.parquet"], "t/b=2/a=1/b=2/x.parquet", &["b=2", "a=1"]),
+            (&["t/a={1,2}"], "t/a=1/x.parquet", &["a=1"]),
+            (&["s3://b/a=1"], "s3://b/a=1/c=3/x.parquet", &["c=3"]),
+        ] {
+            assert_eq!(columns(given, path), expected, "{given:?}, {path}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 """The command lines with which main starts Python as a worker, or as the template that forks workers."""
 
+import errno
 import functools
 import multiprocessing
 import os
@@ -33,8 +34,9 @@ def _has_pidfds() -> bool:
     """Returns whether the kernel has pidfds (Linux 5.3), and no sandbox forbids them."""
     try:
         os.close(os.pidfd_open(os.getpid()))
-    except OSError:
-        return False
+    except OSError as error:
+        # Other errors, such as the limit on open files, are not about pidfds.
+        return error.errno not in (errno.EPERM, errno.ENOSYS)
     return True
 
 
