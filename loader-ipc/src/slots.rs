@@ -32,7 +32,7 @@ use std::{
 use loader_pinning::Pinner;
 
 pub use error::SlotError;
-pub use loans::{KeptLoans, keep_all};
+pub use loans::{KeptLoans, keep_all, note_all};
 pub use regions::SharedRegion;
 use regions::{Region, Sharing};
 use table::{State, Table};

@@ -48,4 +48,12 @@ mod _native {
         rust_dataset::RustDataset,
         worker::{ForkedTemplate, Template, open_closed_streams, serve, start_template},
     };
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+        // A loader may fork workers from this process.
+        loader_core::internal::note_all();
+        Ok(())
+    }
 }
