@@ -113,7 +113,7 @@ pub enum DataProblem {
         /// The folders that are named `column=value`, such as `year=2024/month=1`.
         folders: String,
     },
-    /// The folders of several partitions of a table are named, and folders that are named are no columns.
+    /// The path names the folders of several partitions of a table. A folder that the path names gives no column.
     #[error(
         "this file is in a partition of a table that the path names (`{folders}`), and other files are not: the columns of the \
          folders would be missing; give the folder that has all partitions, or a pattern with wildcards or braces for their \

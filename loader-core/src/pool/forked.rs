@@ -9,22 +9,19 @@ use std::{
     ffi::OsStr,
     os::fd::OwnedFd,
     process,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
     time::Duration,
 };
 
 use loader_ipc::{
     cpu_set::CpuSet,
-    patience::{Awaited, Patience},
+    patience::Patience,
     process::WorkerProcess,
     slots::KeptLoans,
     template::{Spare, TemplateError, TemplateProcess},
 };
 
-use super::{WorkerStartError, program::StartProcess, start::kill_and_reap};
+use super::{WorkerStartError, program::StartProcess, start::kill_and_reap, template::start_from};
 
 /// Maximum time in which the template runs the fork handlers of the program, before it answers for the first time.
 const BEGIN_DEADLINE: Duration = Duration::from_secs(300);
@@ -118,13 +115,9 @@ impl StartProcess for Arc<ForkedTemplate> {
         patience: &mut Patience<'_>,
     ) -> Result<WorkerProcess, WorkerStartError> {
         let template = Arc::clone(&self.templates().current);
-        let awaited = Awaited { worker, process: Arc::clone(template.process()) };
-        // Relaxed, here and below: the flag guards no other data. With an old value, the wait is longer.
-        let has_answered = self.has_answered.load(Ordering::Relaxed);
-        let limit = if has_answered { ANSWER_DEADLINE } else { BEGIN_DEADLINE };
-        patience.turn_to(awaited, patience.waited() + limit);
-        let started = template.start(cpus, lifeline, output, patience);
-        self.has_answered.fetch_or(started.is_ok(), Ordering::Relaxed);
+        let limits = (BEGIN_DEADLINE, ANSWER_DEADLINE);
+        let descriptors = (lifeline, output);
+        let started = start_from(&template, &self.has_answered, limits, cpus, descriptors, worker, patience);
         started.map_err(|error| match error {
             TemplateError::Refused(source) => {
                 WorkerStartError::NotSpawned { program: self.describe(), source }

@@ -160,6 +160,27 @@ fn reap_at_its_end(process: Arc<WorkerProcess>) {
     drop(thread::Builder::new().name("loader-template".into()).spawn(wait));
 }
 
+/// Starts worker `worker` from `template`. Waits for its first answer up to the first of `limits`, and for a later one
+/// up to the second. `has_answered` tells which one it is. `descriptors` are the worker's lifeline and output.
+pub(super) fn start_from(
+    template: &TemplateProcess,
+    has_answered: &AtomicBool,
+    limits: (Duration, Duration),
+    cpus: Option<&CpuSet>,
+    descriptors: (OwnedFd, OwnedFd),
+    worker: usize,
+    patience: &mut Patience<'_>,
+) -> Result<WorkerProcess, TemplateError> {
+    // Relaxed, here and below: the flag guards no other data. With an old value, the wait is longer.
+    let limit = if has_answered.load(Ordering::Relaxed) { limits.1 } else { limits.0 };
+    let awaited = Awaited { worker, process: Arc::clone(template.process()) };
+    patience.turn_to(awaited, patience.waited() + limit);
+    let (lifeline, output) = descriptors;
+    let process = template.start(cpus, lifeline, output, patience)?;
+    has_answered.store(true, Ordering::Relaxed);
+    Ok(process)
+}
+
 impl StartProcess for Template {
     /// A forked worker keeps the template's arguments, so `name` is not used.
     fn start(
@@ -175,24 +196,20 @@ impl StartProcess for Template {
         let not_spawned = |source| WorkerStartError::NotSpawned { program: program(), source };
         let running = self.running().map_err(not_spawned)?;
         let (load, answer) = self.deadlines;
-        // Relaxed, here and below: the flag guards no other data. With an old value, the wait is longer.
-        let has_answered = running.has_answered.load(Ordering::Relaxed);
-        let limit = if has_answered { answer } else { load + answer };
-        let awaited = Awaited { worker, process: Arc::clone(running.template.process()) };
-        patience.turn_to(awaited, patience.waited() + limit);
         let failed = |source| Err(WorkerStartError::TemplateFailed { program: program(), source });
-        match running.template.start(cpus, lifeline, output, patience) {
-            Ok(process) => {
-                running.has_answered.store(true, Ordering::Relaxed);
-                Ok(process)
-            }
+        let Running { template, has_answered, .. } = &*running;
+        let limits = (load + answer, answer);
+        // Relaxed, as in `start_from`.
+        let is_first = !has_answered.load(Ordering::Relaxed);
+        match start_from(template, has_answered, limits, cpus, (lifeline, output), worker, patience) {
+            Ok(process) => Ok(process),
             Err(TemplateError::Refused(source)) => Err(not_spawned(source)),
             // It may load its libraries for the next call.
             Err(source @ TemplateError::Interrupted) => failed(source),
             Err(source) => {
                 self.discard(&running);
                 failed(match source {
-                    TemplateError::NoAnswer if !has_answered => TemplateError::NotLoaded,
+                    TemplateError::NoAnswer if is_first => TemplateError::NotLoaded,
                     source => source,
                 })
             }
