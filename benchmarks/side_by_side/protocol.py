@@ -1,4 +1,4 @@
-"""A simulation of an epoch: main and its workers behave as in `loader-core/src/coordinator/`, but do no work.
+"""A simulation of an epoch: main and its workers behave as in `loader-core/src/engine/coordinator/`, but do no work.
 
 Main is a single server: it receives a report, returns the next batch in order, and sends the next task. Tasks go to the
 workers in strict turns, up to `prefetch_factor` per worker. Batches are returned in order. When main has waited for a

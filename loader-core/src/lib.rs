@@ -58,86 +58,48 @@
 // The derive macros refer to this crate by the name that its users write.
 extern crate self as loader_core;
 
-mod advice;
-mod affinity;
-mod ahead;
-mod batch_info;
 mod builder;
-pub mod collate;
-mod collector;
 #[cfg(feature = "config")]
 pub mod config;
-mod config_line;
-mod context;
-mod control_group;
-mod coordinator;
-mod dataset;
-mod dataset_memory;
-mod digest;
+mod data;
+mod engine;
 mod error;
-mod exit;
-mod fetch;
-mod figures;
-mod fingerprint;
-mod foreign_error;
-pub mod function;
-mod interrupt;
-mod iter;
 mod launch;
-mod load_times;
 mod loader;
-mod memory;
-mod metrics;
-pub mod mix;
-mod observers;
 mod options;
-pub mod pack;
-mod panic;
-mod pinning;
-mod plan;
-mod pool;
-mod printable;
-mod random;
-mod ranks;
-mod ready_batches;
 mod report;
-mod sample_digest;
-pub mod sampler;
-mod shards;
-mod shared_vec;
-mod start_wait;
 mod state;
-mod stats;
-mod tensor;
-mod torch;
-mod trace;
-mod tracing_events;
-mod tuner;
-mod tuples;
-mod warning;
-mod worker_init;
+mod text;
 
-pub use advice::Advice;
-#[cfg(feature = "stream")]
-pub use ahead::BatchStream;
-pub use ahead::ConvertAhead;
-pub use batch_info::BatchInfo;
 pub use builder::Builder;
-pub use context::{SampleContext, Shard, WorkerInfo};
-pub use dataset::{CacheError, CachePart, Cached};
-pub use dataset::{
-    ChainDataset, ComposeError, Concat, ConcatDataset, Dataset, DatasetStream, EndsShard, Filter,
-    InterleaveDataset, IterableDataset, LengthBatch, LengthBatchesDataset, Map, MixDataset, Outage,
-    PackedDataset, ShuffleBuffer, SnapshotDataset, SnapshotIterator, StackDataset, Subset, SubsetError, Take,
-    TensorDataset, Tensors,
+pub use data::{collate, function, mix, pack, sampler};
+pub use data::{
+    context::{SampleContext, Shard, WorkerInfo},
+    dataset::{
+        CacheError, CachePart, Cached, ChainDataset, ComposeError, Concat, ConcatDataset, Dataset,
+        DatasetStream, EndsShard, Filter, InterleaveDataset, IterableDataset, LengthBatch,
+        LengthBatchesDataset, Map, MixDataset, Outage, PackedDataset, ShuffleBuffer, SnapshotDataset,
+        SnapshotIterator, StackDataset, Subset, SubsetError, Take, TensorDataset, Tensors,
+    },
+    dataset_memory::{DatasetMemory, MemoryLimitReached, MemoryReservation},
+    sample_digest::SampleDigest,
+    shared_vec::{SharedVec, SharedVecError},
+    tensor::{AnyTensor, Bool, BytesArray, DType, Element, Tensor, TensorError},
 };
-pub use dataset_memory::{DatasetMemory, MemoryLimitReached, MemoryReservation};
-pub use digest::BatchDigest;
-pub use error::{Error, UserFailure};
-pub use exit::{ExitCause, WorkerActivity, WorkerExit};
-pub use figures::LoadFigures;
-pub use iter::Iter;
-pub use load_times::{LoadTimes, Percentiles, PhaseTimes, SlowSample};
+#[cfg(feature = "stream")]
+pub use engine::ahead::BatchStream;
+pub use engine::{
+    ahead::ConvertAhead,
+    iter::Iter,
+    pool::WorkerProgram,
+    tuner::{TuningDecision, TuningReason},
+};
+pub use error::{
+    Error, UserFailure,
+    exit::{ExitCause, WorkerActivity, WorkerExit},
+    start_error::WorkerStartError,
+};
+pub use launch::ranks::{LaunchedRank, Launcher, RankError};
 pub use loader::DataLoader;
 pub use loader_core_derive::{Convert, Sample};
 #[doc(inline)]
@@ -156,22 +118,24 @@ pub use options::{
     AutoWorkers, LauncherMode, LoaderOptions, NumWorkers, OnBadSample, OnWorkerDeath, OptionInfo, OptionKind,
     Order, ParseOptionError, PrefetchFactor, WorkerAffinity,
 };
-pub use pool::{WorkerProgram, WorkerStartError};
-pub use ranks::{LaunchedRank, Launcher, RankError};
-pub use ready_batches::ReadyBatches;
-pub use report::{BadSample, EpochReport, Verdict, WorkerReport};
-pub use sample_digest::SampleDigest;
-pub use shared_vec::{SharedVec, SharedVecError};
+pub use report::{
+    advice::Advice,
+    batch_info::BatchInfo,
+    digest::BatchDigest,
+    epoch_report::{BadSample, EpochReport, Verdict, WorkerReport},
+    figures::LoadFigures,
+    load_times::{LoadTimes, Percentiles, PhaseTimes, SlowSample},
+    ready_batches::ReadyBatches,
+    stats::{LoaderStats, StatsReader, WorkerStats},
+    warning::Warning,
+};
 pub use state::{MergeError, State};
-pub use stats::{LoaderStats, StatsReader, WorkerStats};
+
 #[doc(hidden)]
-pub use tensor::BatchRows;
-pub use tensor::{AnyTensor, Bool, BytesArray, DType, Element, Tensor, TensorError};
-pub use tuner::{TuningDecision, TuningReason};
-pub use warning::Warning;
+pub use data::tensor::BatchRows;
 
 // Each of these traits shares its name with a derive macro, so that one `use` imports both.
-pub use collate::{Convert, Sample, TensorRow};
+pub use data::collate::{Convert, Sample, TensorRow};
 
 /// What a [`Builder`] is generic over. Name these types and traits in a function that takes or returns a
 /// builder.
@@ -200,7 +164,7 @@ pub use collate::{Convert, Sample, TensorRow};
 /// ```
 pub mod kind {
     #[doc(inline)]
-    pub use crate::{
+    pub use crate::data::{
         fetch::{DatasetKind, Iterable, MapStyle, Plain, Snapshots},
         worker_init::{NoWorkerInit, WorkerInit},
     };
@@ -233,23 +197,29 @@ pub mod internal {
     };
 
     pub use crate::{
-        affinity::Topology,
-        config_line::config_line,
-        control_group::{left_in_control_group, of_control_group},
-        dataset::{get_one_by_one, out_of_place::OutOfPlace},
-        dataset_memory::Reclaimable,
-        fetch::{
-            BatchRequest, EncodeBatch, Fetch, NoBatch, OpenFn, OpenRequest, OpenSignature, ProgressSink,
-            ShardPosition, Snapshot, open,
+        data::{
+            dataset::{get_one_by_one, out_of_place::OutOfPlace},
+            dataset_memory::Reclaimable,
+            fetch::{
+                BatchRequest, EncodeBatch, Fetch, NoBatch, OpenFn, OpenRequest, OpenSignature, ProgressSink,
+                ShardPosition, Snapshot, open,
+            },
+            foreign_error::ForeignError,
+            panic::{record_backtraces, to_failure},
+            random::{below, shuffle},
         },
-        foreign_error::ForeignError,
-        launch::{note_init, types},
-        memory::{available, default_limit, of_machine},
-        observers::SharedObservers,
-        panic::{record_backtraces, to_failure},
-        pool::ForkedTemplate,
-        printable::{is_printable, printable},
-        random::{below, shuffle},
+        engine::pool::ForkedTemplate,
+        launch::{
+            affinity::Topology,
+            control_group::{left_in_control_group, of_control_group},
+            init::{note_init, types},
+            memory::{available, default_limit, of_machine},
+        },
+        report::observers::SharedObservers,
+        text::{
+            config_line::config_line,
+            printable::{is_printable, printable},
+        },
     };
 }
 

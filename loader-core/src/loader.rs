@@ -13,28 +13,33 @@ use loader_pinning::Pinner;
 
 use crate::{
     builder::Builder,
-    collate::Batch,
-    coordinator::{Supply, WorkerOptions},
-    dataset::{Dataset, IterableDataset},
-    error::Error,
-    exit::WorkerExit,
-    fetch::{Iterable, MapStyle, Plain, ShardLayout},
-    interrupt::StartInterrupt,
-    iter::{
-        BatchSource, FillOf, IdleTeam, Inner, Iter, IterOptions, LocalBatches, LocalShards, ShardSource,
-        SharedTuner, Team, WorkerIter,
+    data::{
+        collate::Batch,
+        dataset::{Dataset, IterableDataset},
+        fetch::{Iterable, MapStyle, Plain, ShardLayout},
+        random::base_seed,
+        sampler::{BatchSampler, Sharing, Taken},
+        torch::BASE_SEED_DRAWS,
     },
-    observers::Observers,
-    plan::Plan,
-    pool::Launch,
-    random::base_seed,
-    sampler::{BatchSampler, Sharing, Taken},
-    shards::Shards,
-    start_wait::StartWait,
+    engine::{
+        coordinator::{Supply, WorkerOptions},
+        interrupt::StartInterrupt,
+        iter::{
+            BatchSource, FillOf, IdleTeam, Inner, Iter, IterOptions, LocalBatches, LocalShards, ShardSource,
+            SharedTuner, Team, WorkerIter,
+        },
+        plan::Plan,
+        pool::Launch,
+        shards::Shards,
+        start_wait::StartWait,
+    },
+    error::{Error, exit::WorkerExit},
+    report::{
+        observers::Observers,
+        stats::{LoaderStats, StatsReader},
+        warning::{Warn, Warning},
+    },
     state::{EpochEnd, Origin, Position, ResumedFrom, State, must_agree},
-    stats::{LoaderStats, StatsReader},
-    torch::BASE_SEED_DRAWS,
-    warning::{Warn, Warning},
 };
 
 /// Loads batches of type `B`, epoch after epoch, like PyTorch's `DataLoader`.

@@ -3,7 +3,7 @@
 
 use loader_ipc::cpu_set::CpuSet;
 
-use crate::{ranks::LaunchedRank, warning::Warning};
+use crate::{launch::ranks::LaunchedRank, report::warning::Warning};
 
 /// Returns a warning if this process, and so its workers, may use at most half of the CPUs that it would have
 /// if the launcher's processes on this machine divided them equally.

@@ -16,25 +16,25 @@ use loader_pinning::Pinner;
 
 use super::{Builder, binding, settings::Settings};
 use crate::{
-    affinity::WorkerCpus,
-    collate::{Batch, Collate, Stack},
-    coordinator::WorkerOptions,
-    dataset::Dataset,
+    data::{
+        collate::{Batch, Collate, Stack},
+        dataset::Dataset,
+        fetch::{self, DatasetKind, Iterable, MapStyle, OpenShard, OpenSignature, RoundTrip, ShardLayout},
+        worker_init::WorkerInit,
+    },
+    engine::{
+        coordinator::WorkerOptions,
+        iter::{IdleTeam, IterOptions, MapSource, SharedTuner, StreamSource},
+        pinning,
+        pool::{Launch, Program},
+        tuner::Tuner,
+    },
     error::Error,
-    fetch::{self, DatasetKind, Iterable, MapStyle, OpenShard, OpenSignature, RoundTrip, ShardLayout},
-    iter::{IdleTeam, IterOptions, MapSource, SharedTuner, StreamSource},
-    launch,
+    launch::{affinity::WorkerCpus, init, ranks},
     loader::{Content, DataLoader, Loading},
-    observers::Observers,
     options::{NumWorkers, OnBadSample, Order, default},
-    pinning,
-    pool::{Launch, Program},
-    ranks,
+    report::{observers::Observers, tracing_events, warning::Warning},
     state::{Batching, Pipeline, SharedOrder},
-    tracing_events,
-    tuner::Tuner,
-    warning::Warning,
-    worker_init::WorkerInit,
 };
 
 /// Maximum number of batches that a shard may load again when it changes its worker within an epoch.
@@ -257,7 +257,7 @@ impl Content {
 fn find_program(settings: &Settings, workers: usize) -> Result<Program, Error> {
     open_closed_streams().map_err(|source| Error::System { what: "opening the standard streams", source })?;
     queue::warm_up().map_err(|source| Error::System { what: "making a channel", source })?;
-    Program::find(settings.worker_program.as_ref(), launch::init(), workers)
+    Program::find(settings.worker_program.as_ref(), init::init(), workers)
 }
 
 fn load_by_workers<K, C, W>(
@@ -287,7 +287,7 @@ where
             }
             // The worker also computes it from a decoded copy.
             let schema = Schema::of(&decoded);
-            DatasetCode::Registered { name, types: launch::types::<K, C, W>(), schema }
+            DatasetCode::Registered { name, types: init::types::<K, C, W>(), schema }
         }
         _ => {
             let open = AnyFunction::new::<OpenSignature>(fetch::open::<K, C, W>);

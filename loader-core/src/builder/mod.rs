@@ -17,21 +17,24 @@ use loader_ipc::function::Function;
 #[cfg(feature = "config")]
 use crate::config::{Config, ConfigError};
 use crate::{
-    collate::{Batch, CollateWith, ContentHash, DefaultCollate, HashWith},
-    context::WorkerInfo,
-    dataset::{Dataset, IterableDataset, SnapshotDataset},
-    fetch::{DatasetKind, FetchOptions, Iterable, MapStyle, Plain, ShardLayout, Snapshots},
-    function::{CollateFn, CollateFnWith, Params, WithParams, WorkerInitFn, WorkerInitFnWith},
-    interrupt::StartInterrupt,
-    observers::SharedObservers,
+    data::{
+        collate::{Batch, CollateWith, ContentHash, DefaultCollate, HashWith},
+        context::WorkerInfo,
+        dataset::{Dataset, IterableDataset, SnapshotDataset},
+        fetch::{DatasetKind, FetchOptions, Iterable, MapStyle, Plain, ShardLayout, Snapshots},
+        function::{CollateFn, CollateFnWith, Params, WithParams, WorkerInitFn, WorkerInitFnWith},
+        sampler::{BatchSampler, Sampler},
+        worker_init::NoWorkerInit,
+    },
+    engine::{interrupt::StartInterrupt, pool::WorkerProgram},
     options::{
         LauncherMode, LoaderOptions, NumWorkers, OnBadSample, OnWorkerDeath, Order, PrefetchFactor,
         WorkerAffinity,
     },
-    pool::WorkerProgram,
-    sampler::{BatchSampler, Sampler},
-    warning::{Warn, Warning},
-    worker_init::NoWorkerInit,
+    report::{
+        observers::SharedObservers,
+        warning::{Warn, Warning},
+    },
 };
 
 use settings::Settings;

@@ -1,13 +1,13 @@
 //! The batch sampler that the options describe if the user gives no sampler.
 
 use crate::{
-    error::Error,
-    memory,
-    options::{LoaderOptions, Order, default},
-    sampler::{
+    data::sampler::{
         BatchSampler, DistributedSampler, EpochOrder, FixedBatches, RandomSampler, Sampler,
         SequentialSampler, Sharing, share,
     },
+    error::Error,
+    launch::memory,
+    options::{LoaderOptions, Order, default},
 };
 
 impl LoaderOptions {
@@ -144,7 +144,7 @@ impl LoaderOptions {
 
     /// Returns the number of this process's first shard of an iterable dataset among the shards of all
     /// processes, and the number of all these shards. Each process has `shards` shards; see
-    /// [`ShardLayout`](crate::fetch::ShardLayout).
+    /// [`ShardLayout`](crate::data::fetch::ShardLayout).
     pub(super) fn first_and_all_shards(&self, shards: usize) -> Result<(usize, usize), Error> {
         let (rank, world_size) = self.group()?.unwrap_or((0, 1));
         match shards.checked_mul(world_size) {
@@ -171,7 +171,7 @@ pub(super) fn invalid<T>(option: &'static str, problem: impl Into<String>) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampler::Epoch;
+    use crate::data::sampler::Epoch;
 
     fn options(rank: Option<usize>, world_size: Option<usize>) -> LoaderOptions {
         LoaderOptions { rank, world_size, batch_size: Some(2), ..LoaderOptions::default() }

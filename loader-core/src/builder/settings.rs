@@ -6,23 +6,31 @@ use loader_ipc::slots::FIRST_LEN;
 
 use super::order::invalid;
 use crate::{
-    affinity::WorkerCpus,
-    coordinator::WorkerOptions,
+    data::{
+        fetch::FetchOptions,
+        sampler::{BatchSampler, Sampler, Sharing},
+    },
+    engine::{
+        coordinator::WorkerOptions,
+        interrupt::StartInterrupt,
+        pool::WorkerProgram,
+        tuner::{AUTO_PREFETCH, Setting, Tuner, TunerOptions},
+    },
     error::Error,
-    fetch::FetchOptions,
-    interrupt::StartInterrupt,
-    memory,
-    observers::SharedObservers,
+    launch::{
+        affinity::WorkerCpus,
+        memory,
+        ranks::{LaunchedRank, LocalRanks, Variables},
+    },
     options::{
         AutoWorkers, LauncherMode, LoaderOptions, NumWorkers, OnWorkerDeath, PrefetchFactor, WorkerAffinity,
         default,
     },
-    pool::WorkerProgram,
-    ranks::{LaunchedRank, LocalRanks, Variables},
-    sampler::{BatchSampler, Sampler, Sharing},
+    report::{
+        observers::SharedObservers,
+        warning::{Warn, Warning},
+    },
     state::{Origin, Pipeline, Share, SharePolicy},
-    tuner::{AUTO_PREFETCH, Setting, Tuner, TunerOptions},
-    warning::{Warn, Warning},
 };
 
 /// Maximum number of workers. No machine has more processors, so a larger number is a mistake.
@@ -434,8 +442,8 @@ mod tests {
 
     use super::*;
     use crate::{
+        data::sampler::SubsetRandomSampler,
         options::{OptionInfo, OptionKind},
-        sampler::SubsetRandomSampler,
     };
 
     fn refusal(settings: &mut Settings, samples: usize) -> Option<String> {

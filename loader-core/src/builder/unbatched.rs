@@ -4,10 +4,12 @@ use loader_ipc::function::Function;
 
 use super::{Builder, Settings};
 use crate::{
-    collate::{Batch, ConvertWith, DefaultConvert},
+    data::{
+        collate::{Batch, ConvertWith, DefaultConvert},
+        fetch::DatasetKind,
+        function::{ConvertFn, ConvertFnWith, Params, WithParams},
+    },
     error::Error,
-    fetch::DatasetKind,
-    function::{ConvertFn, ConvertFnWith, Params, WithParams},
     options::default,
 };
 

@@ -2,7 +2,7 @@
 
 use std::{fmt, io, path::PathBuf};
 
-use crate::printable::printable;
+use crate::text::printable::printable;
 
 /// An error of a config file or of an environment variable.
 #[derive(Debug, thiserror::Error)]

@@ -23,9 +23,11 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    affinity::WorkerCpus,
     error::Error,
-    ranks::{self, LocalRanks, Variables},
+    launch::{
+        affinity::WorkerCpus,
+        ranks::{self, LocalRanks, Variables},
+    },
 };
 use info::WithoutWorkers::{Ignored, Invalid, Used};
 use values::OptionValue;

@@ -17,10 +17,12 @@ use super::{
     SharePolicy, State, VERSION, epoch_end::ShardsAtEnd, must_agree,
 };
 use crate::{
+    data::{
+        fetch::{ShardLayout, ShardPosition},
+        sample_digest::SampleDigest,
+        sampler::{Remaining, Sampler, Taken, share},
+    },
     error::Error,
-    fetch::{ShardLayout, ShardPosition},
-    sample_digest::SampleDigest,
-    sampler::{Remaining, Sampler, Taken, share},
 };
 
 /// Error returned by [`State::merge`].

@@ -10,11 +10,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
+    data::{
+        fetch::{ShardLayout, ShardPosition, Snapshot},
+        sample_digest::SampleDigest,
+        sampler::{Epoch, Taken},
+    },
     error::Error,
-    fetch::{ShardLayout, ShardPosition, Snapshot},
     options::Order,
-    sample_digest::SampleDigest,
-    sampler::{Epoch, Taken},
 };
 
 pub(crate) use epoch_end::EpochEnd;
@@ -132,7 +134,7 @@ pub(crate) struct BatchesPosition {
     /// for no batch.
     #[serde(default)]
     pub(crate) is_end: bool,
-    /// Fingerprint of the epoch's order; see [`Plan`](crate::plan::Plan).
+    /// Fingerprint of the epoch's order; see [`Plan`](crate::engine::plan::Plan).
     pub(crate) fingerprint: u64,
     /// What earlier runs with other numbers of ranks have returned of the epoch. The batches are those of a
     /// share of the rest. Empty in an epoch that was not resumed from a merged state.

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
+    data::sampler::{BatchSampler, EpochOrder, RandomSampler, Sharing},
     options::Order,
-    sampler::{BatchSampler, EpochOrder, RandomSampler, Sharing},
     state::{Pipeline, SharedOrder},
 };
 

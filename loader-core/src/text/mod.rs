@@ -1,0 +1,4 @@
+//! Texts for users.
+
+pub(crate) mod config_line;
+pub(crate) mod printable;
