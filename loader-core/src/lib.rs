@@ -88,14 +88,10 @@ pub use data::{
 };
 #[cfg(feature = "stream")]
 pub use engine::ahead::BatchStream;
-pub use engine::{
-    ahead::ConvertAhead,
-    iter::Iter,
-    pool::WorkerProgram,
-    tuner::{TuningDecision, TuningReason},
-};
+pub use engine::{ahead::ConvertAhead, iter::Iter, pool::WorkerProgram};
 pub use error::{
     Error, UserFailure,
+    bad_sample::BadSample,
     exit::{ExitCause, WorkerActivity, WorkerExit},
     start_error::WorkerStartError,
 };
@@ -122,11 +118,12 @@ pub use report::{
     advice::Advice,
     batch_info::BatchInfo,
     digest::BatchDigest,
-    epoch_report::{BadSample, EpochReport, Verdict, WorkerReport},
+    epoch_report::{EpochReport, Verdict, WorkerReport},
     figures::LoadFigures,
     load_times::{LoadTimes, Percentiles, PhaseTimes, SlowSample},
     ready_batches::ReadyBatches,
     stats::{LoaderStats, StatsReader, WorkerStats},
+    tuning_decision::{TuningDecision, TuningReason},
     warning::Warning,
 };
 pub use state::{MergeError, State};

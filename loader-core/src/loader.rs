@@ -17,8 +17,7 @@ use crate::{
         collate::Batch,
         dataset::{Dataset, IterableDataset},
         fetch::{Iterable, MapStyle, Plain, ShardLayout},
-        random::base_seed,
-        sampler::{BatchSampler, Sharing, Taken},
+        sampler::{BatchSampler, Sharing, Taken, base_seed},
         torch::BASE_SEED_DRAWS,
     },
     engine::{

@@ -14,12 +14,16 @@ use loader_ipc::{
 };
 use loader_pinning::Pinner;
 
-use super::{Builder, binding, settings::Settings};
+use super::{
+    Builder, binding,
+    round_trip::{self, RoundTrip},
+    settings::Settings,
+};
 use crate::{
     data::{
         collate::{Batch, Collate, Stack},
         dataset::Dataset,
-        fetch::{self, DatasetKind, Iterable, MapStyle, OpenShard, OpenSignature, RoundTrip, ShardLayout},
+        fetch::{self, DatasetKind, Iterable, MapStyle, OpenShard, OpenSignature, ShardLayout},
         worker_init::WorkerInit,
     },
     engine::{
@@ -217,7 +221,7 @@ where
             0 => None,
             workers => Some(find_program(&settings, workers)?),
         };
-        let encoded = fetch::encode(self.kind, self.collate, self.worker_init)?;
+        let encoded = round_trip::encode(self.kind, self.collate, self.worker_init)?;
         let loading = match program {
             None => {
                 let (kind, collate, _worker_init) = encoded.decoded;

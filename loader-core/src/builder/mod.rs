@@ -7,6 +7,7 @@
 mod binding;
 mod build;
 mod order;
+mod round_trip;
 mod settings;
 mod unbatched;
 

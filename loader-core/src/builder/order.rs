@@ -171,7 +171,7 @@ pub(super) fn invalid<T>(option: &'static str, problem: impl Into<String>) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::sampler::Epoch;
+    use crate::data::random::Epoch;
 
     fn options(rank: Option<usize>, world_size: Option<usize>) -> LoaderOptions {
         LoaderOptions { rank, world_size, batch_size: Some(2), ..LoaderOptions::default() }

@@ -18,7 +18,7 @@ use crate::{
     },
     error::Error,
     launch::{
-        affinity::WorkerCpus,
+        affinity::{AffinityError, WorkerCpus},
         memory,
         ranks::{LaunchedRank, LocalRanks, Variables},
     },
@@ -316,7 +316,7 @@ impl Settings {
     }
 
     /// Finds the CPUs of the workers.
-    pub(super) fn worker_cpus(&self, variables: &Variables) -> Result<WorkerCpus, Error> {
+    pub(super) fn worker_cpus(&self, variables: &Variables) -> Result<WorkerCpus, AffinityError> {
         match self.options.num_workers.unwrap_or_else(default::num_workers) {
             NumWorkers::Fixed(0) => Ok(WorkerCpus::inherited(self.local)),
             _ => self.options.worker_cpus(variables),

@@ -19,10 +19,10 @@ use serde::{
     Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned, de::Error as _, ser::Error as _,
 };
 
-pub use crate::data::collate::BatchFunction;
+pub use crate::data::collate::{BatchFunction, custom::HashFn};
 
 use crate::data::{
-    collate::{CollateWith, ContentHash, ConvertWith},
+    collate::{CollateWith, ConvertWith},
     context::{SampleContext, WorkerInfo},
     worker_init::WorkerInit,
 };
@@ -48,8 +48,6 @@ pub type CollateFnWith<P, S, B> = CollateWith<BatchFnWith<P, Vec<S>, B>>;
 pub type ConvertFn<S, B> = ConvertWith<BatchFn<S, B>>;
 /// A function given to [`Builder::convert_with`](crate::Builder::convert_with), with its parameters.
 pub type ConvertFnWith<P, S, B> = ConvertWith<BatchFnWith<P, S, B>>;
-/// A function given to [`Builder::digest_with`](crate::Builder::digest_with).
-pub type HashFn<S> = Function<SharedMut<S, ContentHash, ()>>;
 /// A function given to [`Builder::worker_init`](crate::Builder::worker_init).
 pub type WorkerInitFn = Function<Shared<WorkerInfo, anyhow::Result<()>>>;
 /// A function given to [`Builder::worker_init_with`](crate::Builder::worker_init_with), with its parameters.

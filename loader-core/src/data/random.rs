@@ -4,16 +4,41 @@
 //! The generator is ChaCha8, keyed by `(purpose, seed, epoch)`; for a sample, the index selects the stream.
 //! This module has its own shuffle, because a checkpoint is only valid while the order of an epoch does not
 //! change, and `rand` may change its shuffle between minor releases.
-//!
-//! This module and `sampler` import each other: a sampler draws from these generators, and [`base_seed`]
-//! depends on the sampler's `Epoch`.
 
 use rand::{Rng, SeedableRng, rngs::ChaCha8Rng};
 
-use crate::{
-    data::{sampler::Epoch, torch},
-    options::Order,
-};
+use crate::options::Order;
+
+/// The epoch whose order a sampler computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Epoch {
+    /// The loader's seed.
+    pub seed: u64,
+    /// Number of the epoch, from 0.
+    pub number: u64,
+    /// The random numbers that determine the order: this crate's or PyTorch's.
+    pub order: Order,
+}
+
+impl Epoch {
+    /// Creates epoch `number` of a loader with the given seed, in the native order.
+    pub fn new(seed: u64, number: u64) -> Self {
+        Self { seed, number, order: Order::default() }
+    }
+
+    /// Returns the same epoch with another order.
+    #[must_use]
+    pub fn order(self, order: Order) -> Self {
+        Self { order, ..self }
+    }
+
+    /// Returns this crate's generator for the order of this epoch. Each call returns the generator in its
+    /// initial state.
+    pub fn rng(&self) -> ChaCha8Rng {
+        generator(key(Purpose::Order, self.seed, self.number), 0)
+    }
+}
 
 /// Purpose of a generator. Generators with different purposes draw different numbers.
 #[derive(Debug, Clone, Copy)]
@@ -74,17 +99,6 @@ pub(crate) fn generator(key: [u8; 32], stream: u64) -> ChaCha8Rng {
     generator
 }
 
-/// Returns the seed from which the seeds of an epoch's workers are derived; it has 63 bits. In an order
-/// of PyTorch, it is the number that PyTorch draws at the beginning of the epoch, or with persistent workers of the first
-/// epoch. The former depends on `draws`, the number of draws that the sampler takes from the loader's generator per
-/// epoch (`BatchSampler::torch_draws`).
-pub(crate) fn base_seed(epoch: Epoch, draws: u64) -> u64 {
-    match epoch.order {
-        Order::Native => generator(key(Purpose::Worker, epoch.seed, epoch.number), 0).next_u64() >> 1,
-        Order::Torch | Order::TorchPersistent => torch::of_loader(epoch, draws).0,
-    }
-}
-
 /// Draws a uniform number below `bound`, which must not be 0, with Lemire's unbiased method.
 pub fn below(generator: &mut impl Rng, bound: u64) -> u64 {
     let mut wide = u128::from(generator.next_u64()) * u128::from(bound);
@@ -126,21 +140,6 @@ mod tests {
 
     const GOLDEN_SEED_7: [u32; 10] = [9, 3, 8, 1, 0, 6, 4, 5, 7, 2];
     const GOLDEN_SAMPLE_7_0_3: u64 = 10_443_036_692_300_352_235;
-
-    #[test]
-    fn base_seeds_have_63_bits_and_differ_by_epoch() {
-        let epochs = |order| (0..100).map(move |number| base_seed(Epoch { seed: 7, number, order }, 38));
-        for order in [Order::Native, Order::Torch] {
-            let mut seeds: Vec<u64> = epochs(order).collect();
-            assert!(seeds.iter().all(|&seed| seed < 1 << 63) && seeds.iter().any(|&seed| seed >= 1 << 62));
-            seeds.sort_unstable();
-            seeds.dedup();
-            assert_eq!(seeds.len(), 100);
-        }
-        assert_eq!(epochs(Order::Native).next(), Some(GOLDEN_WORKER_7_0));
-    }
-
-    const GOLDEN_WORKER_7_0: u64 = 8_297_548_376_829_063_600;
 
     #[test]
     fn below_draws_all_numbers_below_the_bound_equally_often() {

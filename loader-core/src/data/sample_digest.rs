@@ -27,7 +27,7 @@ use loader_ipc::codec;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::data::{collate::Row, tensor::DType};
+use crate::data::tensor::DType;
 
 /// The digest of a set of samples, for example of an epoch: a number of 128 bits, and the number of samples.
 ///
@@ -185,13 +185,6 @@ impl ContentHash {
         if let Err(error) = codec::encode_into(HashWriter(&mut self.hash), value) {
             self.error.get_or_insert_with(|| error.to_string());
         }
-    }
-
-    pub(crate) fn row<R: Row>(&mut self, row: &R) {
-        let shape = row.shape();
-        let mut elements = vec![R::Element::default(); shape.iter().product()];
-        row.write(&mut elements);
-        self.tensor(<R::Element as crate::Element>::DTYPE, &shape, bytemuck::cast_slice(&elements));
     }
 
     /// Adds parts that have no fixed order, such as the entries of a map.

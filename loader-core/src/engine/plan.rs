@@ -12,7 +12,8 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::{
     data::{
         panic::to_failure,
-        sampler::{BatchSampler, Epoch, Taken},
+        random::Epoch,
+        sampler::{BatchSampler, Taken},
     },
     error::Error,
     state::{BATCHES, BatchesPosition, Position, must_agree},

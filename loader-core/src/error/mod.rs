@@ -1,5 +1,6 @@
 //! The errors that the loader returns.
 
+pub(crate) mod bad_sample;
 pub(crate) mod exit;
 pub(crate) mod start_error;
 
@@ -14,7 +15,8 @@ use loader_ipc::{
     violation::ProtocolViolation,
 };
 
-use crate::{data::panic, report::epoch_report::BadSample};
+use crate::{data::panic, launch::affinity::AffinityError};
+use bad_sample::BadSample;
 use exit::{WorkerActivity, WorkerExit, ended};
 use start_error::WorkerStartError;
 
@@ -436,6 +438,21 @@ pub struct UserFailure {
 impl From<Failure> for UserFailure {
     fn from(Failure { chain, panicked, backtrace, .. }: Failure) -> Self {
         Self { chain, panicked, backtrace }
+    }
+}
+
+impl From<AffinityError> for Error {
+    fn from(error: AffinityError) -> Self {
+        match error {
+            AffinityError::NoCpus => Self::invalid_option(
+                "worker_affinity",
+                "a set without CPUs; name at least one, as in [\"0-3\", \"4-7\"]",
+            ),
+            AffinityError::NotAllowed { cpu, allowed } => Self::CpuNotAllowed { cpu, allowed },
+            AffinityError::System(source) => {
+                Self::System { what: "finding the CPUs that workers may use (worker_affinity)", source }
+            }
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Options whose value is a number or `auto`: the loader then finds the number while batches are loaded.
 
-use std::{fmt, num::NonZeroUsize, str::FromStr, thread};
+use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -85,11 +85,6 @@ impl Default for AutoWorkers {
     fn default() -> Self {
         Self { min: 1, max: None, freeze: false }
     }
-}
-
-/// Returns the number of CPUs that this thread may use, by its affinity mask and the control group's quota.
-pub(crate) fn cpus() -> usize {
-    thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
 impl NumWorkers {

@@ -2,7 +2,7 @@
 
 use loader_ipc::frame;
 
-use crate::{data::sample_digest::SampleDigest, report::epoch_report::BadSample};
+use crate::{data::sample_digest::SampleDigest, error::bad_sample::BadSample};
 
 /// What is known of a batch apart from its content.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use nix::{
 };
 
 use crate::{
-    data::pack::Fill,
+    data::collate::fill::Fill,
     error::Error,
     report::{
         load_times::Percentiles,

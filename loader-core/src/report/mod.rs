@@ -12,4 +12,5 @@ pub(crate) mod ready_batches;
 pub(crate) mod stats;
 pub(crate) mod trace;
 pub(crate) mod tracing_events;
+pub(crate) mod tuning_decision;
 pub(crate) mod warning;

@@ -14,7 +14,7 @@ use loader_ipc::{
 };
 
 use crate::{
-    data::pack::Fill,
+    data::collate::fill::Fill,
     report::{
         batch_info::BatchInfo,
         load_times::{LoadTimes, PhaseTimes},

@@ -1,19 +1,14 @@
 //! Warnings: probable mistakes that do not stop the loader.
 
-use std::{
-    collections::BTreeSet,
-    fmt,
-    io::{self, Write},
-    path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use crate::{
-    error::exit::{WorkerActivity, WorkerExit, ended},
+    error::{
+        bad_sample::BadSample,
+        exit::{WorkerActivity, WorkerExit, ended},
+    },
     launch::ranks::{LaunchedRank, Launcher},
-    report::epoch_report::BadSample,
-    text::printable::printable,
+    text::print::print_once,
 };
 
 /// A probable mistake or a problem that does not stop the loader. The loader prints warnings to standard
@@ -215,16 +210,6 @@ pub enum Warning {
         /// Why, and what to do.
         reason: String,
     },
-    /// A process cannot use the files of a [`Cached`](crate::Cached) dataset, or cannot write to them, for
-    /// example because the disk is full. It computes samples that are not in the cache. Each process prints
-    /// this warning at most once; [`Builder::on_warning`](crate::Builder::on_warning) does not get it.
-    #[error("the cache in {} is not filled: {problem}", folder.display())]
-    CacheNotUsed {
-        /// The cache's folder.
-        folder: PathBuf,
-        /// Why, and what happens instead.
-        problem: String,
-    },
     /// The file of the option `trace` or `trace_on_failure` could not be written.
     #[error("the trace {} was not written: {problem}", file.display())]
     TraceNotWritten {
@@ -310,16 +295,7 @@ impl Warn {
 
 impl Default for Warn {
     fn default() -> Self {
-        /// What this process has printed. It prints each text once, as Python's `warnings` does.
-        static PRINTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-        Self::with(|warning| {
-            let text = warning.to_string();
-            // `eprintln` would panic if standard error is closed.
-            let line = format!("loader: warning: {}", printable(&text));
-            if PRINTED.lock().unwrap_or_else(PoisonError::into_inner).insert(text) {
-                drop(writeln!(io::stderr(), "{line}"));
-            }
-        })
+        Self::with(|warning| print_once(warning.to_string()))
     }
 }
 

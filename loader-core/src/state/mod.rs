@@ -12,8 +12,10 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::{
     data::{
         fetch::{ShardLayout, ShardPosition, Snapshot},
+        fingerprint::shorten,
+        random::Epoch,
         sample_digest::SampleDigest,
-        sampler::{Epoch, Taken},
+        sampler::Taken,
     },
     error::Error,
     options::Order,
@@ -27,9 +29,6 @@ pub use merge::MergeError;
 /// name the merged state from which the run was resumed, version 5 did not say which items of a stream were
 /// errors, and version 6 did not say that a map-style epoch was at its end, and had no hash.
 const VERSION: u32 = 7;
-
-/// Maximum length of a fingerprint, in bytes. In a longer fingerprint, a hash replaces the end.
-const MAX_FINGERPRINT: usize = 200;
 
 /// Names of parts of a state in errors.
 pub(crate) const SHARDS: &str = "number of shards (see `shards`)";
@@ -267,18 +266,6 @@ impl Default for Batching {
     fn default() -> Self {
         Self::Sampler(String::new())
     }
-}
-
-/// Shortens a fingerprint to at most [`MAX_FINGERPRINT`] bytes.
-pub(crate) fn shorten(mut fingerprint: String) -> String {
-    if fingerprint.len() > MAX_FINGERPRINT {
-        let hash = format!("...#{:016x}", xxh3_64(fingerprint.as_bytes()));
-        let room = MAX_FINGERPRINT - hash.len();
-        let end = (0..=room).rev().find(|&end| fingerprint.is_char_boundary(end)).unwrap_or(0);
-        fingerprint.truncate(end);
-        fingerprint.push_str(&hash);
-    }
-    fingerprint
 }
 
 /// The properties of a loader that must equal those of a state from which it resumes.
@@ -693,12 +680,5 @@ mod tests {
     fn a_state_of_another_seed_is_refused_by_name() {
         let message = state().check(&Origin { seed: 8, ..origin() }).unwrap_err().to_string();
         assert!(message.contains("its seed is 7, the loader's is 8"), "{message}");
-    }
-
-    #[test]
-    fn different_long_fingerprints_differ_after_shortening() {
-        let long = |last: char| shorten("é".repeat(300) + &last.to_string());
-        assert!(long('a').len() <= MAX_FINGERPRINT && long('a') != long('b'));
-        assert_eq!(shorten("stream".to_owned()), "stream");
     }
 }

@@ -1,4 +1,5 @@
 //! Texts for users.
 
 pub(crate) mod config_line;
+pub(crate) mod print;
 pub(crate) mod printable;

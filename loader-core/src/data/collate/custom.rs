@@ -2,10 +2,10 @@
 
 use std::fmt;
 
+use loader_ipc::{entry::SharedMut, function::Function};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{Batch, Collate, CollateError, CollateProblem, ContentHash, MAX_RESERVED, Stack};
-use crate::data::function::HashFn;
 
 /// Collates with a function, [with parameters](crate::function::CollateFnWith) or
 /// [without](crate::function::CollateFn).
@@ -61,6 +61,9 @@ impl<S, F: BatchFunction<Vec<S>>> Stack for Collected<S, F> {
         self.function.call(self.samples).map_err(|error| CollateProblem::Custom(error).into())
     }
 }
+
+/// A function given to [`Builder::digest_with`](crate::Builder::digest_with).
+pub type HashFn<S> = Function<SharedMut<S, ContentHash, ()>>;
 
 /// Collates as `C` does, and hashes the content of each sample with a function; see
 /// [`digest_with`](crate::Builder::digest_with).

@@ -3,8 +3,10 @@
 //! Samples are stacked one by one as they are loaded, so a worker holds one sample at a time and writes each
 //! byte once, into the slot. Only a custom function gets a `Vec` of all samples of the batch.
 
+mod any;
 mod convert;
-mod custom;
+pub(crate) mod custom;
+pub(crate) mod fill;
 mod keep;
 mod list;
 mod pad;
@@ -17,6 +19,7 @@ mod testing;
 
 use serde::{Serialize, de::DeserializeOwned};
 
+pub use any::AnyStack;
 pub use convert::Convert;
 pub use custom::{BatchFunction, CollateWith, HashWith};
 pub use keep::Keep;
@@ -27,11 +30,12 @@ pub(crate) use rows::RowStack;
 pub use single::{ConvertWith, DefaultConvert};
 pub use tensor_row::TensorRow;
 
-pub use crate::data::{sample_digest::ContentHash, tensor::AnyStack};
+pub use crate::data::sample_digest::ContentHash;
 use crate::{
-    data::{pack::Fill, tensor::DType},
+    data::tensor::{DType, TensorError},
     text::config_line::config_line,
 };
+use fill::Fill;
 
 /// Maximum number of samples for which a list reserves memory in advance, because a stream may have fewer
 /// samples than its batch size.
@@ -203,7 +207,7 @@ pub enum CollateProblem {
     NotASequence,
     /// A tensor of the batch cannot be created.
     #[error(transparent)]
-    Tensor(#[from] crate::TensorError),
+    Tensor(#[from] TensorError),
     /// The user's function returned an error.
     #[error("{0:#}")]
     Custom(anyhow::Error),

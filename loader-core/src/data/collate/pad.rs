@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{CollateError, CollateProblem, ContentHash, MAX_RESERVED, Row, Sample, Stack};
+use super::{CollateError, CollateProblem, ContentHash, MAX_RESERVED, Row, Sample, Stack, rows::hash_row};
 use crate::data::{
-    pack::Fill,
-    tensor::{Element, Rows, Tensor},
+    collate::fill::Fill,
+    tensor::{Element, Rows, Tensor, TensorError},
 };
 
 /// A sequence of any length. A batch pads the sequences to the length of the longest and is a [`Padded`] with
@@ -156,7 +156,7 @@ impl<T: Element> Padding<T> {
         shapes: &Shapes,
         sequences: impl Iterator<Item = (&'a R, T)>,
     ) -> Result<Padded<T>, CollateError> {
-        let too_large = |shape| CollateProblem::from(crate::TensorError::TooLarge { shape });
+        let too_large = |shape| CollateProblem::from(TensorError::TooLarge { shape });
         let longest = shapes.lengths.iter().max().map_or(0, |&longest| longest as usize);
         let longest = longest
             .checked_next_multiple_of(self.multiple_of)
@@ -248,7 +248,7 @@ impl<R: Row> Sample for Ragged<R> {
     }
 
     fn hash_content(&self, hash: &mut ContentHash) {
-        hash.row(&self.row);
+        hash_row(&self.row, hash);
         hash.value(bytemuck::bytes_of(&self.value));
     }
 }

@@ -26,6 +26,14 @@ pub trait Row: Send + 'static {
     }
 }
 
+/// Adds a row to `hash`, as the tensor of its numbers.
+pub(super) fn hash_row<R: Row>(row: &R, hash: &mut ContentHash) {
+    let shape = row.shape();
+    let mut elements = vec![R::Element::default(); shape.iter().product()];
+    row.write(&mut elements);
+    hash.tensor(R::Element::DTYPE, &shape, bytemuck::cast_slice(&elements));
+}
+
 /// Stacks rows along a new first dimension.
 #[derive(Debug)]
 pub struct RowStack<R: Row> {
@@ -126,7 +134,7 @@ macro_rules! rows {
                 }
 
                 fn hash_content(&self, hash: &mut ContentHash) {
-                    hash.row(self);
+                    hash_row(self, hash);
                 }
             }
         )*

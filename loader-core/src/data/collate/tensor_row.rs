@@ -2,7 +2,7 @@
 
 use std::{fmt, ops::Deref, sync::Arc};
 
-use super::{ContentHash, Row, RowStack, Sample};
+use super::{ContentHash, Row, RowStack, Sample, rows::hash_row};
 use crate::data::tensor::{Element, Tensor};
 
 /// An owned view of one row of a tensor's first dimension: the sample of a
@@ -109,6 +109,6 @@ impl<T: Element> Sample for TensorRow<T> {
     }
 
     fn hash_content(&self, hash: &mut ContentHash) {
-        hash.row(self);
+        hash_row(self, hash);
     }
 }

@@ -1,18 +1,29 @@
-//! Iterable datasets mixed by weight.
+//! Datasets mixed by weight.
 
 use anyhow::{Context, anyhow, ensure};
 use loader_ipc::codec;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    EndsShard, IterableDataset, Shard, SnapshotDataset, SnapshotIterator,
+    Dataset, EndsShard, IterableDataset, Shard, SnapshotDataset, SnapshotIterator,
     nested::{Nested, open_later},
     with_len,
 };
 use crate::data::{
     context::SampleContext,
     mix::{Blend, Mix, MixError, Next, Progress},
+    sampler::MixSampler,
 };
+
+impl MixSampler {
+    /// Creates a sampler for `datasets`, the members of a [`ConcatDataset`](crate::ConcatDataset).
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn of<D: Dataset>(datasets: &[D], mix: Mix) -> Result<Self, MixError> {
+        Self::new(datasets.iter().map(D::len), mix)
+    }
+}
 
 /// Iterable datasets of one type that are mixed by weight in each shard. The module [`mix`](crate::mix)
 /// describes the weights, the rules, and what follows when a dataset has no samples left.

@@ -88,9 +88,17 @@ pub enum MixError {
     /// The datasets have more than `usize::MAX` samples together.
     #[error("the datasets together have more than {} samples", usize::MAX)]
     TooLong,
-    /// The rank or the number of processes is invalid.
-    #[error(transparent)]
-    Rank(#[from] crate::data::sampler::SamplerError),
+    /// The rank is not below the number of processes.
+    #[error("invalid rank {rank}, rank should be in the interval [0, {}]", .world_size - 1)]
+    InvalidRank {
+        /// The rank.
+        rank: usize,
+        /// Number of processes.
+        world_size: usize,
+    },
+    /// The number of processes is 0.
+    #[error("the number of processes is 0; it includes this process and must be at least 1")]
+    NoProcesses,
 }
 
 /// Rule that chooses the dataset of each sample.

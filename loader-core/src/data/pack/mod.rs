@@ -30,8 +30,9 @@ use crate::data::{
     tensor::{Element, Tensor},
 };
 
+pub use crate::data::collate::fill::Fill;
 pub(crate) use packer::Packer;
-pub use window::{Fill, PackedBatch, PackedStack, PackedWindow};
+pub use window::{PackedBatch, PackedStack, PackedWindow};
 
 /// Error returned when documents cannot be packed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -2,7 +2,7 @@
 
 use rand::Rng;
 
-use super::{Epoch, Permutations, Sampler, SamplerError, cut_into_batches};
+use super::{Epoch, Permutations, Sampler, cut_into_batches};
 use crate::data::{
     context::Shard,
     fingerprint::hash,
@@ -63,14 +63,6 @@ impl MixSampler {
         Ok(Self { lens, mix, shuffle: false, rank: 0, world_size: 1 })
     }
 
-    /// Creates a sampler for `datasets`, the members of a [`ConcatDataset`](crate::ConcatDataset).
-    ///
-    /// # Errors
-    /// As for [`new`](Self::new).
-    pub fn of<D: crate::Dataset>(datasets: &[D], mix: Mix) -> Result<Self, MixError> {
-        Self::new(datasets.iter().map(D::len), mix)
-    }
-
     /// If true, each member is read in a new random order in each epoch, and each time that it begins again;
     /// if false (the default), from its beginning to its end.
     #[must_use]
@@ -83,11 +75,12 @@ impl MixSampler {
     /// processes must have the same seed.
     ///
     /// # Errors
-    /// Returns [`MixError::Rank`] if `rank` is not below `world_size`.
+    /// Returns [`MixError::InvalidRank`] if `rank` is not below `world_size`, and [`MixError::NoProcesses`] if
+    /// `world_size` is 0.
     pub fn distributed(self, rank: usize, world_size: usize) -> Result<Self, MixError> {
         match world_size {
-            0 => Err(SamplerError::NoProcesses.into()),
-            _ if rank >= world_size => Err(SamplerError::InvalidRank { rank, world_size }.into()),
+            0 => Err(MixError::NoProcesses),
+            _ if rank >= world_size => Err(MixError::InvalidRank { rank, world_size }),
             _ => Ok(Self { rank, world_size, ..self }),
         }
     }
@@ -324,7 +317,7 @@ mod tests {
         assert_eq!(MixSampler::new([3, 0], mix()), Err(MixError::EmptyDataset { dataset: 1 }));
         assert_eq!(MixSampler::new([usize::MAX, 1], mix()), Err(MixError::TooLong));
         let error = MixSampler::new([3, 1], mix()).unwrap().distributed(2, 2).unwrap_err();
-        assert_eq!(error, MixError::Rank(SamplerError::InvalidRank { rank: 2, world_size: 2 }));
+        assert_eq!(error, MixError::InvalidRank { rank: 2, world_size: 2 });
     }
 
     proptest! {

@@ -16,7 +16,7 @@
 //! | any iterable | a [`Sampler`] or [`BatchSampler`] of your own |
 //!
 //! # PyTorch's order
-//! With [`Order::Torch`], the order of these samplers in epoch `k` equals that of PyTorch 2.15 on the CPU
+//! With [`Order::Torch`](crate::Order::Torch), the order of these samplers in epoch `k` equals that of PyTorch 2.15 on the CPU
 //! when a sampler with `generator=torch.Generator().manual_seed(seed)` is iterated for the `k`-th time
 //! (counted from 0, each time to the end). `seed` is the loader's seed. For `DistributedSampler`, it equals
 //! the order with `seed=seed` after `set_epoch(k)`. A loader with `shuffle` equals PyTorch's with
@@ -51,13 +51,7 @@ mod weighted;
 
 use std::fmt;
 
-use rand::rngs::ChaCha8Rng;
-
-use crate::{
-    data::random::{Purpose, generator, key},
-    options::Order,
-};
-
+pub use crate::data::random::Epoch;
 use batch::cut_into_batches;
 pub use batch::{BatchSampler, FixedBatches};
 pub use budget::TokenBudget;
@@ -69,40 +63,10 @@ pub(crate) use permutation::Permutations;
 pub use random::RandomSampler;
 pub(crate) use remaining::{EpochOrder, Remaining, Sharing, Taken, share};
 pub use sequential::SequentialSampler;
+pub(crate) use source::base_seed;
 pub use split::{SplitError, random_split_by_counts, random_split_by_fractions};
 pub use subset::SubsetRandomSampler;
 pub use weighted::WeightedRandomSampler;
-
-/// The epoch whose order a sampler computes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Epoch {
-    /// The loader's seed.
-    pub seed: u64,
-    /// Number of the epoch, from 0.
-    pub number: u64,
-    /// The random numbers that determine the order: this crate's or PyTorch's.
-    pub order: Order,
-}
-
-impl Epoch {
-    /// Creates epoch `number` of a loader with the given seed, in the native order.
-    pub fn new(seed: u64, number: u64) -> Self {
-        Self { seed, number, order: Order::default() }
-    }
-
-    /// Returns the same epoch with another order.
-    #[must_use]
-    pub fn order(self, order: Order) -> Self {
-        Self { order, ..self }
-    }
-
-    /// Returns this crate's generator for the order of this epoch. Each call returns the generator in its
-    /// initial state.
-    pub fn rng(&self) -> ChaCha8Rng {
-        generator(key(Purpose::Order, self.seed, self.number), 0)
-    }
-}
 
 /// An order of sample indices: PyTorch's `Sampler`.
 ///

@@ -1,12 +1,28 @@
-//! The random numbers of the samplers: this crate's or PyTorch's.
+//! The random numbers of the samplers and of the seeds of workers: this crate's or PyTorch's.
 
-use rand::rngs::ChaCha8Rng;
+use rand::{Rng, rngs::ChaCha8Rng};
 
 use super::Epoch;
 use crate::{
-    data::{random, torch},
+    data::{
+        random::{self, Purpose},
+        torch,
+    },
     options::Order,
 };
+
+/// Returns the seed from which the seeds of an epoch's workers are derived; it has 63 bits. In an order
+/// of PyTorch, it is the number that PyTorch draws at the beginning of the epoch, or with persistent workers of the first
+/// epoch. The former depends on `draws`, the number of draws that the sampler takes from the loader's generator per
+/// epoch (`BatchSampler::torch_draws`).
+pub(crate) fn base_seed(epoch: Epoch, draws: u64) -> u64 {
+    match epoch.order {
+        Order::Native => {
+            random::generator(random::key(Purpose::Worker, epoch.seed, epoch.number), 0).next_u64() >> 1
+        }
+        Order::Torch | Order::TorchPersistent => torch::of_loader(epoch, draws).0,
+    }
+}
 
 /// The generator of an epoch.
 #[derive(Debug)]
@@ -71,4 +87,24 @@ impl Source {
             Self::Torch(_) => -(-self.uniform()).ln_1p(),
         }
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base_seeds_have_63_bits_and_differ_by_epoch() {
+        let epochs = |order| (0..100).map(move |number| base_seed(Epoch { seed: 7, number, order }, 38));
+        for order in [Order::Native, Order::Torch] {
+            let mut seeds: Vec<u64> = epochs(order).collect();
+            assert!(seeds.iter().all(|&seed| seed < 1 << 63) && seeds.iter().any(|&seed| seed >= 1 << 62));
+            seeds.sort_unstable();
+            seeds.dedup();
+            assert_eq!(seeds.len(), 100);
+        }
+        assert_eq!(epochs(Order::Native).next(), Some(GOLDEN_WORKER_7_0));
+    }
+
+    const GOLDEN_WORKER_7_0: u64 = 8_297_548_376_829_063_600;
 }

@@ -10,7 +10,7 @@ use std::{fmt, sync::Arc};
 
 use loader_ipc::buffer::Buffer;
 
-pub use any::{AnyStack, AnyTensor};
+pub use any::AnyTensor;
 pub use bytes::BytesArray;
 pub use element::{Bool, DType, Element};
 pub use rows::BatchRows;
@@ -231,7 +231,7 @@ impl<T: Element> Tensor<T> {
 }
 
 /// Returns the number of bytes of a tensor; `None` if it exceeds `isize::MAX`.
-fn bytes_of(dtype: DType, shape: &[usize]) -> Option<usize> {
+pub(crate) fn bytes_of(dtype: DType, shape: &[usize]) -> Option<usize> {
     let bytes = element_count(shape)?.checked_mul(dtype.size())?;
     isize::try_from(bytes).is_ok().then_some(bytes)
 }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::Generator;
 use crate::{
-    data::{random::base_seed, sampler::*},
+    data::sampler::{base_seed, *},
     options::{LoaderOptions, Order},
 };
 

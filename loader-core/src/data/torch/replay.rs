@@ -5,7 +5,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use super::{BASE_SEED_DRAWS, Generator};
-use crate::{data::sampler::Epoch, options::Order};
+use crate::{data::random::Epoch, options::Order};
 
 /// Maximum number of draws that are skipped from the seed each time, without the cache.
 const MAX_UNCACHED: u128 = 1 << 16;

@@ -15,12 +15,15 @@ use loader_ipc::{process, profile::ProfileArea};
 use loader_pinning::Pinner;
 
 use crate::{
-    data::{collate::Batch, pack::Fill, sample_digest::SampleDigest},
+    data::{
+        collate::{Batch, fill::Fill},
+        sample_digest::SampleDigest,
+    },
     engine::{interrupt::Interrupt, pinning},
-    error::Error,
+    error::{Error, bad_sample::BadSample},
     report::{
         batch_info::BatchInfo,
-        epoch_report::{BadSample, EpochReport, Stopwatch},
+        epoch_report::{EpochReport, Stopwatch},
         figures::ResourceUse,
         load_times::LoadTimes,
         observers::Observers,

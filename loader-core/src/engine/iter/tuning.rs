@@ -7,8 +7,11 @@ use std::{
 
 use super::team::Team;
 use crate::{
-    engine::tuner::{MemoryBounds, Setting, Tuner, TuningDecision},
-    report::figures::{ResourceUse, main_cpu},
+    engine::tuner::{MemoryBounds, Setting, Tuner},
+    report::{
+        figures::{ResourceUse, main_cpu},
+        tuning_decision::TuningDecision,
+    },
 };
 
 /// Maximum number of decisions in a report. A load that changes again and again would make more.

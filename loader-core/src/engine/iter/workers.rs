@@ -27,7 +27,6 @@ use crate::{
     engine::{
         coordinator::{Coordinator, Outcome, ShardEnd, Taken},
         interrupt::Interrupt,
-        tuner::TuningDecision,
     },
     error::Error,
     report::{
@@ -36,6 +35,7 @@ use crate::{
         load_times::LoadTimes,
         stats::{IterStats, SharedStats},
         trace::PassTracer,
+        tuning_decision::TuningDecision,
     },
     state::Position,
 };

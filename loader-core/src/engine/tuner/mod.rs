@@ -14,13 +14,12 @@
 //! because the kernel divides the CPUs among all threads, so that more workers together get a larger part of them. A
 //! trial without a gain ends after one interval.
 
-mod decision;
-
 use std::{ops::RangeInclusive, time::Duration};
 
-use crate::report::figures::{LoadFigures, MIN_BUSY_SHARE, ResourceUse};
-
-pub use decision::{TuningDecision, TuningReason};
+use crate::report::{
+    figures::{LoadFigures, MIN_BUSY_SHARE, ResourceUse},
+    tuning_decision::{TuningDecision, TuningReason},
+};
 
 /// Minimum time and number of batches of an interval. Shorter intervals are noise.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
@@ -248,7 +247,9 @@ impl Tuner {
             self.warm_up = (before.workers * before.prefetch_factor) as u64;
             self.count_change();
         }
-        Some(TuningDecision::new(before, self.setting, reason, figures))
+        let num_workers = (before.workers, self.setting.workers);
+        let prefetch_factor = (before.prefetch_factor, self.setting.prefetch_factor);
+        Some(TuningDecision { batch: 0, num_workers, prefetch_factor, reason, figures })
     }
 
     fn end_interval(&mut self) -> Option<LoadFigures> {

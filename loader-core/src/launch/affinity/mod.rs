@@ -7,17 +7,25 @@
 mod gpus;
 mod topology;
 
-use std::{env, io, path::Path};
+use std::{env, io, num::NonZeroUsize, path::Path, thread};
 
 use loader_ipc::cpu_set::CpuSet;
 
 pub use topology::Topology;
 
-use crate::{
-    error::Error,
-    launch::ranks::LocalRanks,
-    options::{WorkerAffinity, cpus},
-};
+use super::ranks::LocalRanks;
+use crate::options::WorkerAffinity;
+
+/// Why workers cannot have the CPUs that the option `worker_affinity` gives them.
+#[derive(Debug)]
+pub(crate) enum AffinityError {
+    /// A listed set has no CPUs, or no set is listed.
+    NoCpus,
+    /// The process may not use a listed CPU.
+    NotAllowed { cpu: usize, allowed: CpuSet },
+    /// The system does not tell which CPUs the process may use.
+    System(io::Error),
+}
 
 /// The CPUs of a loader's workers.
 #[derive(Debug, Clone)]
@@ -47,21 +55,18 @@ impl WorkerCpus {
     /// Finds the CPUs of workers with `affinity`, in a process that is one of `local`.
     ///
     /// # Errors
-    /// [`Error::CpuNotAllowed`] and [`Error::InvalidOption`] if the listed sets cannot be used;
-    /// [`Error::System`] if the system does not tell which CPUs the process may use.
-    pub(crate) fn find(affinity: &WorkerAffinity, local: LocalRanks) -> Result<Self, Error> {
-        const READING: &str = "finding the CPUs that workers may use (worker_affinity)";
+    /// Any [`AffinityError`].
+    pub(crate) fn find(affinity: &WorkerAffinity, local: LocalRanks) -> Result<Self, AffinityError> {
         if *affinity == WorkerAffinity::Inherit {
             return Ok(Self::inherited(local));
         }
-        let system = |source: io::Error| Error::System { what: READING, source };
-        let allowed = CpuSet::allowed().map_err(system)?;
-        let own = || CpuSet::of_this_thread().map_err(system);
+        let allowed = CpuSet::allowed().map_err(AffinityError::System)?;
+        let own = || CpuSet::of_this_thread().map_err(AffinityError::System);
         let share = || match local.rank_and_size() {
             Some((rank, ranks)) => part(&allowed, rank, ranks),
             None => allowed.clone(),
         };
-        let single = |order: fn(&Topology) -> Vec<usize>| -> Result<Vec<CpuSet>, Error> {
+        let single = |order: fn(&Topology) -> Vec<usize>| -> Result<Vec<CpuSet>, AffinityError> {
             let cpus = if local.rank_and_size().is_some() { share() } else { own()? };
             Ok(order(&Topology::of(&cpus)).into_iter().map(|cpu| CpuSet::from_iter([cpu])).collect())
         };
@@ -77,8 +82,8 @@ impl WorkerCpus {
         };
         let all: CpuSet = sets.iter().flat_map(CpuSet::iter).collect();
         // On a thread with this mask, the standard library counts its CPUs, and knows the control group's quota.
-        let count = all.run(cpus).map_err(system)?;
-        let quota = allowed.run(cpus).map_err(system)?;
+        let count = all.run(cpus).map_err(AffinityError::System)?;
+        let quota = allowed.run(cpus).map_err(AffinityError::System)?;
         let ranks = local.processes();
         // All processes together have the quota.
         let is_limited = quota < allowed.len() && count > (quota / ranks).max(1);
@@ -109,6 +114,11 @@ impl WorkerCpus {
     }
 }
 
+/// Returns the number of CPUs that this thread may use, by its affinity mask and the control group's quota.
+pub(crate) fn cpus() -> usize {
+    thread::available_parallelism().map_or(1, NonZeroUsize::get)
+}
+
 /// Returns the CPUs of process `rank` of `ranks` on this machine, near its GPU if the system tells where that is.
 fn part(allowed: &CpuSet, rank: usize, ranks: usize) -> CpuSet {
     let shared = || gpus::shared_cpus(Path::new(gpus::DEVICES), allowed, rank, ranks);
@@ -127,13 +137,12 @@ fn divided(own: usize, all: usize, processes: usize, is_shared: bool) -> (usize,
     (count, if count < own { processes } else { 1 })
 }
 
-fn check(sets: &[CpuSet], allowed: &CpuSet) -> Result<(), Error> {
+fn check(sets: &[CpuSet], allowed: &CpuSet) -> Result<(), AffinityError> {
     if sets.is_empty() || sets.iter().any(CpuSet::is_empty) {
-        let problem = "a set without CPUs; name at least one, as in [\"0-3\", \"4-7\"]";
-        return Err(Error::invalid_option("worker_affinity", problem));
+        return Err(AffinityError::NoCpus);
     }
     match sets.iter().flat_map(CpuSet::iter).find(|&cpu| !allowed.contains(cpu)) {
-        Some(cpu) => Err(Error::CpuNotAllowed { cpu, allowed: allowed.clone() }),
+        Some(cpu) => Err(AffinityError::NotAllowed { cpu, allowed: allowed.clone() }),
         None => Ok(()),
     }
 }
@@ -141,6 +150,7 @@ fn check(sets: &[CpuSet], allowed: &CpuSet) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Error;
 
     #[test]
     fn the_affinity_determines_the_set_of_each_worker() {
@@ -200,7 +210,7 @@ mod tests {
         let allowed: CpuSet = "0-3".parse().unwrap();
         let check = |sets: &[&str]| {
             let sets: Vec<CpuSet> = sets.iter().map(|set| set.parse().unwrap()).collect();
-            check(&sets, &allowed).map_err(|error| error.to_string())
+            check(&sets, &allowed).map_err(|error| Error::from(error).to_string())
         };
         assert_eq!(check(&["0-1", "2,3", "1"]), Ok(()));
         let refused = "worker_affinity: CPU 4 does not exist, or this process may not use it: it may use the CPUs 0-3; \

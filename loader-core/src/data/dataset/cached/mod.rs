@@ -62,14 +62,10 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 pub use self::error::{CacheError, CachePart};
 use self::{
     identity::Identity,
-    store::{Entry, Store},
+    store::{Entry, Store, warn_not_filled},
 };
 use super::{Dataset, many};
-use crate::{
-    data::{context::SampleContext, panic::forget_backtrace},
-    report::warning::{Warn, Warning},
-    state::shorten,
-};
+use crate::data::{context::SampleContext, fingerprint::shorten, panic::forget_backtrace};
 
 /// Number of encodings of a sample that are compared to find out whether its type has a fixed order.
 const ENCODINGS: usize = 20;
@@ -155,11 +151,7 @@ impl<D: Dataset<Sample: Serialize + DeserializeOwned>> Cached<D> {
             let opened = Store::open(folder, &self.identity, self.max_bytes);
             // `cached` has opened the files in main: they were changed since, or this process lacks
             // descriptors. The epoch must not fail because of it.
-            let warn = |error: &CacheError| {
-                let problem = error.to_string();
-                Warn::default().warn(&Warning::CacheNotUsed { folder: folder.to_owned(), problem });
-            };
-            opened.inspect_err(warn).ok()
+            opened.inspect_err(|error| warn_not_filled(folder, error)).ok()
         };
         self.store.get_or_init(open).as_ref()
     }

@@ -1,6 +1,7 @@
 //! The files of a cache in one process.
 
 use std::{
+    fmt::Display,
     fs::{self, File, OpenOptions},
     io::{self, Seek, Write},
     os::unix::fs::{DirBuilderExt, FileExt},
@@ -17,7 +18,7 @@ use super::{
     CacheError, CachePart,
     identity::{Header, Identity, read_all},
 };
-use crate::report::warning::{Warn, Warning};
+use crate::text::print::print_once;
 
 /// Size of an entry in bytes. A page holds a whole number of them.
 pub(super) const ENTRY: usize = size_of::<[u64; 4]>();
@@ -29,6 +30,11 @@ const BLOCK: usize = 4096;
 /// 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Entry([u64; 4]);
+
+/// Warns that this process does not add samples to the cache.
+pub(super) fn warn_not_filled(folder: &Path, problem: impl Display) {
+    print_once(format!("the cache in {} is not filled: {problem}", folder.display()));
+}
 
 #[derive(Debug)]
 pub(super) struct Store {
@@ -147,10 +153,10 @@ impl Store {
         }
         if let Err(error) = self.append(number, seen, bytes) {
             *is_writable = false;
-            let problem = format!(
+            let problem = format_args!(
                 "a sample cannot be written: {error}; samples that are not in the cache are computed"
             );
-            Warn::default().warn(&Warning::CacheNotUsed { folder: self.folder.clone(), problem });
+            warn_not_filled(&self.folder, problem);
         }
     }
 

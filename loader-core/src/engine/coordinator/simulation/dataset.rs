@@ -3,10 +3,7 @@
 use loader_ipc::frame::Indices;
 
 use crate::{
-    data::{
-        fetch::ShardLayout,
-        sampler::{BatchSampler, Epoch},
-    },
+    data::{fetch::ShardLayout, random::Epoch, sampler::BatchSampler},
     options::{OnBadSample, Order},
     state::{Batching, Origin, Pipeline, Share, SharePolicy},
 };

@@ -10,7 +10,7 @@ use super::{
     dataset::{Batches, Fault, SampleFaults, SimulatedDataset},
 };
 use crate::{
-    data::{fetch::FetchOptions, sampler::Epoch},
+    data::{fetch::FetchOptions, random::Epoch},
     engine::{plan::Plan, shards::Shards},
     options::OnBadSample,
     state::{Position, State},

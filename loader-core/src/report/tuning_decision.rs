@@ -4,7 +4,6 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::Setting;
 use crate::report::figures::LoadFigures;
 
 /// A decision about the number of workers and the prefetch factor, with the figures that led to it, in
@@ -51,18 +50,6 @@ pub enum TuningReason {
     },
     /// The program's step, or a worker's batch, takes another time than before: the loader searches again.
     LoadChanged,
-}
-
-impl TuningDecision {
-    pub(super) fn new(before: Setting, after: Setting, reason: TuningReason, figures: LoadFigures) -> Self {
-        Self {
-            batch: 0,
-            num_workers: (before.workers, after.workers),
-            prefetch_factor: (before.prefetch_factor, after.prefetch_factor),
-            reason,
-            figures,
-        }
-    }
 }
 
 impl fmt::Display for TuningDecision {
