@@ -3,16 +3,13 @@
 use toml::de::DeTable;
 
 use super::{
+    MIN_SIMILARITY,
     document::{Document, EXTENDS},
     error::{ConfigError, Location, UnknownKey, hint, quoted},
     nearest, option_names,
     search::{Search, Step, section_of},
     sections,
 };
-
-/// Minimum similarity at which a hint names a known key. The minimum is lower than for environment variables:
-/// an unknown key is an error with or without a hint, so a wrong hint does little harm.
-pub(super) const MIN_SIMILARITY: f64 = 0.7;
 
 /// Explains an error from reading `document`. `read` reads a changed document, and returns the message of its
 /// error.

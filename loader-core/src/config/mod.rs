@@ -189,6 +189,10 @@ fn option_names() -> impl Iterator<Item = &'static str> {
     OptionInfo::ALL.iter().map(OptionInfo::name)
 }
 
+/// Minimum similarity at which a hint names a known key. The minimum is lower than for environment variables:
+/// an unknown key is an error with or without a hint, so a wrong hint does little harm.
+const MIN_SIMILARITY: f64 = 0.7;
+
 /// Returns the candidate that is most similar to `name`, if its Jaro similarity (0 to 1, where 1 is equal) is
 /// at least `min`.
 fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>, min: f64) -> Option<&'a str> {

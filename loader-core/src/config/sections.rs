@@ -16,8 +16,8 @@ use toml::{
 };
 
 use super::{
+    MIN_SIMILARITY,
     error::{ConfigError, Location, UnknownKey},
-    explain::MIN_SIMILARITY,
     nearest,
 };
 use crate::options::OptionInfo;
