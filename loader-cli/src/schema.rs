@@ -20,7 +20,7 @@ pub(crate) fn schema() -> Value {
     let mut kinds = vec![kind_schema(ImageFolderOptions::KIND, images, &Map::new())];
     #[cfg(feature = "formats")]
     kinds.push(generator.subschema_for::<loader_data::RecordConfig>().to_value());
-    let mut schema = json!({
+    json!({
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Config of the `loader` command",
         "type": "object",
@@ -33,18 +33,9 @@ pub(crate) fn schema() -> Value {
             },
             "dataset": { "anyOf": kinds },
             "loader": { "type": "object", "additionalProperties": false, "properties": options },
-            "transforms": { "description": "Keys of [dataset]", "type": "object" },
         },
         "definitions": generator.take_definitions(true),
-    });
-    for option in OptionInfo::ALL.iter().filter(|option| option.section() != "loader") {
-        let section = &mut schema["properties"][option.section()];
-        section["type"] = "object".into();
-        section["additionalProperties"] = false.into();
-        section["properties"][option.name()] =
-            json!({ "$ref": format!("#/properties/loader/properties/{}", option.name()) });
-    }
-    schema
+    })
 }
 
 fn schema_of(option: &OptionInfo, default: Option<&Value>) -> Value {

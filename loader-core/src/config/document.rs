@@ -15,7 +15,6 @@ use toml::{
 use super::{
     error::{ConfigError, Location, quoted},
     search::Step,
-    sections::{self, MovedKeys},
 };
 use crate::options::OptionInfo;
 
@@ -128,21 +127,19 @@ fn is_same(path: &Path, other: &Path) -> bool {
 pub(super) struct Document<'a> {
     /// The spans are offsets into `files`.
     pub(super) table: DeTable<'a>,
-    moved: MovedKeys,
     files: &'a Files,
 }
 
 impl<'a> Document<'a> {
     pub(super) fn parse(files: &'a Files) -> Result<Self, ConfigError> {
-        let (mut table, mut moved) = (DeTable::new(), MovedKeys::new());
+        let mut table = DeTable::new();
         for file in &files.0 {
             let mut extended = files.parse(file)?;
             extended.remove(EXTENDS);
-            sections::gather(&mut extended, &mut moved, |offset| files.location(offset))?;
             without_ignored(&mut extended, &table);
             merge(&mut table, extended);
         }
-        Ok(Self { table, moved, files })
+        Ok(Self { table, files })
     }
 
     /// Returns the line that contains the byte at `offset`.
@@ -169,12 +166,6 @@ impl<'a> Document<'a> {
     /// Returns the line of the key or the item to which `path` leads.
     pub(super) fn location_of(&self, path: &[Step]) -> Option<Location> {
         Some(self.location(self.offset_of(path)?))
-    }
-
-    /// Returns the name of the section in which a file has the key to which `path` leads, or which contains it.
-    pub(super) fn section_in_file(&self, path: &[Step]) -> Option<&'static str> {
-        let key = self.offset_of(path.get(..2)?)?;
-        self.moved.get(&key).copied()
     }
 
     fn offset_of(&self, path: &[Step]) -> Option<usize> {

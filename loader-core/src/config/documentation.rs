@@ -2,7 +2,6 @@
 
 use std::{env, fs};
 
-use super::sections;
 use crate::options::{OptionInfo, OptionKind, listed};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md");
@@ -37,17 +36,6 @@ fn the_document_explains_each_option() {
                 .is_some_and(|(names, _)| names.contains(&name))
         };
         assert!(text.lines().any(is_about), "{FILE} has no item for {name}");
-    }
-}
-
-#[test]
-fn the_document_lists_the_options_of_each_section() {
-    let text = fs::read_to_string(FILE).unwrap();
-    for section in sections::names().filter(|name| *name != "transforms") {
-        let options = OptionInfo::ALL.iter().filter(|option| option.section() == section);
-        let options: Vec<_> = options.map(|option| format!("`{}`", option.name())).collect();
-        let row = format!("| `[{section}]` | {} |", options.join(", "));
-        assert!(text.contains(&row), "{FILE} lacks this row of the table of sections:\n{row}");
     }
 }
 

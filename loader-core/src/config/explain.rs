@@ -3,13 +3,15 @@
 use toml::de::DeTable;
 
 use super::{
-    MIN_SIMILARITY,
     document::{Document, EXTENDS},
     error::{ConfigError, Location, UnknownKey, hint, quoted},
     nearest, option_names,
     search::{Search, Step, section_of},
-    sections,
 };
+
+/// Minimum similarity at which a hint names a known key. The minimum is lower than for environment variables:
+/// an unknown key is an error with or without a hint, so a wrong hint does little harm.
+const MIN_SIMILARITY: f64 = 0.7;
 
 /// Explains an error from reading `document`. `read` reads a changed document, and returns the message of its
 /// error.
@@ -33,9 +35,6 @@ pub(super) fn explain(
             location = document.location_of(&found).unwrap_or(location);
             path = found;
         }
-    }
-    if let Some(section) = document.section_in_file(&path) {
-        path[0] = Step::Key(section.to_owned());
     }
     message.into_error(location, &path, is_table)
 }
@@ -110,9 +109,8 @@ impl Message {
         let first = names.next().unwrap_or_default();
         let mut known: Vec<String> = names.collect();
         let is_unknown_outside = matches!(self.kind, Kind::UnknownField) && path.len() == 1;
-        if is_unknown_outside {
-            let more: Vec<_> = if is_table { sections::names().collect() } else { vec![EXTENDS] };
-            known.extend(more.into_iter().map(str::to_owned));
+        if is_unknown_outside && !is_table {
+            known.push(EXTENDS.to_owned());
         }
         let likely = nearest(&first, known.iter().map(String::as_str), MIN_SIMILARITY);
         let problem = match self.kind {

@@ -1,9 +1,7 @@
 //! Reads the loader's options from TOML files and environment variables.
 //!
 //! A file has two sections: `[loader]`, which is read into [`LoaderOptions`], and `[dataset]`, which is read
-//! into a type of the program's. A long file can divide them into more sections: `[sampler]`, `[limits]`, `[faults]`,
-//! `[distributed]` and `[report]` have options of the loader (see [`OptionInfo::section`]), and `[transforms]` has keys of
-//! `[dataset]`. [`Builder::config`](crate::Builder::config) builds a loader with the options
+//! into a type of the program's. [`Builder::config`](crate::Builder::config) builds a loader with the options
 //! of the file, and with the environment variables over them. This module and [`LoaderOptions::from_env`]
 //! need the feature `config`. [`LoaderOptions::over`] layers options from other sources, such as a command
 //! line.
@@ -40,7 +38,6 @@ mod error;
 mod explain;
 mod layers;
 mod search;
-mod sections;
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -189,10 +186,6 @@ fn option_names() -> impl Iterator<Item = &'static str> {
     OptionInfo::ALL.iter().map(OptionInfo::name)
 }
 
-/// Minimum similarity at which a hint names a known key. The minimum is lower than for environment variables:
-/// an unknown key is an error with or without a hint, so a wrong hint does little harm.
-const MIN_SIMILARITY: f64 = 0.7;
-
 /// Returns the candidate that is most similar to `name`, if its Jaro similarity (0 to 1, where 1 is equal) is
 /// at least `min`.
 fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>, min: f64) -> Option<&'a str> {
@@ -319,11 +312,7 @@ mod tests {
             ),
             ("sise = 3\n", "line 4: unknown key `sise` in [dataset]; did you mean `size`?"),
             ("[loadr]\nseed = 1\n", "line 4: unknown section [loadr]; did you mean [loader]?"),
-            (
-                "[x.y]\nseed = 1\n",
-                "line 4: unknown section [x]; expected one of [dataset], [loader], [transforms], [distributed], [faults], \
-                 [limits], [report], [sampler]",
-            ),
+            ("[x.y]\nseed = 1\n", "line 4: unknown section [x]; expected one of [dataset], [loader]"),
         ];
         for (text, expected) in cases {
             assert_eq!(message(&format!("{DATASET}{text}")), expected);
@@ -461,66 +450,6 @@ mod tests {
             message("[dataset]\nkind = \"image-foldr\"\n"),
             "line 2: `kind` in [dataset]: unknown value `image-foldr`; did you mean `image-folder`?"
         );
-    }
-
-    #[test]
-    fn a_file_may_divide_its_options_into_sections() {
-        let all = toml::Table::try_from(every_option()).unwrap();
-        let mut divided = toml::Table::new();
-        for option in OptionInfo::ALL {
-            let section = divided.entry(option.section()).or_insert_with(|| toml::Table::new().into());
-            let value = all[option.name()].clone();
-            section.as_table_mut().unwrap().insert(option.name().to_owned(), value);
-        }
-        assert_eq!(divided.len(), 6);
-        divided.insert("dataset".to_owned(), toml::toml! { kind = "image-folder" path = "photos" }.into());
-        divided.insert("transforms".to_owned(), toml::toml! { size = 64 }.into());
-        let config = photos(&toml::to_string(&divided).unwrap()).unwrap();
-        assert_eq!(config.loader, every_option());
-        assert_eq!(config.dataset, Photos { kind: Kind::ImageFolder, path: "photos".into(), size: Some(64) });
-
-        // A file that extends another one overrides a key, whichever section has it.
-        let (folder, config) = load(&[
-            ("a.toml", "extends = \"b.toml\"\n[loader]\nnum_workers = 0\nseed = 2\n"),
-            (
-                "b.toml",
-                "[sampler]\nseed = 1\nshuffle = true\n[limits]\ntimeout = 3\n[loader]\nhedge = true\n",
-            ),
-        ]);
-        let config = config.unwrap();
-        assert_eq!(config.loader, LoaderOptions::default().num_workers(0).seed(2).shuffle(true));
-        let shuffle = Location { path: Some(folder.path().join("b.toml")), line: 3 };
-        assert_eq!(config.location("loader.shuffle"), Some(&shuffle));
-    }
-
-    #[test]
-    fn an_error_names_the_section_that_the_file_has() {
-        let cases = [
-            (
-                "[sampler]\nseed = -1\n",
-                "line 5: `seed` in [sampler]: expected a whole number from 0, found integer `-1`",
-            ),
-            ("[sampler]\nsed = 1\n", "line 5: unknown key `sed` in [sampler]; did you mean `seed`?"),
-            ("[limits]\nseed = 1\n", "line 5: unknown key `seed` in [limits]; did you mean `sampler.seed`?"),
-            ("[transforms]\nsise = 1\n", "line 5: unknown key `sise` in [transforms]; did you mean `size`?"),
-            (
-                "[transforms]\nsize = true\n",
-                "line 5: `size` in [transforms]: expected a whole number from 0, found boolean `true`",
-            ),
-            ("[transform]\nsize = 3\n", "line 4: unknown section [transform]; did you mean [transforms]?"),
-            (
-                "[transforms]\npath = 1\n",
-                "line 5: `path` in [transforms]: [dataset] has this key too, in line 3; remove one of them",
-            ),
-            (
-                "[loader]\nseed = 1\n[sampler]\nseed = 1\n",
-                "line 7: `seed` in [sampler]: [loader] has this key too, in line 5; remove one of them",
-            ),
-        ];
-        for (text, expected) in cases {
-            assert_eq!(message(&format!("{DATASET}{text}")), expected);
-        }
-        assert_eq!(message("\nlimits = 3\n"), "line 2: `limits`: expected a section, found integer");
     }
 
     #[test]

@@ -24,7 +24,6 @@ use super::{LoaderOptions, units::Measured};
 #[derive(Debug, Clone, Copy)]
 pub struct OptionInfo {
     pub(super) name: &'static str,
-    pub(super) section: &'static str,
     pub(super) kind: OptionKind,
     pub(super) bounds: &'static str,
     pub(super) help: &'static str,
@@ -52,12 +51,6 @@ impl OptionInfo {
     /// Name of the option: of the field of [`LoaderOptions`] and of the key in a config file.
     pub fn name(&self) -> &'static str {
         self.name
-    }
-
-    /// Section of the option in a config file that divides `[loader]` into sections, such as `limits`. Every option may
-    /// be in `[loader]` too.
-    pub fn section(&self) -> &'static str {
-        self.section
     }
 
     /// Name of the environment variable, such as `LOADER_BATCH_SIZE`.

@@ -88,7 +88,6 @@ macro_rules! options {
                 $($property: $value,)*
                 ..Self {
                     name: stringify!($name),
-                    section: "loader",
                     kind: <$type as OptionValue>::KIND,
                     bounds: "",
                     help: "",
@@ -135,38 +134,33 @@ options! {
         /// Samples per batch, at least 1; 1 by default.
         batch_size: usize = 1 => { bounds: "at least 1", help: "Samples per batch, at least 1" },
         /// True to load the samples in a new random order in each epoch; false by default.
-        shuffle: bool = false => { section: "sampler", help: "Use a new random order in each epoch" },
+        shuffle: bool = false => { help: "Use a new random order in each epoch" },
         /// Seed of the order and of [`SampleContext::rng`](crate::SampleContext::rng); 0 by default.
-        seed: u64 = 0 => { section: "sampler", bounds: "64 bits", help: "Seed of the order and of the augmentation" },
+        seed: u64 = 0 => { bounds: "64 bits", help: "Seed of the order and of the augmentation" },
         /// Random number generator that determines the order; [`Order::Native`] by default.
         order: Order = Order::Native => {
-            section: "sampler",
             help: "Random order: that of this loader, or exactly that of PyTorch",
         },
         /// Rank of this process among `world_size` processes, from 0. Each process loads its own share of the
         /// samples. Needs `world_size`.
         rank: usize => {
-            section: "distributed",
             bounds: "below `world_size`; needs it",
             help: "Number of this process, from 0, among those that train together; needs --world-size",
         },
         /// Number of processes that each load a share of the samples, at least 1. Needs `rank`.
         world_size: usize => {
-            section: "distributed",
             bounds: "at least 1; needs `rank`",
             help: "Number of processes that train together; needs --rank",
         },
         /// Number of consecutive ranks that load the same samples, at least 1; 1 by default. See
         /// [`Builder::group_size`](crate::Builder::group_size).
         group_size: usize = 1 => {
-            section: "distributed",
             bounds: "at least 1; divides `world_size`",
             help: "Number of consecutive ranks that load the same samples, as with tensor or pipeline parallelism",
         },
         /// Whether the rank and the world size, if they are not set, are those that a launcher such as
         /// torchrun gave this process in environment variables. Not by default.
         launcher: LauncherMode => {
-            section: "distributed",
             help: "Take a rank that is not given from the launcher, such as torchrun; `run` and `plan` do by default",
         },
         /// True to leave out a last batch that is not full; false by default.
@@ -190,7 +184,6 @@ options! {
         /// for never.
         #[serde(with = "units::Time")]
         warn_after: Duration = Duration::from_secs(30) => {
-            section: "limits",
             bounds: "0 or more; 0 is never",
             help: "Seconds of a wait before a warning names the awaited worker, 0 for never; needs workers",
             without_workers: Ignored,
@@ -203,7 +196,6 @@ options! {
         /// Maximum time to wait for a batch; zero, the default, waits for ever. Needs workers.
         #[serde(with = "units::Time")]
         timeout: Duration = Duration::ZERO => {
-            section: "limits",
             bounds: "0 or more; 0 is no limit",
             help: "Maximum wait for a batch in seconds, 0 for no limit",
             without_workers: Invalid,
@@ -211,7 +203,6 @@ options! {
         /// Number of shards in which this process reads an iterable dataset, 1 to 65,536; by default the
         /// number of workers, or 1 without workers. Not for a map-style dataset.
         shards: usize => {
-            section: "sampler",
             bounds: "1 to 65,536; iterable datasets only",
             help: "Number of shards in which a stream is read; the order of its batches depends on it",
             default_note: "as many as workers",
@@ -219,7 +210,6 @@ options! {
         /// Number of batches in an epoch of an iterable dataset, at least 1; by default all. Not for a map-style
         /// dataset. See [`Builder::steps_per_epoch`](crate::Builder::steps_per_epoch).
         steps_per_epoch: u64 => {
-            section: "sampler",
             bounds: "at least 1; iterable datasets only",
             help: "Number of batches after which an epoch of a stream ends; a stream that ends before fails",
             default_note: "all batches",
@@ -234,7 +224,6 @@ options! {
         /// the number of the launcher's processes on this machine.
         #[serde(with = "units::Size")]
         memory_limit: u64 => {
-            section: "limits",
             kind: OptionKind::Bytes,
             bounds: "at least 131,072",
             help: "Maximum bytes of batches in shared memory and of what datasets keep, in all processes together",
@@ -244,7 +233,6 @@ options! {
         /// half of `memory_limit`.
         #[serde(with = "units::Size")]
         shared_memory_limit: u64 => {
-            section: "limits",
             kind: OptionKind::Bytes,
             bounds: "at least 65,536; below `memory_limit`",
             help: "Maximum bytes of shared memory for batches",
@@ -252,42 +240,36 @@ options! {
         },
         /// What happens when a worker dies; [`OnWorkerDeath::Restart`] by default.
         on_worker_death: OnWorkerDeath = OnWorkerDeath::Restart => {
-            section: "faults",
             help: "What happens if a worker dies: another worker replaces it, or the run fails",
             without_workers: Ignored,
         },
         /// Maximum number of deaths of a worker in a row outside of batches after which it is started again;
         /// 10 by default. One more death ends the iterator.
         max_worker_deaths: u32 = 10 => {
-            section: "faults",
             bounds: "0 or more",
             help: "Maximum number of deaths in a row of a worker that finishes no batch; more end the run",
             without_workers: Ignored,
         },
         /// What happens with a sample that cannot be loaded; [`OnBadSample::Error`] by default.
         on_bad_sample: OnBadSample = OnBadSample::Error => {
-            section: "faults",
             bounds: "`\"replace\"`: map-style datasets only",
             help: "If a sample cannot be loaded: fail its batch, skip the sample, or replace it",
         },
         /// Maximum number of samples skipped or replaced in an epoch; 10 by default. One more ends the
         /// iterator.
         max_bad_samples: u64 = 10 => {
-            section: "faults",
             bounds: "0 or more",
             help: "Maximum number of samples that may be skipped or replaced in an epoch",
         },
         /// True to digest the samples of each epoch; false by default. See
         /// [`SampleDigest`](crate::SampleDigest).
         digest: bool = false => {
-            section: "report",
             help: "Digest the samples of each epoch, to compare runs, or the parts of an epoch with the whole",
         },
         /// Maximum time for one sample; zero, the default, is no limit. A sample that takes longer is bad,
         /// and its worker is replaced. Needs workers.
         #[serde(with = "units::Time")]
         sample_timeout: Duration = Duration::ZERO => {
-            section: "limits",
             bounds: "0 or more; 0 is no limit",
             help: "Maximum time for a sample in seconds, 0 for no limit",
             without_workers: Invalid,
@@ -302,7 +284,6 @@ options! {
         /// limit by default. A worker that uses more is replaced between two batches. Needs workers.
         #[serde(with = "units::Size")]
         worker_memory_limit: u64 => {
-            section: "limits",
             kind: OptionKind::Bytes,
             bounds: "at least 16,777,216",
             help: "Maximum bytes of private memory that a worker allocates",
@@ -312,7 +293,6 @@ options! {
         /// File for a trace of main and the workers, which the loader replaces at the end of each epoch; none by
         /// default. In its name, `{rank}` stands for the rank, also in a group of ranks.
         trace: PathBuf => {
-            section: "report",
             help: "File for a trace of main and the workers, for Perfetto or Chrome",
             default_note: "none",
         },
@@ -320,14 +300,12 @@ options! {
         /// replaced a worker that died; none by default. In its name, `{rank}` stands for the rank, also in a group of
         /// ranks.
         trace_on_failure: PathBuf => {
-            section: "report",
             help: "File for a trace of the last events, written if an error ends the epoch or a worker dies",
             default_note: "none",
         },
         /// Address at which the loader serves its statistics over HTTP, in the text format of Prometheus; none by
         /// default.
         metrics: SocketAddr => {
-            section: "report",
             help: "Address at which metrics are served for Prometheus, such as 127.0.0.1:9100",
             default_note: "none",
         },
@@ -344,7 +322,6 @@ options! {
         /// True to make the kernel's OOM killer prefer workers to main, by an `oom_score_adj` 500 above that of main;
         /// true by default. False leaves workers that of main.
         raise_oom_score_adj: bool = true => {
-            section: "faults",
             help: "Make the kernel's OOM killer prefer workers to this process",
             without_workers: Ignored,
         },
