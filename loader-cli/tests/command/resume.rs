@@ -308,10 +308,10 @@ fn a_file_that_is_no_state_of_this_run_is_refused() {
     let message = renamed[0]["message"].as_str().unwrap();
     assert!(message.contains("cannot be resumed") && message.contains("its dataset is"), "{message}");
 
-    let mut old = good;
-    old["version"] = json!(1);
-    fs::write(&file, old.to_string()).unwrap();
-    refused(&["--resume", path], 2, "StateVersion", "this state is of version 1");
+    let mut other = good;
+    other["version"] = json!(2);
+    fs::write(&file, other.to_string()).unwrap();
+    refused(&["--resume", path], 2, "StateVersion", "this state is of version 2");
     fs::write(&file, "{}").unwrap();
     refused(&["--resume", path], 2, "StateNotRead", "is not the state of a run: missing field");
     fs::remove_file(&file).unwrap();

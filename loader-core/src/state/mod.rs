@@ -24,11 +24,8 @@ use crate::{
 pub(crate) use epoch_end::EpochEnd;
 pub use merge::MergeError;
 
-/// Version of the format. Version 1 had no fingerprints and a different random order, version 2 no share,
-/// version 3 could not say what earlier runs with other numbers of ranks took from the epoch, version 4 did not
-/// name the merged state from which the run was resumed, version 5 did not say which items of a stream were
-/// errors, and version 6 did not say that a map-style epoch was at its end, and had no hash.
-const VERSION: u32 = 7;
+/// Version of the format. docs/releasing.md says how it changes.
+const VERSION: u32 = 1;
 
 /// Names of parts of a state in errors.
 pub(crate) const SHARDS: &str = "number of shards (see `shards`)";
@@ -61,38 +58,28 @@ pub struct State {
     seed: u64,
     order: Order,
     samples: Option<u64>,
-    #[serde(default)]
     share: Share,
     /// True if it is the state of all ranks. Its share then has rank 0.
-    #[serde(default)]
     is_merged: bool,
-    #[serde(default)]
     pipeline: Arc<Pipeline>,
     epoch: u64,
     /// Number of times that `next` has returned a batch of the epoch, or the error of one.
-    #[serde(default)]
     steps: u64,
     /// Number of bad samples in the epoch so far, which count towards `max_bad_samples`.
-    #[serde(default)]
     bad_samples: u64,
     /// Digest of the epoch so far, with the option `digest`.
-    #[serde(default)]
     digest: Option<SampleDigest>,
     /// Digest of the epoch before, if the state was taken at its end or soon after. `State::merge` needs it if
     /// other ranks are still in that epoch.
-    #[serde(default)]
     digest_before: Option<SampleDigest>,
     /// How the epoch before ended, until this epoch has returned its first batch. `State::merge` needs it if other
     /// ranks are still in that epoch.
-    #[serde(default)]
     end_before: EpochEnd,
     /// The merged state from which the run was resumed, if it was.
-    #[serde(default)]
     resumed_from: Option<ResumedFrom>,
     #[serde(rename = "place")]
     position: Position,
     /// Hash of the other fields, while the state is written or read; otherwise `None`.
-    #[serde(default)]
     hash: Option<String>,
 }
 
@@ -131,13 +118,11 @@ pub(crate) struct BatchesPosition {
     pub(crate) batches: u64,
     /// True if it was known that there is no batch `next`. A host with samplers that have states of their own then asks them
     /// for no batch.
-    #[serde(default)]
     pub(crate) is_end: bool,
     /// Fingerprint of the epoch's order; see [`Plan`](crate::engine::plan::Plan).
     pub(crate) fingerprint: u64,
     /// What earlier runs with other numbers of ranks have returned of the epoch. The batches are those of a
     /// share of the rest. Empty in an epoch that was not resumed from a merged state.
-    #[serde(default)]
     pub(crate) taken: Vec<Taken>,
 }
 
@@ -207,13 +192,12 @@ impl Default for Share {
 /// Fingerprints of everything that determines the order of the samples, to compare two loaders. A fingerprint
 /// consists of the kinds of the stages and their parameters. It contains neither encoded data nor type names,
 /// because these change from one build to the next.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Pipeline {
     /// The dataset's fingerprint.
     dataset: String,
     batching: Batching,
     /// For a map-style dataset whose order all ranks share.
-    #[serde(default)]
     shared: Option<SharedOrder>,
 }
 
@@ -258,13 +242,6 @@ impl Pipeline {
             Batching::Sampler(_) => "map-style",
             Batching::Shards(_) => "iterable",
         }
-    }
-}
-
-/// The value that decoding gives to states of version 1, which have no pipeline. `check` refuses such states.
-impl Default for Batching {
-    fn default() -> Self {
-        Self::Sampler(String::new())
     }
 }
 
@@ -508,11 +485,9 @@ mod shards {
     #[derive(Serialize, Deserialize)]
     struct Written {
         position: u64,
-        #[serde(default)]
         errors: u64,
         snapshot: Option<(u64, String)>,
         /// Hash of the errors before the snapshot.
-        #[serde(default)]
         snapshot_errors: u64,
         ended: bool,
     }
@@ -625,35 +600,24 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_or_outdated_state_is_refused() {
+    fn an_invalid_state_is_refused() {
         let json = serde_json::to_string(&state()).unwrap();
         for broken in [json.replace("00ff10", "00ff1x"), json.replace("[3,", "[9,")] {
             assert!(serde_json::from_str::<State>(&broken).is_err());
         }
-        // Version 1 had none of these fields, and each later version had some more of them.
-        for (version, missing) in [
-            (1, &["pipeline", "share", "digest", "is_merged", "resumed_from"][..]),
-            (2, &["share", "digest", "is_merged", "resumed_from"]),
-            (3, &["is_merged", "resumed_from"]),
-            (4, &["resumed_from"]),
-            (5, &[]),
-            (6, &[]),
-        ] {
-            let mut old = serde_json::to_value(State { version, ..state() }).unwrap();
-            old.as_object_mut().unwrap().retain(|field, _| !missing.contains(&&field[..]));
-            for shard in old["place"]["shards"]["shards"].as_array_mut().unwrap() {
-                shard.as_object_mut().unwrap().retain(|field, _| !field.ends_with("errors"));
-            }
-            let error = serde_json::from_value::<State>(old).unwrap().check(&origin()).unwrap_err();
-            assert!(matches!(error, Error::StateVersion { supported: 7, .. }), "{error:?}");
-            assert_eq!(
-                error.to_string(),
-                format!(
-                    "this state is of version {version}, but this library reads version 7; resume it with the version \
-                     of this library that wrote it, or start again with `iter()`"
-                )
-            );
-        }
+    }
+
+    #[test]
+    fn a_state_of_another_version_is_refused_by_its_number() {
+        let mut later = serde_json::to_value(State { version: 2, ..state() }).unwrap();
+        later.as_object_mut().unwrap().insert("added".to_owned(), true.into());
+        let error = serde_json::from_value::<State>(later).unwrap().check(&origin()).unwrap_err();
+        assert!(matches!(error, Error::StateVersion { version: 2, supported: 1 }), "{error:?}");
+        assert_eq!(
+            error.to_string(),
+            "this state is of version 2, but this library reads version 1; resume it with the version of this library that \
+             wrote it, or start again with `iter()`"
+        );
     }
 
     #[test]

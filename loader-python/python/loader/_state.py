@@ -21,7 +21,7 @@ from . import _base, _errors, _generators
 from ._stateful import is_stateful, pickle_position, states_in
 
 #: Version of the format.
-VERSION = 5
+VERSION = 1
 
 
 class WrongWorkers(ValueError, AssertionError):

@@ -250,7 +250,7 @@ fn states_that_do_not_belong_together_are_refused_by_rank_and_part() {
         ),
         (
             &|states| states[1].version = 3,
-            "the state of rank 1 has format version 3, but this library reads 7;",
+            "the state of rank 1 has format version 3, but this library reads 1;",
         ),
         (&|states| states[2].seed = 8, &format!("{different} seed of rank 2 is 8, that of rank 0 is 7;")),
         (&|states| states[2].epoch = 5, &format!("{different} epoch of rank 2 is 5, that of rank 0 is 0;")),
