@@ -19,7 +19,7 @@ use loader_data::{
 use tempfile::TempDir;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Max number of samples that are read of a file whose length may be false.
+/// Maximum number of samples that are read of a file whose length may be false.
 const SAMPLES: usize = 50;
 
 /// Limit on sizes that a file states.

@@ -346,7 +346,7 @@ pub struct ListedFiles {
 }
 
 impl RecordConfig {
-    /// Returns the dataset of the files that `pattern` names. The extension of `name` determines the format. All
+    /// Returns the dataset of the files that `pattern` stands for. The extension of `name` determines the format. All
     /// options have their defaults, except that the samples of an index of Megatron (`.idx`) are documents.
     /// Returns `None` if the extension determines no format: raw files of tokens do not tell the type of their
     /// tokens, and images are in folders of classes or in other files.

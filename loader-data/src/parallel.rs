@@ -8,7 +8,7 @@ use std::{
 
 use loader_core::Phase;
 
-/// Max number of files that are read at the same time. Reading waits more than it computes.
+/// Maximum number of files that are read at the same time. Reading waits more than it computes.
 pub(crate) const READS: usize = 16;
 
 /// Returns what `task`, which reads files, returns for each number below `count`. Runs on [`READS`] threads. All of the

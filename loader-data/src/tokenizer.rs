@@ -15,7 +15,7 @@ use crate::{
     source::{Files, Location},
 };
 
-/// Max number of characters of one class in a row that are given to a regular expression. For an expression with a
+/// Maximum number of characters of one class in a row that are given to a regular expression. For an expression with a
 /// lookahead, `fancy-regex` keeps a state for each character, and may go back over them once for each alternative. It
 /// fails at a million. `tokenizers` then drops the rest of the text or does not split it, and returns no error.
 const MAX_RUN: usize = 250_000;

@@ -37,7 +37,7 @@ impl OrderObjects {
     }
 }
 
-/// IndexBatches of indices from a Python object: its method `begin(epoch)` returns a generator of lists of
+/// Batches of indices from a Python object: its method `begin(epoch)` returns a generator of lists of
 /// indices, or of [`Numbers`].
 pub(crate) struct PyOrder {
     pub(crate) objects: OrderObjects,

@@ -5,7 +5,7 @@ use loader::{AnyTensor, DType};
 
 use crate::{Adapter, Copies, assert_equal, dtypes};
 
-/// Max number of bytes that a call may allocate beside the elements, for shapes, strides and reference counts.
+/// Maximum number of bytes that a call may allocate beside the elements, for shapes, strides and reference counts.
 const MAX_OVERHEAD: u64 = 4096;
 
 /// Tensors of the ranks 0 to 5 arrive, and empty ones with a zero in each position of the shape.

@@ -95,7 +95,7 @@ struct Loaded {
     cpus: usize,
 }
 
-/// Loads some batches of a dataset of numbers, with the options but those that are about the dataset. Returns
+/// Loads some batches of a dataset of numbers, with all options that are not about the dataset. Returns
 /// the loader's warnings too.
 fn load(options: LoaderOptions) -> (Result<Loaded, Error>, Vec<Warning>) {
     let warnings = Arc::new(Mutex::new(Vec::new()));
@@ -117,7 +117,7 @@ fn load_numbers(
     let without_rank = options.clone().launcher(LauncherMode::Off);
     let (mut options, _) = settings::with_rank(options).unwrap_or((without_rank, None));
     (options.batch_size, options.shards, options.on_bad_sample) = (Some(1), None, None);
-    // They are of the user's runs.
+    // They belong to the user's own runs.
     (options.trace, options.trace_on_failure, options.metrics) = (None, None, None);
     let numbers =
         Tensor::from_vec(vec![0_u8; NUMBERS], [NUMBERS]).expect("the shape is that of the elements");

@@ -12,7 +12,7 @@ use super::{
     statistics::{Field, Histogram, Range, RepeatedKeys, Type},
 };
 
-/// Max number of classes, and of bad files and samples, in the text. The JSON has all of them.
+/// Maximum number of classes, and of bad files and samples, in the text. The JSON has all of them.
 const MAX_SHOWN: usize = 20;
 
 /// Number of characters of the longest bar of a histogram.

@@ -9,13 +9,13 @@ use loader_core::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Max number of distinct values of a field that are counted.
+/// Maximum number of distinct values of a field that are counted.
 const MAX_VALUES: usize = 20;
 
-/// Max number of examples of keys that came before.
+/// Maximum number of examples of keys that came before.
 const MAX_KEYS: usize = 5;
 
-/// Max number of fields. Samples may all have different ones.
+/// Maximum number of fields. Samples may all have different ones.
 const MAX_FIELDS: usize = 1000;
 
 /// The statistics of samples. As a sample of a loader, it is about one sample; a batch is about all its
@@ -306,7 +306,7 @@ fn add_items(items: &[loader_data::Value], name: &str, statistics: &mut Statisti
 fn seen(value: &loader_data::Value) -> Seen<'_> {
     use loader_data::Value;
 
-    /// Max number of characters of a text that is counted as a value.
+    /// Maximum number of characters of a text that is counted as a value.
     const MAX_VALUE_CHARS: usize = 40;
 
     let nothing = Seen { kind: "null", shape: &[], bytes: 0, length: None, number: None, value: None };

@@ -366,7 +366,7 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// Sets the max time that `next` waits for a batch before it returns
+    /// Sets the maximum time that `next` waits for a batch before it returns
     /// [`Error::TimedOut`](crate::Error::TimedOut); zero, the default, waits for ever. The time in which the awaited
     /// worker opens the dataset does not count, up to 30 seconds of each wait. After this error, call
     /// `next` again to wait again: no batch is lost. Ten such waits in a row end the iterator with
@@ -382,7 +382,7 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// Sets the max bytes of data that the loader may hold in all of its processes together, at least
+    /// Sets the maximum bytes of data that the loader may hold in all of its processes together, at least
     /// 131,072. [`shared_memory_limit`](Self::shared_memory_limit) is the part for batches in shared memory.
     /// The rest is for what datasets keep, such as decoded row groups and caches, and what streams read ahead from
     /// servers; see [`DatasetMemory`](crate::DatasetMemory).
@@ -400,7 +400,7 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// Sets the max bytes of shared memory for batches, at least 65,536 and below
+    /// Sets the maximum bytes of shared memory for batches, at least 65,536 and below
     /// [`memory_limit`](Self::memory_limit). The default is half of `memory_limit`. All iterators of the
     /// loader share it, and batches that the program holds count.
     #[must_use]
@@ -433,7 +433,7 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// Sets the max number of deaths of a worker in a row outside of batches (while it starts, opens the
+    /// Sets the maximum number of deaths of a worker in a row outside of batches (while it starts, opens the
     /// dataset or waits) after which it is started again; 10 by default. One more death ends the iterator
     /// with [`Error::WorkerExited`](crate::Error::WorkerExited). When the worker finishes a batch, the count
     /// starts again from zero. A death on a batch counts for that batch instead; see
@@ -515,7 +515,7 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// Sets the max number of samples that may be skipped or replaced in an epoch; 10 by default. One more
+    /// Sets the maximum number of samples that may be skipped or replaced in an epoch; 10 by default. One more
     /// ends the iterator with [`Error::TooManyBadSamples`](crate::Error::TooManyBadSamples).
     #[must_use]
     pub fn max_bad_samples(mut self, samples: u64) -> Self {
@@ -523,7 +523,7 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// Sets the max time for one sample, or for one call of [`get_many`](crate::Dataset::get_many) if the
+    /// Sets the maximum time for one sample, or for one call of [`get_many`](crate::Dataset::get_many) if the
     /// dataset has it; zero, the default, is no limit. A sample that takes longer is bad, and its worker is
     /// replaced. The loader checks this while the program waits for a batch. Needs workers.
     ///

@@ -68,7 +68,7 @@ pub(super) struct Settings {
     pub(super) warn: Warn,
 }
 
-/// Max number of bytes of data that a loader may hold.
+/// Maximum number of bytes of data that a loader may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Memory {
     /// Of batches in shared memory.

@@ -87,7 +87,7 @@ pub struct MemoryLimitReached {
     pub bytes: u64,
     /// Number of bytes that were already reserved.
     pub reserved: u64,
-    /// Max number of bytes that may be reserved: the part of the loader's `memory_limit` that the worker or
+    /// Maximum number of bytes that may be reserved: the part of the loader's `memory_limit` that the worker or
     /// shard has.
     pub limit: u64,
 }
@@ -108,7 +108,7 @@ impl DatasetMemory {
         Ok(reservation)
     }
 
-    /// Returns the max number of bytes that may be reserved; `None` if there is no limit.
+    /// Returns the maximum number of bytes that may be reserved; `None` if there is no limit.
     pub fn limit(&self) -> Option<u64> {
         self.0.as_ref().map(|account| account.limit)
     }

@@ -9,7 +9,7 @@ use crate::error::DataProblem;
 
 pub(super) const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// Max number of bytes of a header; NumPy's own limit for headers that are not trusted is 10,000.
+/// Maximum number of bytes of a header; NumPy's own limit for headers that are not trusted is 10,000.
 const MAX_HEADER: u32 = 1 << 20;
 
 /// The header of an array.

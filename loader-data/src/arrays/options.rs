@@ -16,7 +16,7 @@ use crate::{
     source::{Files, StoreOptions, one_or_many},
 };
 
-/// Max number of bytes of compressed arrays in memory, if nothing else is said.
+/// Maximum number of bytes of compressed arrays in memory, if nothing else is said.
 const MAX_UNPACKED_BYTES: u64 = 4 << 30;
 
 /// What to read from files of arrays, for example from a config file.

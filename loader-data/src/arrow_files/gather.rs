@@ -19,7 +19,7 @@ use super::{
 };
 use crate::error::{DataError, Result};
 
-/// Max number of items that need no bytes, such as nulls, in the lists of rows that are read together.
+/// Maximum number of items that need no bytes, such as nulls, in the lists of rows that are read together.
 const MAX_EMPTY: u64 = 1 << 20;
 
 /// Number of bytes of a view; a text of at most [`INLINE`] bytes is inside it.

@@ -26,8 +26,8 @@ const TRAILER: u64 = 10;
 const HEAD: u64 = 4 << 10;
 /// Number of messages of a file that are read at once.
 const MESSAGES: usize = 256;
-/// Max number of bytes between two messages that are fetched with one request. The bodies between the messages are the
-/// data of the file, so a larger gap would fetch most of the file.
+/// Maximum number of bytes between two messages that are fetched with one request. The bodies between the messages are
+/// the data of the file, so a larger gap would fetch most of the file.
 const GAP: u64 = 32 << 10;
 
 /// What the messages of a file say.

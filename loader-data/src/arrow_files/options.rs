@@ -25,12 +25,12 @@ format_options! {
         /// Sets which columns are read, and the dtypes of their numbers.
         #[serde(flatten)]
         fields: FieldOptions = FieldOptions::new(),
-        /// Sets the max number of bytes of decompressed record batches that each worker keeps for random
+        /// Sets the maximum number of bytes of decompressed record batches that each worker keeps for random
         /// access, within its part of the loader's [`memory_limit`](loader_core::Builder::memory_limit). The
         /// default is 64 MiB. Record batches that are not compressed are never kept.
         #[serde(with = "loader_core::units::Size")]
         cache_bytes: u64 = 64 << 20,
-        /// Sets the max number of bytes of a compressed record batch, before and after it is decompressed.
+        /// Sets the maximum number of bytes of a compressed record batch, before and after it is decompressed.
         /// The default is 1 GiB.
         #[serde(with = "loader_core::units::Size")]
         max_batch_bytes: u64 = 1 << 30,

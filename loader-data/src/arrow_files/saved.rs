@@ -17,7 +17,7 @@ const STATE: &str = "state.json";
 /// Names the splits of a folder, which are its sub-folders.
 const SPLITS: &str = "dataset_dict.json";
 
-/// Max number of bytes of these files.
+/// Maximum number of bytes of these files.
 const MAX_BYTES: u64 = 64 << 20;
 
 #[derive(Deserialize)]

@@ -15,7 +15,7 @@ use crate::{
     source::{NextPart, ReadAhead},
 };
 
-/// Max number of rows that are read at once.
+/// Maximum number of rows that are read at once.
 const MAX_ROWS: u64 = 8192;
 /// Number of bytes that are read at once of a record batch that is not compressed, at least one row.
 const MAX_BYTES: u64 = 16 << 20;

@@ -26,7 +26,7 @@ use crate::{
     source::{Files, ReadAhead},
 };
 
-/// Max number of bytes of a record batch that is fetched from a server as a whole, when it is read in order.
+/// Maximum number of bytes of a record batch that is fetched from a server as a whole, when it is read in order.
 const MAX_FETCH: u64 = 64 << 20;
 
 /// The files of a dataset with their record batches, in shared memory.

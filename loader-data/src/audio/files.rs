@@ -15,7 +15,7 @@ use crate::{
     source::{Files, Location},
 };
 
-/// Default of the max number of bytes of a file.
+/// Default of the maximum number of bytes of a file.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
 /// Audio files without classes and without a table, on disk or on a server.
@@ -66,7 +66,7 @@ format_options! {
     /// # anyhow::Ok(())
     /// ```
     pub struct AudioFilesOptions {
-        /// Sets the max number of bytes of a file. The default is 256 MiB.
+        /// Sets the maximum number of bytes of a file. The default is 256 MiB.
         #[serde(with = "loader_core::units::Size")]
         max_file_bytes: u64 = MAX_FILE_BYTES,
     }

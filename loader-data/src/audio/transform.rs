@@ -81,7 +81,7 @@ enum Crop {
     Center(u64),
 }
 
-/// Default of the max number of bytes of the samples of a file: 1 GiB, which is 4.6 hours of one channel at
+/// Default of the maximum number of bytes of the samples of a file: 1 GiB, which is 4.6 hours of one channel at
 /// 16 kHz.
 fn max_sample_bytes() -> u64 {
     1 << 30
@@ -114,7 +114,7 @@ impl AudioTransform {
         Self { crop: Some(Crop::Center(frames)), ..self }
     }
 
-    /// Sets the max number of bytes of the samples that are decoded, as `f32`, and of the tensor. It keeps a
+    /// Sets the maximum number of bytes of the samples that are decoded, as `f32`, and of the tensor. It keeps a
     /// file of a few bytes from taking all memory. The default is 1 GiB.
     #[must_use]
     pub fn max_sample_bytes(self, bytes: u64) -> Self {

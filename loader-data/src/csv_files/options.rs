@@ -42,7 +42,7 @@ format_options! {
         types: BTreeMap<String, ColumnType> = BTreeMap::new(),
         /// Sets where the index is stored; by default in the user's cache folder. A stream has no index.
         index: IndexPlace = IndexPlace::Cache,
-        /// Sets the max number of bytes of a record, with its line break. The default is 64 MiB.
+        /// Sets the maximum number of bytes of a record, with its line break. The default is 64 MiB.
         #[serde(with = "loader_core::units::Size")]
         max_line_bytes: u64 = MAX_LINE_BYTES,
     }

@@ -27,7 +27,7 @@ use crate::{
 /// Number of rows by which the types of columns are found.
 const SAMPLED: usize = 1000;
 
-/// Max number of characters of a field in an error.
+/// Maximum number of characters of a field in an error.
 const MAX_SHOWN: usize = 40;
 
 /// Parses the records of files that have the same columns.

@@ -20,14 +20,14 @@ use crate::{
 /// Name of the file with the header.
 pub(super) const README: &str = "README.md";
 
-/// Max number of bytes that are searched for the end of the header.
+/// Maximum number of bytes that are searched for the end of the header.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Max product of the number of opening brackets and the number of bytes of the header. For each token, the parser looks
 /// at each bracket that is open, so this bounds its time to about a second.
 const MAX_BRACKETS: usize = 1 << 29;
 
-/// Max number of values in the header. An alias has all values of what it stands for.
+/// Maximum number of values in the header. An alias has all values of what it stands for.
 const MAX_VALUES: usize = 200_000;
 
 #[derive(Debug, Deserialize)]

@@ -19,7 +19,7 @@ use table::FileTable;
 
 pub use find::TABLE_NAMES;
 
-/// Default of the max number of bytes of a file that a row names.
+/// Default of the maximum number of bytes of a file that a row names.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
 /// Field of a table that names the file of a row.
@@ -59,7 +59,7 @@ macro_rules! file_table {
                 /// selected is not read.
                 #[serde(flatten)]
                 fields: FieldOptions = FieldOptions::new(),
-                /// Sets the max number of bytes of a file that a row names. The default is 256 MiB.
+                /// Sets the maximum number of bytes of a file that a row names. The default is 256 MiB.
                 #[serde(with = "loader_core::units::Size")]
                 max_file_bytes: u64 = MAX_FILE_BYTES,
             }

@@ -14,9 +14,11 @@ pub(crate) use stored::{Kind, check, load, store};
 /// Where the index of a data file is stored, so that the next program that opens the file need not read all
 /// of it.
 ///
-/// A stored index is used only if the size and the time of the last modification of the data file are those
-/// of the file that it was made from, and, for lines, if some of them follow a line break; and only if this user, the
-/// owner of the data file or root has made it, and nobody else may write to it. Any other file in its place is replaced. If an index cannot be written, nothing fails: it is made again next time.
+/// A stored index is used only if the size and the time of the last modification of the data file are those of the file
+/// that it was made from, and only if this user, the owner of the data file or root has made it, and nobody else may
+/// write to it. For an index of lines, some of the positions in it are compared with the file: a line break must stand
+/// before them. Any other file in its place is replaced. If an index cannot be written, nothing fails: it is made again
+/// next time.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]

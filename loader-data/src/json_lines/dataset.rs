@@ -124,7 +124,7 @@ impl<R> JsonLines<R> {
         self
     }
 
-    /// Sets the max number of bytes of a line, with its line break. The default is 64 MiB. A longer line
+    /// Sets the maximum number of bytes of a line, with its line break. The default is 64 MiB. A longer line
     /// fails before it is read.
     #[must_use]
     pub fn max_line_bytes(mut self, bytes: u64) -> Self {

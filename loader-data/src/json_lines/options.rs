@@ -27,7 +27,7 @@ format_options! {
         fields: FieldOptions = FieldOptions::new(),
         /// Sets where the index is stored; by default in the user's cache folder. A stream has no index.
         index: IndexPlace = IndexPlace::Cache,
-        /// Sets the max number of bytes of a line, with its line break. The default is 64 MiB.
+        /// Sets the maximum number of bytes of a line, with its line break. The default is 64 MiB.
         #[serde(with = "loader_core::units::Size")]
         max_line_bytes: u64 = MAX_LINE_BYTES,
         /// Sets the number of bytes of the blocks that a stream deals to its shards, see [`JsonLinesStream`].

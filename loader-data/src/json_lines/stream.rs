@@ -100,7 +100,7 @@ impl<R> JsonLinesStream<R> {
         self
     }
 
-    /// Sets the max number of bytes of a line, with its line break. The default is 64 MiB.
+    /// Sets the maximum number of bytes of a line, with its line break. The default is 64 MiB.
     #[must_use]
     pub fn max_line_bytes(mut self, bytes: u64) -> Self {
         self.stream.set_max_line_bytes(bytes);

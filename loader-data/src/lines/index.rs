@@ -23,7 +23,7 @@ const PART_BYTES: u64 = 16 << 20;
 /// Number of lines of a file, besides the first, whose beginnings are compared with a stored index.
 const CHECKED_LINES: usize = 2;
 
-/// Max number of files whose lines are compared with a stored index. Of more files, a random part is drawn:
+/// Maximum number of files whose lines are compared with a stored index. Of more files, a random part is drawn:
 /// opening a file of a network disk takes milliseconds.
 const CHECKED_FILES: usize = 256;
 

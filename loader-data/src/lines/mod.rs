@@ -28,7 +28,7 @@ pub(crate) use stream::LineStream;
 #[cfg(feature = "csv")]
 pub(crate) use stream::first_line;
 
-/// Default of the max number of bytes of a line, 64 MiB.
+/// Default of the maximum number of bytes of a line, 64 MiB.
 pub(crate) const MAX_LINE_BYTES: u64 = 64 << 20;
 
 /// Bytes that some programs write at the beginning of a text file.

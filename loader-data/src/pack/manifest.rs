@@ -15,7 +15,7 @@ use super::PackError;
 /// Name of the manifest in the folder of the archives.
 const NAME: &str = "manifest.jsonl";
 
-/// Max number of archives. It keeps a damaged manifest from taking all memory.
+/// Maximum number of archives. It keeps a damaged manifest from taking all memory.
 pub(super) const MAX_SHARDS: usize = 1_000_000;
 
 /// The first line.

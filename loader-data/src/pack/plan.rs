@@ -28,7 +28,7 @@ const IMAGES: [&str; 3] = ["jpg", "jpeg", "png"];
 /// Options of packing.
 #[derive(Debug, Clone)]
 pub struct PackOptions {
-    /// Max number of bytes of an archive, unless one sample needs more. Default: 256 MiB.
+    /// Maximum number of bytes of an archive, unless one sample needs more. Default: 256 MiB.
     pub shard_bytes: u64,
     /// Seed of a random order of the samples. Default: they are sorted by name.
     pub shuffle: Option<u64>,

@@ -34,16 +34,17 @@ use crate::{
     },
 };
 
-/// Max number of bytes of the values of a row group, unless one row has more. A writer holds them about three times.
+/// Maximum number of bytes of the values of a row group, unless one row has more. A writer holds them about three
+/// times.
 const GROUP_BYTES: u64 = 16 << 20;
 
-/// Max number of rows of a row group.
+/// Maximum number of rows of a row group.
 const GROUP_ROWS: usize = 10_000;
 
-/// Max number of bytes of a value. Parquet counts the bytes of a page with 31 bits.
+/// Maximum number of bytes of a value. Parquet counts the bytes of a page with 31 bits.
 const MAX_VALUE_BYTES: u64 = 1 << 30;
 
-/// Max number of columns. Each needs memory and a place in each row group.
+/// Maximum number of columns. Each needs memory and a place in each row group.
 const MAX_COLUMNS: usize = 1000;
 
 /// Returns the names of the fields of the samples, which are the columns after the key.

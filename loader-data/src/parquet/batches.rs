@@ -19,7 +19,7 @@ use crate::{
     source::ReadAhead,
 };
 
-/// Max number of rows that are decoded at once.
+/// Maximum number of rows that are decoded at once.
 const MAX_ROWS: u64 = 8192;
 /// Number of bytes that are decoded at once, at least one row. Larger pieces take longer to decode, because they do not
 /// fit into the caches of a processor, and they make the heap of a worker larger.

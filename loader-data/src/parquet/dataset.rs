@@ -16,7 +16,7 @@ use crate::{
     record::{FieldOptions, Record},
 };
 
-/// Max number of bytes of decoded row groups that each worker keeps, if nothing else is said.
+/// Maximum number of bytes of decoded row groups that each worker keeps, if nothing else is said.
 pub(super) const CACHE_BYTES: u64 = 64 << 20;
 
 /// The rows of Parquet files, with random access. A sample is a [`Record`], or a type of your own that
@@ -131,7 +131,7 @@ impl<R> Parquet<R> {
         Ok(Self::new(self.table.with_fields(fields)?, self.cache_bytes))
     }
 
-    /// Sets the max number of bytes of decoded row groups that each worker keeps, within its part of the
+    /// Sets the maximum number of bytes of decoded row groups that each worker keeps, within its part of the
     /// loader's [`memory_limit`](loader_core::Builder::memory_limit). The default is 64 MiB. A batch may need
     /// more while it is loaded: the row groups that were decoded for it stay until its rows are copied.
     #[must_use]

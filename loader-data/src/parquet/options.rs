@@ -26,11 +26,11 @@ format_options! {
         /// Sets which columns are read, and the dtypes of their numbers.
         #[serde(flatten)]
         fields: FieldOptions = FieldOptions::new(),
-        /// Sets the max number of bytes that each worker keeps for random access, see
+        /// Sets the maximum number of bytes that each worker keeps for random access, see
         /// [`Parquet::cache_bytes`].
         #[serde(with = "loader_core::units::Size")]
         cache_bytes: u64 = CACHE_BYTES,
-        /// Sets the max number of bytes that each shard keeps for shuffling, see
+        /// Sets the maximum number of bytes that each shard keeps for shuffling, see
         /// [`ParquetStream::block_bytes`].
         #[serde(with = "loader_core::units::Size")]
         block_bytes: u64 = BLOCK_BYTES,

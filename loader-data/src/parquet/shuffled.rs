@@ -21,7 +21,7 @@ pub(super) struct ShuffledGroups {
     draws: Draws,
     /// The open row groups, or why they cannot be decoded.
     decoded: Vec<(usize, Result<Kept, String>)>,
-    /// Max number of bytes of `decoded`.
+    /// Maximum number of bytes of `decoded`.
     limit: u64,
     /// The account from which these bytes are reserved.
     memory: DatasetMemory,

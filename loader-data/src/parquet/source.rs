@@ -22,7 +22,7 @@ use crate::{
 /// Name of the format in errors.
 pub(super) const FORMAT: &str = "Parquet";
 
-/// Max number of bytes of the columns of a row group that are read together. Larger columns are read page by page.
+/// Maximum number of bytes of the columns of a row group that are read together. Larger columns are read page by page.
 const MAX_TOGETHER: u64 = 64 << 20;
 
 /// Reads a file by position. The library's own reader of files shares one offset among all its parts.

@@ -24,7 +24,7 @@ use crate::{
     source::{NextPart, ReadAhead},
 };
 
-/// Max number of bytes of decoded row groups that a shuffled shard keeps, if nothing else is said.
+/// Maximum number of bytes of decoded row groups that a shuffled shard keeps, if nothing else is said.
 pub(super) const BLOCK_BYTES: u64 = 1 << 30;
 
 /// A stream fetches its second row group once it has returned this part of the rows of the first one: one in 8. A
@@ -92,7 +92,7 @@ impl<R> ParquetStream<R> {
         ParquetStream { table, open, block_bytes, row: PhantomData }
     }
 
-    /// Sets the max number of bytes of decoded row groups that each shard keeps with
+    /// Sets the maximum number of bytes of decoded row groups that each shard keeps with
     /// [`shuffle_blocks`](Self::shuffle_blocks), which must be called after this method. The default is 1 GiB. A
     /// worker keeps as much for each of its shards: with 8 shards and 4 workers, twice.
     #[must_use]

@@ -22,7 +22,7 @@ use crate::{
     source::{Files, ReadAhead},
 };
 
-/// Max number of decoded footers that a worker keeps, if they have more than [`MAX_FOOTER_BYTES`] bytes in memory.
+/// Maximum number of decoded footers that a worker keeps, if they have more than [`MAX_FOOTER_BYTES`] bytes in memory.
 const MAX_FOOTERS: usize = 64;
 
 /// Number of bytes of decoded footers that a worker keeps, whatever their number. A footer of 3 columns in one row group
@@ -31,7 +31,7 @@ const MAX_FOOTERS: usize = 64;
 /// fetch the index of the pages with another request for each row.
 const MAX_FOOTER_BYTES: usize = 16 << 20;
 
-/// Max number of bytes of the footers that main gives to the workers.
+/// Maximum number of bytes of the footers that main gives to the workers.
 const MAX_SHARED_FOOTERS: usize = 64 << 20;
 
 /// A row group.

@@ -7,7 +7,7 @@ use serde::{
     de::{Error, Visitor},
 };
 
-/// Max number of names that a thread remembers. Records may have data as names, and a longer search costs
+/// Maximum number of names that a thread remembers. Records may have data as names, and a longer search costs
 /// more than it saves.
 const MAX_NAMES: usize = 64;
 

@@ -22,7 +22,7 @@ const CHUNK: u64 = 256 << 10;
 /// one before, so that a short read stays cheap.
 const REMOTE_CHUNKS: (u64, u64) = (512 << 10, 8 << 20);
 
-/// The beginning of the text that Git LFS puts in place of a file, and the max number of its bytes.
+/// The beginning of the text that Git LFS puts in place of a file, and the maximum number of its bytes.
 const LFS_POINTER: [u8; 39] = *b"version https://git-lfs.github.com/spec";
 const MAX_LFS_POINTER: u64 = 1024;
 
@@ -332,7 +332,7 @@ pub(crate) struct BlobReader {
     chunk: Vec<u8>,
     /// Number of bytes of the chunk that were consumed.
     taken: usize,
-    /// Max number of bytes of the next chunk.
+    /// Maximum number of bytes of the next chunk.
     max_chunk: u64,
     /// The next chunk, which is being fetched.
     ahead: Option<ReadAhead>,

@@ -27,7 +27,7 @@ use super::{
 };
 use crate::error::{DataError, DataProblem, Result};
 
-/// Max number of files that one worker keeps open.
+/// Maximum number of files that one worker keeps open.
 const MAX_OPEN: usize = 64;
 
 /// Max step of the clock from which local file systems take the times of files. Two writes in one step leave

@@ -43,7 +43,7 @@ pub struct StoreOptions {
     #[serde(serialize_with = "Time::serialize", deserialize_with = "positive")]
     #[cfg_attr(feature = "schema", schemars(with = "Time"))]
     pub timeout: Duration,
-    /// Max number of retries of a request. Default: 10.
+    /// Maximum number of retries of a request. Default: 10.
     pub max_retries: usize,
     /// Keeps what was read in a folder. Default: nothing is kept.
     pub cache: Option<CacheOptions>,
@@ -120,7 +120,7 @@ impl StoreOptions {
 pub struct CacheOptions {
     /// The folder. It is created if it does not exist, and must be used for nothing else.
     pub folder: PathBuf,
-    /// Max number of bytes of all blocks. At least 8 MiB.
+    /// Maximum number of bytes of all blocks. At least 8 MiB.
     #[serde(with = "loader_core::units::Size")]
     pub max_bytes: u64,
 }

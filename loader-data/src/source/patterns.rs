@@ -2,7 +2,7 @@
 
 use crate::error::DataProblem;
 
-/// Max number of names that the braces of one pattern may stand for.
+/// Maximum number of names that the braces of one pattern may stand for.
 const MAX_NAMES: usize = 1_000_000;
 
 /// Expands braces: `{000..099}` counts, with leading zeros if the first number has them, and `{train,test}`

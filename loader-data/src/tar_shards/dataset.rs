@@ -218,7 +218,7 @@ impl<R> TarShards<R> {
         self
     }
 
-    /// Sets the max number of bytes of the members of a sample together. The default is 1 GiB. A larger
+    /// Sets the maximum number of bytes of the members of a sample together. The default is 1 GiB. A larger
     /// sample fails before it is read.
     #[must_use]
     pub fn max_sample_bytes(mut self, bytes: u64) -> Self {

@@ -14,10 +14,10 @@ use crate::{
 /// Size of the blocks that an archive consists of.
 pub(super) const BLOCK: u64 = 512;
 
-/// Max number of bytes of an archive that is not compressed that are read ahead.
+/// Maximum number of bytes of an archive that is not compressed that are read ahead.
 pub(super) const CHUNK: usize = 256 << 10;
 
-/// Max number of bytes of a file on a server that are read and dropped, because a new request takes longer.
+/// Maximum number of bytes of a file on a server that are read and dropped, because a new request takes longer.
 const MAX_DISCARDED: u64 = 4 << 20;
 
 /// Number of bytes at the beginning of a file that identify its compression.
@@ -167,7 +167,7 @@ impl Read for Input {
 struct Plain {
     blob: Arc<Blob>,
     end: u64,
-    /// Max number of bytes that are read ahead.
+    /// Maximum number of bytes that are read ahead.
     ahead: usize,
     chunk: Vec<u8>,
     /// Offset of the chunk in the file.

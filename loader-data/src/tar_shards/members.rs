@@ -15,7 +15,7 @@ use crate::{
     source::{Blob, BlobReader},
 };
 
-/// Max number of bytes of all headers of one member: its name, and other attributes that tar stores before
+/// Maximum number of bytes of all headers of one member: its name, and other attributes that tar stores before
 /// it.
 const MAX_HEADERS: u64 = 1 << 20;
 

@@ -25,5 +25,5 @@ pub(crate) const EXTENSIONS: [&str; 4] = [".tar", ".tar.gz", ".tgz", ".tar.zst"]
 pub(crate) const KEY: &str = "__key__";
 const URL: &str = "__url__";
 
-/// Default of the max number of bytes of a sample: 1 GiB.
+/// Default of the maximum number of bytes of a sample: 1 GiB.
 const MAX_SAMPLE_BYTES: u64 = 1 << 30;

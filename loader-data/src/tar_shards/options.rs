@@ -43,7 +43,7 @@ format_options! {
         shuffle_files: bool = false,
         /// Sets whether an archive may end without its block of zeros, see [`TarShards::allow_missing_end`].
         allow_missing_end: bool = false,
-        /// Sets the max number of bytes of the members of a sample together. The default is 1 GiB.
+        /// Sets the maximum number of bytes of the members of a sample together. The default is 1 GiB.
         #[serde(with = "loader_core::units::Size")]
         max_sample_bytes: u64 = MAX_SAMPLE_BYTES,
     }

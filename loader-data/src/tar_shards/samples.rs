@@ -10,7 +10,7 @@ use crate::{
     shard_items::ItemError,
 };
 
-/// Max number of fields of a sample.
+/// Maximum number of fields of a sample.
 const MAX_FIELDS: usize = 10_000;
 
 /// The members of one sample.
@@ -28,7 +28,7 @@ pub(super) struct RawSample {
 #[derive(Clone, Copy)]
 pub(super) struct Wanted<'a> {
     pub(super) is_wanted: &'a dyn Fn(&str) -> bool,
-    /// Max number of bytes of the wanted members of a sample.
+    /// Maximum number of bytes of the wanted members of a sample.
     pub(super) max_sample_bytes: u64,
 }
 

@@ -57,7 +57,7 @@ impl TextLines {
         TextLinesOptions::new_all(patterns).open()
     }
 
-    /// Sets the max number of bytes of a line, with its line break. The default is 64 MiB.
+    /// Sets the maximum number of bytes of a line, with its line break. The default is 64 MiB.
     #[must_use]
     pub fn max_line_bytes(mut self, bytes: u64) -> Self {
         self.lines.set_max_line_bytes(bytes);

@@ -104,7 +104,7 @@ impl<T: Token> Dataset for TokenDocuments<T> {
     }
 
     /// Returns the number and size of the files, a hash of their names and sizes, the lengths of all documents, the
-    /// dtype and the max number of tokens.
+    /// dtype and the maximum number of tokens.
     fn fingerprint(&self) -> String {
         self.documents.fingerprint()
     }

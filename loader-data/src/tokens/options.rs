@@ -52,7 +52,7 @@ format_options! {
         sample_dtype: DType = DType::I64,
         /// Sets whether samples are documents of Megatron's files instead of windows. The default is false.
         documents: bool = false,
-        /// Sets the max number of tokens of a document; the rest is cut off. The default is no maximum.
+        /// Sets the maximum number of tokens of a document; the rest is cut off. The default is no maximum.
         max_tokens: Option<usize> = None,
         /// Sets the token that pads documents to the longest of a batch. The default is 0.
         pad: Option<i64> = None,

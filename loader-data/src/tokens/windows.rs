@@ -18,7 +18,7 @@ use crate::{
 /// Extensions of the files of tokens that are read from a folder.
 pub(super) const EXTENSIONS: &[&str] = &[".bin"];
 
-/// Max number of bytes that are read and converted at once.
+/// Maximum number of bytes that are read and converted at once.
 const MAX_READ: usize = 1 << 20;
 
 /// First two numbers in the header of the files of llm.c and modded-nanogpt: the magic number of tokens of GPT-2

@@ -126,7 +126,7 @@ fn workers_end_although_a_process_of_the_family_lives_on() {
     }
 }
 
-/// A stopped process cannot end by itself, so it persistent until it is continued.
+/// A stopped process cannot end by itself, so it stays until it is continued.
 #[test]
 fn a_stopped_worker_ends_when_it_is_continued() {
     let _watchdog = Watchdog::start();

@@ -305,7 +305,7 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     /// Puts samples of similar length into batches with at most `budget` tokens, padding included, in each
     /// shard: collects `look_ahead` samples, cuts them as [`LengthBatches`](crate::sampler::LengthBatches)
     /// does, and gives the batches in random order before it reads on. `budget` is a [`TokenBudget`], or the
-    /// max number of tokens; `len` returns the number of tokens of a sample. Each sample of the result is a
+    /// maximum number of tokens; `len` returns the number of tokens of a sample. Each sample of the result is a
     /// whole batch, so that the loader must be [`unbatched`](crate::Builder::unbatched). A sample that is
     /// longer than the budget allows is the error [`LengthError::TooLong`], as a bad sample.
     ///

@@ -202,7 +202,7 @@ impl Mix {
         Self { exhausted, ..self }
     }
 
-    /// Sets the max number of samples of an epoch. With [`Exhausted::Repeat`] an epoch has exactly this
+    /// Sets the maximum number of samples of an epoch. With [`Exhausted::Repeat`] an epoch has exactly this
     /// number. For iterable datasets, each shard has an equal share of it.
     ///
     /// # Errors

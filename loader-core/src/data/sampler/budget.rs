@@ -28,7 +28,7 @@ impl TokenBudget {
         Self { max_tokens, max_samples: usize::MAX, multiple_of: 1, boundaries: Vec::new() }
     }
 
-    /// Sets the max number of samples of a batch; no maximum by default.
+    /// Sets the maximum number of samples of a batch; no maximum by default.
     #[must_use]
     pub fn max_samples(self, samples: usize) -> Self {
         Self { max_samples: samples, ..self }

@@ -38,7 +38,7 @@ pub enum LengthError {
         index: usize,
         /// Its length.
         tokens: usize,
-        /// Max number of tokens of a batch.
+        /// Maximum number of tokens of a batch.
         max_tokens: usize,
     },
     /// The boundaries of the buckets are not ascending.
@@ -77,7 +77,7 @@ pub struct LengthBatches {
 
 impl LengthBatches {
     /// Creates batches of samples with the lengths `lens`, each within `budget`: a [`TokenBudget`], or the
-    /// max number of tokens of a batch.
+    /// maximum number of tokens of a batch.
     ///
     /// # Errors
     /// Returns [`LengthError::NoSamples`] if `lens` is empty, [`LengthError::TooLong`] if a sample is longer

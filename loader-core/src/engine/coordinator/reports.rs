@@ -1,4 +1,4 @@
-//! Interprets what comes from workers. Main believes a worker only as far as its report can be true.
+//! Interprets what comes from workers. Main checks every report before it acts on it.
 
 use loader_ipc::{
     fault::{self, Point},

@@ -115,7 +115,7 @@ impl Coordinator {
         self.schedule.set_per_worker(prefetch_factor);
     }
 
-    /// Parks, or uses again, or starts workers until as many work as should.
+    /// Parks, or uses again, or starts workers until the target is reached.
     pub(super) fn reach_target(&mut self, crew: &mut impl Crew) {
         while self.workforce.working() > self.workforce.target {
             // First those that have nothing to do any more.

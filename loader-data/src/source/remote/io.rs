@@ -18,7 +18,7 @@ use tokio::{
 /// Time that the thread gets beyond the deadline of the work, to say that the deadline has passed.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Max number of requests of this process that are sent ahead at the same time.
+/// Maximum number of requests of this process that are sent ahead at the same time.
 pub(super) const AHEAD: usize = 8;
 
 /// Locked by tests that need all permits: the tests of a program share them.

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::error::{DataError, DataProblem, Result};
 
-/// Max number of files that are asked for at the same time.
+/// Maximum number of files that are asked for at the same time.
 const PARALLEL: usize = 16;
 
 /// What the keys of a table's files begin with, and the name of the table's format.

@@ -31,7 +31,7 @@ use super::{
 };
 use crate::error::DataProblem;
 
-/// Max number of requests that one read has under way.
+/// Maximum number of requests that one read has under way.
 pub(super) const PARALLEL: usize = 8;
 
 /// Max time of an answer that is made of many requests.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 
-/// Max number of bytes of a request. Also the size of the cache's blocks.
+/// Maximum number of bytes of a request. Also the size of the cache's blocks.
 pub(super) const PIECE: u64 = 8 << 20;
 
 /// Returns ordered pieces of at most [`PIECE`] bytes that cover `wanted`. A piece may have up to `gap` bytes between two
