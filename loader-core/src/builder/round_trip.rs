@@ -17,9 +17,9 @@ pub(super) struct RoundTrip<K, C, W> {
     pub(super) decoded: (K, C, W),
 }
 
-/// Encodes what [`open`](crate::data::fetch::open) decodes in a worker, and decodes it again. If the encoding loses data, it is then
-/// missing in the main process too, so a loader without workers gives the same samples as one with workers.
-/// Tensors are moved into sealed memory, and the originals are dropped before anything is decoded.
+/// Encodes what [`open`](crate::data::fetch::open) decodes in a worker, and decodes it again. If the encoding loses
+/// data, it is then missing in the main process too, so a loader without workers gives the same samples as one with
+/// workers. Tensors are moved into sealed memory, and the originals are dropped before anything is decoded.
 ///
 /// Alternative considered: compare samples before and after. Rejected because `get` may be expensive or
 /// random.

@@ -184,8 +184,8 @@ impl SampleContext {
         result
     }
 
-    /// Runs `call` with the sample's generator at its beginning, and goes on with the generator as it was. Public because
-    /// `loader-data` calls it.
+    /// Runs `call` with the sample's generator at its beginning, and goes on with the generator as it was. Public
+    /// because `loader-data` calls it.
     #[doc(hidden)]
     pub fn with_restarted_rng<R>(&mut self, call: impl FnOnce(&mut Self) -> R) -> R {
         let outer = self.rng.take();

@@ -30,8 +30,8 @@ pub(crate) struct Plan {
     upcoming: Upcoming,
     /// Number of the next batch.
     next: u64,
-    /// Hash of the indices of the epoch's first batch; 0 if there is none, and `None` if the sampler was not asked for it, or
-    /// has panicked then.
+    /// Hash of the indices of the epoch's first batch; 0 if there is none, and `None` if the sampler was not asked for
+    /// it, or has panicked then.
     fingerprint: Option<u64>,
     /// Number of batches that the sampler's `len` returned. 0 may mean that it does not know.
     announced: usize,

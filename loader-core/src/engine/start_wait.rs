@@ -11,9 +11,9 @@ use crate::{
     report::warning::{Warn, Warning},
 };
 
-/// The wait of one call that starts an epoch, for the answers of new workers or of persistent ones. It asks whether to end
-/// the wait, and warns after `warn_after`. The wait for new workers ends at `timeout`, which begins after [`MAX_OPENING`],
-/// because they may have to load libraries.
+/// The wait of one call that starts an epoch, for the answers of new workers or of persistent ones. It asks whether to
+/// end the wait, and warns after `warn_after`. The wait for new workers ends at `timeout`, which begins after
+/// [`MAX_OPENING`], because they may have to load libraries.
 pub(crate) struct StartWait<'a> {
     interrupt: Option<Interrupt>,
     warn_after: Option<Duration>,
@@ -35,8 +35,8 @@ impl<'a> StartWait<'a> {
         Self { interrupt, warn_after, timeout, warn, error: None }
     }
 
-    /// Does what is due after the time `waited`. `waiting_for` says for what main waits. Returns true if the wait must end,
-    /// for the reason that [`error`](Self::error) then returns.
+    /// Does what is due after the time `waited`. `waiting_for` says for what main waits. Returns true if the wait must
+    /// end, for the reason that [`error`](Self::error) then returns.
     pub(crate) fn look(&mut self, waited: Duration, waiting_for: impl Fn() -> WorkerActivity) -> bool {
         if self.interrupt.as_mut().is_some_and(|interrupt| interrupt.is_wanted(Instant::now())) {
             self.error = Some(Error::Interrupted);

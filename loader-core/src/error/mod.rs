@@ -203,8 +203,8 @@ pub enum Error {
         failure: Box<UserFailure>,
     },
     /// The worker program and the main program are built from different source: types of the dataset or of its batches
-    /// have other fields. Without this error, values of one field could become those of another. The iterator ends with this
-    /// error, and its state stays before the batch.
+    /// have other fields. Without this error, values of one field could become those of another. The iterator ends with
+    /// this error, and its state stays before the batch.
     #[error(
         "the worker program and the main program are built from different source (batch {batch}, worker {worker}): \
          {difference}; build both programs from the same source"
@@ -279,10 +279,10 @@ pub enum Error {
         /// Number of batches in the epoch.
         given: u64,
     },
-    /// A rank has no batches of an iterable dataset in an epoch, so it takes no step, and other ranks may wait for it for
-    /// ever. The error comes in place of the end of the epoch, before the rank's first step. The iterator ends with this
-    /// error. A program whose ranks need not take equally many steps can ignore it. A loader in a worker of another loader
-    /// never returns it.
+    /// A rank has no batches of an iterable dataset in an epoch, so it takes no step, and other ranks may wait for it
+    /// for ever. The error comes in place of the end of the epoch, before the rank's first step. The iterator ends with
+    /// this error. A program whose ranks need not take equally many steps can ignore it. A loader in a worker of
+    /// another loader never returns it.
     #[error(
         "rank {rank} of {world_size} has no batches in epoch {epoch}, because its shards have no samples, or too few for a \
          batch with drop_last; use at most as many ranks as the dataset has files, or divide it into more files, and set \

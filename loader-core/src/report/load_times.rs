@@ -8,8 +8,9 @@ use serde::{Serialize, Serializer, ser::SerializeMap};
 /// Maximum number of samples in [`LoadTimes::slowest`].
 const MAX_SLOWEST: usize = 16;
 
-/// How long loading took. [`EpochReport::times`](crate::EpochReport::times) covers one epoch, in the workers or, without
-/// workers, in main. [`LoaderStats::times`](crate::LoaderStats::times) covers the current pool of workers. All times are wall-clock times. Batches that failed are not counted.
+/// How long loading took. [`EpochReport::times`](crate::EpochReport::times) covers one epoch, in the workers or,
+/// without workers, in main. [`LoaderStats::times`](crate::LoaderStats::times) covers the current pool of workers. All
+/// times are wall-clock times. Batches that failed are not counted.
 ///
 /// The time of every batch is measured. Samples and phases are measured in profiled batches: a batch is
 /// profiled if the samples of the worker's previous batch took at least 50 µs on average, and otherwise one

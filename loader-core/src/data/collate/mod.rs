@@ -115,8 +115,8 @@ pub trait Stack: Sized {
     fn finish(self) -> Result<Self::Batch, CollateError>;
 
     /// Returns the number of tokens of `batch` without and with padding, which main adds to
-    /// [`EpochReport::fill`](crate::EpochReport::fill). Returns `None` by default: keep the default if batches are never
-    /// padded. Main calls this function for each batch, so it must be cheap.
+    /// [`EpochReport::fill`](crate::EpochReport::fill). Returns `None` by default: keep the default if batches are
+    /// never padded. Main calls this function for each batch, so it must be cheap.
     fn fill(batch: &Self::Batch) -> Option<Fill> {
         let _ = batch;
         None

@@ -246,11 +246,11 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// it after an expensive stage without random numbers, such as decoding and scaling, and draw random
     /// numbers in a [`map`](Self::map) after it.
     ///
-    /// The cache belongs to one `version`, type of samples, [`len`](Self::len) and
-    /// [`fingerprint`](Self::fingerprint), and refuses another. Before a process uses the cache, it
-    /// computes one of the samples that are stored, and compares the two. A change of a few samples may remain unnoticed:
-    /// change the version when you change the files, the fields of the type, or the code or the options of a stage, such
-    /// as the transform of images. A sample must not depend on the epoch, the worker or the machine.
+    /// The cache belongs to one `version`, type of samples, [`len`](Self::len) and [`fingerprint`](Self::fingerprint),
+    /// and refuses another. Before a process uses the cache, it computes one of the samples that are stored, and
+    /// compares the two. A change of a few samples may remain unnoticed: change the version when you change the files,
+    /// the fields of the type, or the code or the options of a stage, such as the transform of images. A sample must
+    /// not depend on the epoch, the worker or the machine.
     ///
     /// A process may be killed at any time: a sample is complete or absent. A damaged sample is absent. If a
     /// sample cannot be written, for example because the disk is full, the process prints a warning, and

@@ -203,8 +203,8 @@ impl<S> Cursor<S> {
     /// Reads the next item, with its snapshot if it has one. `None` at the end of the shard.
     ///
     /// # Errors
-    /// Returns an error if the shard ends before all items were skipped: its data has changed since the state was saved.
-    /// Returns the error of [`check_errors`](Self::check_errors) after the last item that was to be skipped.
+    /// Returns an error if the shard ends before all items were skipped: its data has changed since the state was
+    /// saved. Returns the error of [`check_errors`](Self::check_errors) after the last item that was to be skipped.
     pub(super) fn next_item(
         &mut self,
         shard: usize,

@@ -175,8 +175,8 @@ pub enum NoBatch {
     /// The shard has no more samples.
     Exhausted,
     /// The task gives no batch. All its samples are bad and were left out, or it had more bad samples than a worker can
-    /// report. With `drop_last`, also: the shard had too few samples left for a whole batch, or the batch had as many bad
-    /// samples as a worker can report.
+    /// report. With `drop_last`, also: the shard had too few samples left for a whole batch, or the batch had as many
+    /// bad samples as a worker can report.
     AllSamplesBad,
 }
 

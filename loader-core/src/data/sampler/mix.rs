@@ -49,8 +49,8 @@ impl MixSampler {
     /// Creates a sampler for members with the lengths `lens`.
     ///
     /// # Errors
-    /// Returns [`MixError::WrongCount`] if there is not one weight for each member,
-    /// [`MixError::EmptyDataset`] if a member has no samples, and [`MixError::TooLong`] if the members have more than `usize::MAX` samples.
+    /// Returns [`MixError::WrongCount`] if there is not one weight for each member, [`MixError::EmptyDataset`] if a
+    /// member has no samples, and [`MixError::TooLong`] if the members have more than `usize::MAX` samples.
     pub fn new(lens: impl IntoIterator<Item = usize>, mix: Mix) -> Result<Self, MixError> {
         let lens: Vec<usize> = lens.into_iter().collect();
         mix.check_count(lens.len())?;

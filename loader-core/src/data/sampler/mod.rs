@@ -16,13 +16,12 @@
 //! | any iterable | a [`Sampler`] or [`BatchSampler`] of your own |
 //!
 //! # PyTorch's order
-//! With [`Order::Torch`](crate::Order::Torch), the order of these samplers in epoch `k` equals that of PyTorch 2.15 on the CPU
-//! when a sampler with `generator=torch.Generator().manual_seed(seed)` is iterated for the `k`-th time
-//! (counted from 0, each time to the end). `seed` is the loader's seed. For `DistributedSampler`, it equals
-//! the order with `seed=seed` after `set_epoch(k)`. A loader with `shuffle` equals PyTorch's with
-//! `shuffle=True, generator=torch.Generator().manual_seed(seed)`. In PyTorch, such a loader draws the seed of
-//! its workers from the sampler's generator, so the order differs from that of a [`RandomSampler`] with its
-//! own generator.
+//! With [`Order::Torch`](crate::Order::Torch), the order of these samplers in epoch `k` equals that of PyTorch 2.15 on
+//! the CPU when a sampler with `generator=torch.Generator().manual_seed(seed)` is iterated for the `k`-th time (counted
+//! from 0, each time to the end). `seed` is the loader's seed. For `DistributedSampler`, it equals the order with
+//! `seed=seed` after `set_epoch(k)`. A loader with `shuffle` equals PyTorch's with `shuffle=True,
+//! generator=torch.Generator().manual_seed(seed)`. In PyTorch, such a loader draws the seed of its workers from the
+//! sampler's generator, so the order differs from that of a [`RandomSampler`] with its own generator.
 //!
 //! There is no counterpart to a PyTorch loader or sampler without a generator. It uses PyTorch's global
 //! generator, whose state depends on the rest of the program.

@@ -11,10 +11,10 @@ use crate::{
     options::Order,
 };
 
-/// Returns the seed from which the seeds of an epoch's workers are derived; it has 63 bits. In an order
-/// of PyTorch, it is the number that PyTorch draws at the beginning of the epoch, or with persistent workers of the first
-/// epoch. The former depends on `draws`, the number of draws that the sampler takes from the loader's generator per
-/// epoch (`BatchSampler::torch_draws`).
+/// Returns the seed from which the seeds of an epoch's workers are derived; it has 63 bits. In an order of PyTorch, it
+/// is the number that PyTorch draws at the beginning of the epoch, or with persistent workers of the first epoch. The
+/// former depends on `draws`, the number of draws that the sampler takes from the loader's generator per epoch
+/// (`BatchSampler::torch_draws`).
 pub(crate) fn base_seed(epoch: Epoch, draws: u64) -> u64 {
     match epoch.order {
         Order::Native => {

@@ -69,8 +69,8 @@ pub struct Iter<B> {
     steps: u64,
     /// True once `next` has returned [`Error::StreamTooShort`] or [`Error::NoShare`].
     was_too_short: bool,
-    /// True once `next` has returned `None` at the end of the epoch. The user's position is then the beginning of the next
-    /// epoch.
+    /// True once `next` has returned `None` at the end of the epoch. The user's position is then the beginning of the
+    /// next epoch.
     has_ended: bool,
     /// Number of bad samples in the epoch before the position from which this iterator was resumed.
     bad_before: u64,
@@ -265,8 +265,8 @@ impl<B: Batch> Iter<B> {
         self.wait_for_room = Some(wait_for_room);
     }
 
-    /// Takes the first batch from the sampler now. Without workers, the first call of `next` does it otherwise. For hosts whose
-    /// samplers draw from generators that the program changes.
+    /// Takes the first batch from the sampler now. Without workers, the first call of `next` does it otherwise. For
+    /// hosts whose samplers draw from generators that the program changes.
     #[doc(hidden)]
     pub fn draw_first(&mut self) {
         if let Inner::Batches(iter) = &mut self.inner {
@@ -290,17 +290,16 @@ impl<B: Batch> Iter<B> {
         self.stopwatch.continue_digest(state.digest());
     }
 
-    /// Returns your position in the epoch: after the batch that `next` returned last, however many batches
-    /// the workers have loaded ahead. The state stays in the epoch until `next` has returned `None`, also after the last
-    /// batch. It is then the start of the next epoch, unless an error has ended a shard before its end (see
-    /// [`EndsShard`](crate::EndsShard)): the state then stays in the epoch, and a run that resumes reads the rest of the
-    /// shard.
-    /// [`DataLoader::resume`](crate::DataLoader::resume) continues from the state, in this process or
-    /// in another one, with any number of workers.
+    /// Returns your position in the epoch: after the batch that `next` returned last, however many batches the workers
+    /// have loaded ahead. The state stays in the epoch until `next` has returned `None`, also after the last batch. It
+    /// is then the start of the next epoch, unless an error has ended a shard before its end (see
+    /// [`EndsShard`](crate::EndsShard)): the state then stays in the epoch, and a run that resumes reads the rest of
+    /// the shard. [`DataLoader::resume`](crate::DataLoader::resume) continues from the state, in this process or in
+    /// another one, with any number of workers.
     ///
-    /// This call only copies the state. The state is exact; a batch that failed counts as returned, unless its error ends
-    /// the iterator, or the sampler has panicked: a resumed epoch asks the sampler again. For the
-    /// cost of resuming an iterable dataset, see [`SnapshotDataset`](crate::SnapshotDataset).
+    /// This call only copies the state. The state is exact; a batch that failed counts as returned, unless its error
+    /// ends the iterator, or the sampler has panicked: a resumed epoch asks the sampler again. For the cost of resuming
+    /// an iterable dataset, see [`SnapshotDataset`](crate::SnapshotDataset).
     pub fn state(&self) -> State {
         let state = if self.has_ended {
             let end_before = match (self.options.steps, self.inner.position()) {
@@ -514,8 +513,8 @@ impl<B: Batch> Iter<B> {
         BeforeBatch { position: self.inner.position(), bad_samples }
     }
 
-    /// Returns the next batch that has samples, or its error. Counts the bad samples on the way. Sets `asked` again after
-    /// a wait for memory that the program holds.
+    /// Returns the next batch that has samples, or its error. Counts the bad samples on the way. Sets `asked` again
+    /// after a wait for memory that the program holds.
     fn next_with_samples(&mut self, asked: &mut Instant) -> Option<(Option<BatchInfo>, Result<B, Error>)> {
         let mut may_wait_for_room = true;
         loop {

@@ -36,9 +36,9 @@ use crate::{
 /// Maximum time for a worker to finish its current sample before the next epoch, if the loader has no `timeout`. It
 /// equals the time that workers get to end.
 const RESUME_DEADLINE: Duration = Duration::from_secs(5);
-/// Maximum time until that deadline, and with `move_tasks = false`: then workers load what they were sent to the end, as in
-/// PyTorch, which waits for them. A longer `timeout` is reduced to this value, because adding it to an `Instant` could
-/// overflow.
+/// Maximum time until that deadline, and with `move_tasks = false`: then workers load what they were sent to the end,
+/// as in PyTorch, which waits for them. A longer `timeout` is reduced to this value, because adding it to an `Instant`
+/// could overflow.
 const MAX_RESUME_DEADLINE: Duration = Duration::from_secs(1 << 30);
 
 /// Main measures the decoding of one of this many batches.

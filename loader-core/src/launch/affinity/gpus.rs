@@ -54,8 +54,8 @@ pub(super) fn shared_cpus(devices: &Path, allowed: &CpuSet, rank: usize, ranks: 
     Some(SharedCpus { cpus: own.clone(), position, processes: gpus.len() })
 }
 
-/// Finds the model of which the machine has `count` GPUs, and sorts these by address. Returns the CPUs of `allowed` near
-/// each of them. Returns `None` if the machine has no such model, or several.
+/// Finds the model of which the machine has `count` GPUs, and sorts these by address. Returns the CPUs of `allowed`
+/// near each of them. Returns `None` if the machine has no such model, or several.
 fn cpus_of_gpus(devices: &Path, allowed: &CpuSet, count: usize) -> Option<Vec<CpuSet>> {
     let mut models = BTreeMap::<(String, String), Vec<_>>::new();
     for device in fs::read_dir(devices).ok()?.flatten() {

@@ -2,8 +2,8 @@
 //!
 //! Workers always write their last spans to shared memory ([`loader_ipc::profile`]). With the option `trace`, main
 //! collects the spans whenever it returns a batch, and writes the file at the end of each epoch. With
-//! `trace_on_failure` alone, main collects the spans that the workers' memory still holds when it has replaced a
-//! worker that died, or when an error ends the epoch. Main keeps the last [`MAX_EVENTS`] events, so the memory is bounded.
+//! `trace_on_failure` alone, main collects the spans that the workers' memory still holds when it has replaced a worker
+//! that died, or when an error ends the epoch. Main keeps the last [`MAX_EVENTS`] events, so the memory is bounded.
 //!
 //! Alternative considered: each process writes a file of its own. Rejected because a killed worker would
 //! leave part of a line, and somebody would have to merge the files.

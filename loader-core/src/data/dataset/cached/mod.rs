@@ -168,8 +168,8 @@ impl<D: Dataset<Sample: Serialize + DeserializeOwned>> Cached<D> {
         }
     }
 
-    /// Compares sample `wanted` of the store with that of the dataset, or the next one that is stored. Each process does
-    /// so once, before it reads or writes a sample.
+    /// Compares sample `wanted` of the store with that of the dataset, or the next one that is stored. Each process
+    /// does so once, before it reads or writes a sample.
     fn comparison(&self, store: &Store, wanted: usize, cx: &SampleContext) -> anyhow::Result<Comparison> {
         if let Some(&comparison) = self.comparison.get() {
             return Ok(comparison);

@@ -552,8 +552,8 @@ impl Worker {
     }
 }
 
-/// Returns the position after `items` items of any shard. Its hash depends on `items`, so a worker notices if main sends
-/// it the hash of another position.
+/// Returns the position after `items` items of any shard. Its hash depends on `items`, so a worker notices if main
+/// sends it the hash of another position.
 fn position_after(items: u64) -> StreamPosition {
     StreamPosition { items, errors: items.wrapping_mul(0x9E37_79B9_7F4A_7C15) }
 }
