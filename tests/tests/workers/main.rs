@@ -12,5 +12,6 @@ mod programs;
 mod shutdown;
 mod template;
 mod worker_info;
+mod world;
 
 loader_worker::init_before_main!();
