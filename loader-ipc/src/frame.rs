@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{arena::Encoded, schema::Schema, violation::ProtocolViolation};
 
+pub use crate::limits::{MAX_BAD_SAMPLES, MAX_FORGOTTEN, MAX_INLINE_INDICES, MAX_KNOWN_BAD, MAX_UNANSWERED};
+
 /// A command from main to one worker, on the worker's index queue. `None` in its place is the sentinel: there
 /// are no more tasks, and the worker reports [`Event::Bye`] and ends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,24 +52,12 @@ pub struct Task {
     pub known_bad: Vec<u64>,
 }
 
-/// Maximum number of regions that one task tells the worker to unmap, so that its frame stays small.
-pub const MAX_FORGOTTEN: usize = 64;
-/// Maximum number of samples that a task lists as bad, so that its frame stays small.
-pub const MAX_KNOWN_BAD: usize = 64;
 /// Value in [`Task::known_bad`] after a worker ended while it loaded many samples with one call. Loading each
 /// sample on its own shows which one is bad.
 pub const ONE_BY_ONE: u64 = u64::MAX;
-/// Maximum number of bad samples that one event lists.
-pub const MAX_BAD_SAMPLES: usize = 256;
-/// Maximum number of indices in a frame; a longer list is in the slot. With frames of a few KiB, far more
-/// than [`MAX_UNANSWERED`] tasks fit a ring.
-pub const MAX_INLINE_INDICES: usize = 256;
 /// Minimum size in bytes of the slots that main offers while they are in the cache. For smaller slots the
 /// frame costs more than the offer saves.
 pub const MIN_OFFERED: u64 = 1 << 20;
-/// Maximum number of tasks that a worker has been sent and has not answered. Further tasks wait in main, so
-/// the index queue is never full and main never waits for room in it.
-pub const MAX_UNANSWERED: usize = 16;
 
 /// The right of a worker to write one slot for one task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -24,7 +24,7 @@ use rustix::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{advice::permitted, codec, held_fd::HeldFd, patience::WaitError, process::Halt};
+use crate::{advice::permitted, codec, held_fd::HeldFd, observed::Halt};
 
 /// Number of this protocol. Main and worker must have the same.
 pub const PROTOCOL: u32 = 10;
@@ -77,16 +77,6 @@ pub enum LifelineError {
     /// A system call failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-}
-
-impl From<WaitError> for LifelineError {
-    fn from(error: WaitError) -> Self {
-        match error {
-            WaitError::TimedOut => Self::TimedOut,
-            WaitError::Interrupted => Self::Interrupted,
-            WaitError::Halted(halt) => Self::Halted(halt),
-        }
-    }
 }
 
 /// What limits a wait for descriptors: a time, or a [`Patience`](crate::patience::Patience).

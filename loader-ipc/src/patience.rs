@@ -24,7 +24,8 @@ use rustix::event::PollFd;
 
 use crate::{
     lifeline::{LifelineError, PAUSE, Until, poll_until},
-    process::{Halt, HaltWatch, WorkerProcess},
+    observed::{Halt, HaltWatch},
+    process::WorkerProcess,
 };
 
 /// Maximum time between two looks at what may end a wait.
@@ -114,6 +115,16 @@ pub enum WaitError {
     /// The awaited process was unable to continue for [`MAX_HALTED`].
     #[error("{0}")]
     Halted(Halt),
+}
+
+impl From<WaitError> for LifelineError {
+    fn from(error: WaitError) -> Self {
+        match error {
+            WaitError::TimedOut => Self::TimedOut,
+            WaitError::Interrupted => Self::Interrupted,
+            WaitError::Halted(halt) => Self::Halted(halt),
+        }
+    }
 }
 
 impl<'a> Patience<'a> {

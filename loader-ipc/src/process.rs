@@ -2,7 +2,7 @@
 //! it. A [template](crate::template) may start and reap it instead.
 
 mod inherited;
-mod observed;
+mod template_report;
 
 use std::{
     ffi::{OsStr, OsString},
@@ -37,12 +37,13 @@ use crate::{
     frame::ExitStatus,
     held_fd::HeldFd,
     lifeline::{Lifeline, LifelineError, poll_until},
+    observed,
     patience::{Patience, WaitError},
-    template::TemplateReport,
 };
 
+pub use crate::observed::{CpuUse, Halt, HaltWatch, cpu_time, cpu_wait, data_memory, private_memory};
 pub use inherited::Limits;
-pub use observed::{CpuUse, Halt, HaltWatch, cpu_time, cpu_wait, data_memory, private_memory};
+pub use template_report::TemplateReport;
 
 /// Environment variable that marks a process as a worker or a template. Its value is the inode of the socket
 /// that is the process's standard input. A process that merely inherits the variable (a program that a dataset

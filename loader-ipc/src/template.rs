@@ -53,9 +53,11 @@ use crate::{
     frame::ExitStatus,
     lifeline::{Lifeline, LifelineError, Until},
     patience::Patience,
-    process::{CpuUse, Halt, Limits, WorkerProcess},
+    process::{Halt, Limits, WorkerProcess},
     slots::{KeptLoans, keep_all},
 };
+
+pub use crate::process::TemplateReport;
 
 /// Maximum time from the end of a template's sockets to the end of its process.
 const END_DEADLINE: Duration = Duration::from_secs(1);
@@ -73,30 +75,6 @@ pub struct Request {
     pub cpus: Option<CpuSet>,
     /// Main's umask and resource limits.
     pub limits: Limits,
-}
-
-/// What a template tells main about one worker.
-#[derive(Debug, Serialize, Deserialize)]
-pub enum TemplateReport {
-    /// The template has forked the worker (one descriptor: the worker's pidfd).
-    Started {
-        /// The worker's process id.
-        pid: u32,
-    },
-    /// The template could not fork.
-    NotStarted {
-        /// The number of the operating system's error, if it has one.
-        errno: Option<i32>,
-        /// The error as text.
-        text: String,
-    },
-    /// The worker has ended, and the template has reaped it.
-    Ended {
-        /// How it ended.
-        status: ExitStatus,
-        /// For how long it has used CPUs, and has waited for them.
-        cpu_use: CpuUse,
-    },
 }
 
 /// Why a template did not start a worker.

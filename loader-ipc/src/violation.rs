@@ -1,7 +1,7 @@
 //! The rules of the protocol that a worker can break. This module and `frame` import each other: an event
 //! checks itself against the rules, and an error names a limit of `frame`.
 
-use crate::frame::MAX_BAD_SAMPLES;
+use crate::limits::MAX_BAD_SAMPLES;
 
 /// A rule of the protocol that a worker has broken. Main detects it, kills the worker, and replaces it.
 ///

@@ -2,7 +2,6 @@
 
 use std::{
     ffi::CString,
-    io,
     panic::{AssertUnwindSafe, catch_unwind},
     process::ExitCode,
     sync::Arc,
@@ -15,25 +14,24 @@ use loader_core::{
 };
 use loader_ipc::{
     attach::Attached,
-    default_sigchld, end_if_forked,
+    end_if_forked,
     entry::AnyFunction,
     frame::{Failure, Stage},
     guard_against_forks,
     handshake::{Bootstrap, Connected, DatasetCode, HandshakeError, refuse},
-    ignore_by_default, ignore_sigpipe, keep_freed_memory,
+    keep_freed_memory,
     lifeline::{Lifeline, LifelineError},
-    oom::{prefer_this_process, take_number_of_main},
+    oom::take_number_of_main,
     patience::Patience,
-    process::{SIGNALS_FOR_MAIN, is_worker, take_lifeline_from_stdin},
+    process::{is_worker, take_lifeline_from_stdin},
 };
-use nix::sys::{prctl::set_name, signal::SigSet};
+use nix::sys::prctl::set_name;
 
 use crate::{
     commands::{self, Session},
-    inherited::close_inherited,
+    inherited::{leave_host, main_pidfd},
     memory::MemoryLimit,
     registry::Registry,
-    template,
     watchdog::Watchdog,
 };
 
@@ -126,34 +124,14 @@ fn perform_handshake(
 }
 
 /// Gives this process the state that user code expects in a new process, with one exception: the signals
-/// [`SIGNALS_FOR_MAIN`] do not end a worker.
+/// [`SIGNALS_FOR_MAIN`](loader_ipc::process::SIGNALS_FOR_MAIN) do not end a worker.
 fn prepare_process() -> anyhow::Result<()> {
     guard_against_forks();
     // The template has done this, and its libraries may have opened files and set signal actions since.
-    if template::main_pidfd().is_none() {
+    if main_pidfd().is_none() {
         leave_host()?;
     }
     keep_freed_memory();
-    Ok(())
-}
-
-/// Removes from this process, which main has started, what it has inherited from main: descriptors, the signal
-/// mask, and signal actions. Makes the OOM killer prefer this process to main.
-pub(crate) fn leave_host() -> io::Result<()> {
-    close_inherited();
-    leave_signals()?;
-    ignore_sigpipe();
-    prefer_this_process();
-    Ok(())
-}
-
-/// Removes the signal mask and signal actions of main from this process, which main has started or forked.
-pub(crate) fn leave_signals() -> io::Result<()> {
-    SIGNALS_FOR_MAIN.into_iter().try_for_each(ignore_by_default)?;
-    default_sigchld();
-    // A signal mask is inherited across `exec`. Main blocks these signals while it starts this process, and the
-    // thread that started it may have blocked others.
-    SigSet::empty().thread_set_mask()?;
     Ok(())
 }
 

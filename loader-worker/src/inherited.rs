@@ -1,12 +1,56 @@
-//! Closes the descriptors that this process has inherited from the host by accident.
+//! What this process has from the process that started it: what it must not keep, such as descriptors that the host has
+//! left open by accident, and main's pidfd from a template.
 
-use std::os::fd::RawFd;
+use std::{
+    io,
+    os::fd::{OwnedFd, RawFd},
+    sync::OnceLock,
+};
 
-use loader_ipc::{is_close_on_exec, open_descriptors};
-use nix::unistd::close;
+use loader_ipc::{
+    default_sigchld, ignore_by_default, ignore_sigpipe, is_close_on_exec, oom::prefer_this_process,
+    open_descriptors, process::SIGNALS_FOR_MAIN,
+};
+use nix::{sys::signal::SigSet, unistd::close};
 
 /// The first descriptor after the standard streams.
 const FIRST_FD: RawFd = 3;
+
+/// Main's pidfd, in a worker that a template has forked. The template opened it, as main's child.
+static MAIN: OnceLock<OwnedFd> = OnceLock::new();
+
+/// Notes main's pidfd in a worker that a template has forked.
+///
+/// # Errors
+/// If it was noted before.
+pub(crate) fn note_main(pidfd: OwnedFd) -> io::Result<()> {
+    MAIN.set(pidfd).map_err(|_| io::Error::other("this process is a worker already"))
+}
+
+/// Returns main's pidfd in a worker that a template has forked, and `None` in any other process.
+pub(crate) fn main_pidfd() -> Option<&'static OwnedFd> {
+    MAIN.get()
+}
+
+/// Removes from this process, which main has started, what it has inherited from main: descriptors, the signal
+/// mask, and signal actions. Makes the OOM killer prefer this process to main.
+pub(crate) fn leave_host() -> io::Result<()> {
+    close_inherited();
+    leave_signals()?;
+    ignore_sigpipe();
+    prefer_this_process();
+    Ok(())
+}
+
+/// Removes the signal mask and signal actions of main from this process, which main has started or forked.
+pub(crate) fn leave_signals() -> io::Result<()> {
+    SIGNALS_FOR_MAIN.into_iter().try_for_each(ignore_by_default)?;
+    default_sigchld();
+    // A signal mask is inherited across `exec`. Main blocks these signals while it starts this process, and the
+    // thread that started it may have blocked others.
+    SigSet::empty().thread_set_mask()?;
+    Ok(())
+}
 
 /// Closes every descriptor from 3 on that is not close-on-exec.
 ///
@@ -18,7 +62,7 @@ const FIRST_FD: RawFd = 3;
 /// Rust standard library and the loader set the flag on everything they open. This function also closes a
 /// descriptor without the flag that this process has opened before its `main`. Python does the same in the
 /// programs that it starts, and PyTorch in its workers.
-pub(crate) fn close_inherited() {
+fn close_inherited() {
     for fd in open_descriptors() {
         if fd >= FIRST_FD && is_close_on_exec(fd) == Some(false) {
             // `close` fails only if another thread has closed the descriptor already.

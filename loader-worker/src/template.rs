@@ -5,7 +5,6 @@ use std::{
     fs,
     io::{self, Write},
     os::fd::{AsFd, AsRawFd, OwnedFd},
-    sync::OnceLock,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -30,7 +29,7 @@ use rustix::{
     process::{PidfdFlags, pidfd_open},
 };
 
-use crate::bootstrap::{leave_host, leave_signals};
+use crate::inherited::{leave_host, leave_signals, note_main};
 
 /// Maximum time between two looks at everything that the template waits for.
 const SLOW_POLL: Duration = Duration::from_secs(60);
@@ -38,14 +37,6 @@ const SLOW_POLL: Duration = Duration::from_secs(60);
 const REPORT_DEADLINE: Duration = Duration::from_secs(1);
 /// Names the working directory of this process also where the process may not enter it.
 const OWN_FOLDER: &str = "/proc/self/cwd";
-
-/// Main's pidfd, in a worker that a template has forked. The template opened it, as main's child.
-static MAIN: OnceLock<OwnedFd> = OnceLock::new();
-
-/// Returns main's pidfd in a worker that a template has forked, and `None` in any other process.
-pub(crate) fn main_pidfd() -> Option<&'static OwnedFd> {
-    MAIN.get()
-}
 
 /// A process that main has started as a template
 /// ([`WorkerProgram::template`](loader_core::WorkerProgram::template)): it loads an interpreter and its
@@ -272,7 +263,7 @@ impl Template {
         {
             cpus.bind_this_thread()?;
         }
-        MAIN.set(main).map_err(|_| io::Error::other("this process is a worker already"))
+        note_main(main)
     }
 }
 

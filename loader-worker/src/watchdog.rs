@@ -20,7 +20,7 @@ use rustix::{
     process::{PidfdFlags, pidfd_open},
 };
 
-use crate::template;
+use crate::inherited::main_pidfd;
 
 /// Interval at which the watchdog also compares the parent's pid with main's. The comparison shows the end of
 /// main even if neither the lifeline nor the pidfd shows it.
@@ -70,7 +70,7 @@ impl Thread {
     fn run(&self) {
         // The parent of a forked worker is its template, which has opened main's pidfd. The end of the template
         // does not end the worker.
-        let inherited = template::main_pidfd();
+        let inherited = main_pidfd();
         let pid = rustix::process::Pid::from_raw(self.main.as_raw()).filter(|_| inherited.is_none());
         let opened = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         let pidfd = inherited.or(opened.as_ref());

@@ -176,8 +176,9 @@ fn paths_in(module: &[String], text: &str) -> Vec<(usize, Vec<String>)> {
             base.pop();
             rest = above;
         }
-        // In a module inside a file, `super::*` has the names of the file.
-        let is_of_file = base.is_empty() && word == "super::" && rest.starts_with('*');
+        // In a module inside a file, whose lines are indented, `super` is the module of the file.
+        let is_indented = code[..start].rsplit('\n').next().is_some_and(|line| line.starts_with(' '));
+        let is_of_file = base.is_empty() && word == "super::" && is_indented;
         if !is_inner && !is_of_file {
             read_paths(&code, rest, &base, &mut paths);
         }

@@ -6,7 +6,7 @@ use super::{
     BATCH_TIMES, BATCHES, Histogram, MIN_SAMPLE_NANOS, PHASES, PROFILED_BATCHES, PROFILED_INTERVAL,
     ProfileArea, SAMPLE_MEAN, SAMPLE_TIMES, SLOWEST, SPANS, SlowSample, Span, SpanKind, now, slowest, spans,
 };
-use crate::{atomic::Ordering, end_if_forked};
+use crate::{atomic::Ordering, sys::end_if_forked};
 
 pub(super) const PHASE_COUNT: usize = 6;
 

@@ -53,7 +53,7 @@ impl HaltWatch {
 }
 
 /// Returns the reason for which the process `pid` of `/proc` is halted; `None` if it is not halted, or does not exist.
-pub(super) fn halt(pid: u32) -> Option<Halt> {
+pub(crate) fn halt(pid: u32) -> Option<Halt> {
     let read = |path: String| parse_halt(&fs::read(path).ok()?);
     match read(format!("/proc/{pid}/stat"))? {
         Halt::Traced { .. } => read(format!("/proc/{pid}/task/{pid}/stat")),
@@ -106,7 +106,7 @@ impl Add for CpuUse {
 /// Reads for how long a process has used CPUs, and for how long it has waited for them. Returns the time of `before`
 /// where the kernel does not tell one, for example because the process was reaped. The wait is never less than that of
 /// `before`, although threads may have ended meanwhile. `in_proc` is the number of the process `pid` in `/proc`.
-pub(super) fn cpu_use(pid: u32, in_proc: u32, before: CpuUse) -> CpuUse {
+pub(crate) fn cpu_use(pid: u32, in_proc: u32, before: CpuUse) -> CpuUse {
     let wait = cpu_wait(in_proc).unwrap_or_default().max(before.wait);
     CpuUse { time: cpu_time(pid).unwrap_or(before.time), wait }
 }
@@ -139,7 +139,7 @@ pub fn private_memory() -> Option<u64> {
 }
 
 /// As [`private_memory`], of the process with this name in `/proc`.
-pub(super) fn private_memory_of(process: &str) -> Option<u64> {
+pub(crate) fn private_memory_of(process: &str) -> Option<u64> {
     // `shared` counts pages of files and of shared memory. It does not count pages that a fork shares until
     // one of the two processes writes to them, so these count as private.
     let [_, resident, shared, ..] = memory_fields(process)?;
