@@ -106,9 +106,9 @@ impl Coordinator {
     fn may_need_before(&self, task: u64, needed: usize) -> usize {
         let may_need = |scheduled: &Scheduled<'_, Pending>| {
             let pending = scheduled.task;
-            let is_small =
-                pending.has_vacated() || pending.lease().is_none_or(|lease| lease.len < needed as u64);
-            is_small && !scheduled.has_arrived
+            let is_large =
+                pending.has_slot() && pending.lease().is_some_and(|lease| lease.len >= needed as u64);
+            !is_large && !scheduled.has_arrived
         };
         self.schedule.tasks().take_while(|scheduled| scheduled.number < task).filter(may_need).count()
     }

@@ -13,19 +13,35 @@ use crate::error::Error;
 #[derive(Debug)]
 pub(super) struct Pending {
     wanted: Wanted,
-    /// The slot that it is loaded into; `None` if it has none (any more).
-    lease: Option<Lease>,
-    /// True if its worker has asked for a larger slot.
-    has_asked: bool,
-    /// True if its worker has given the slot back and waits for a larger one. The lease has ended, but the
-    /// worker still answers under it.
-    has_vacated: bool,
-    /// True if main has told its worker to drop the batch, which is to be loaded again later.
-    is_sent_back: bool,
+    slot: Slot,
+    progress: Progress,
     /// Number of times that it was sent back.
     sent_back: u32,
-    /// The answer, once it has arrived.
-    outcome: Option<Outcome>,
+}
+
+/// The slot that a task is loaded into.
+#[derive(Debug)]
+enum Slot {
+    /// It has none (any more).
+    None,
+    /// Its worker can write the slot.
+    Leased(Lease),
+    /// Its worker has given the slot back and waits for a larger one. The lease has ended, but the worker still answers
+    /// under it.
+    Vacated(Lease),
+}
+
+/// How far the worker of a task is, as main knows from its reports.
+#[derive(Debug)]
+enum Progress {
+    /// It has not asked for a larger slot.
+    Sent,
+    /// It has asked for a larger slot.
+    Asked,
+    /// It has asked for a larger slot, and main has told it to drop the batch, which is to be loaded again later.
+    SentBack,
+    /// It has answered, or main has given the batch up.
+    Answered(Outcome),
 }
 
 /// Maximum number of times that a task is sent back. It only ends a loop that no schedule of memory can end.
@@ -60,99 +76,106 @@ pub(crate) enum Outcome {
 
 impl Pending {
     pub(super) fn new(wanted: Wanted, lease: Option<Lease>) -> Self {
-        Self {
-            wanted,
-            lease,
-            has_asked: false,
-            has_vacated: false,
-            is_sent_back: false,
-            sent_back: 0,
-            outcome: None,
-        }
+        let slot = lease.map_or(Slot::None, Slot::Leased);
+        Self { wanted, slot, progress: Progress::Sent, sent_back: 0 }
     }
 
     pub(super) fn wanted(&self) -> &Wanted {
         &self.wanted
     }
 
-    pub(super) fn lease(&self) -> Option<Lease> {
-        self.lease
-    }
-
-    pub(super) fn has_asked(&self) -> bool {
-        self.has_asked
-    }
-
-    pub(super) fn has_vacated(&self) -> bool {
-        self.has_vacated
-    }
-
-    /// True if the task has a slot that its worker can write.
-    pub(super) fn has_slot(&self) -> bool {
-        self.lease.is_some() && !self.has_vacated
-    }
-
-    /// Gives the task another slot; returns the one that it had.
-    pub(super) fn set_lease(&mut self, lease: Lease) -> Option<Lease> {
-        self.has_vacated = false;
-        self.lease.replace(lease)
-    }
-
-    /// Takes the slot from the task.
-    pub(super) fn take_lease(&mut self) -> Option<Lease> {
-        self.has_vacated = false;
-        self.lease.take()
-    }
-
-    /// Notes that its worker asks for a larger slot. False if the worker has asked before.
-    pub(super) fn ask(&mut self) -> bool {
-        !std::mem::replace(&mut self.has_asked, true)
-    }
-
-    /// Notes that its worker has given the slot back and waits for a larger one.
-    pub(super) fn vacate(&mut self) {
-        self.has_vacated = true;
-    }
-
-    /// Prepares the task for being sent again, to a process that has heard nothing of it.
-    pub(super) fn start_again(&mut self) {
-        self.has_asked = false;
-        self.is_sent_back = false;
-        self.outcome = None;
-    }
-
-    /// Notes that main tells its worker to drop the batch, which is to be loaded again later. False if that
-    /// has not helped.
-    pub(super) fn send_back(&mut self) -> bool {
-        self.is_sent_back = self.sent_back < MAX_SENT_BACK;
-        self.sent_back += 1;
-        self.is_sent_back
-    }
-
-    /// True if its worker was told to drop the batch, and has not answered.
-    pub(super) fn is_sent_back(&self) -> bool {
-        self.is_sent_back
-    }
-
     pub(super) fn set_wanted(&mut self, wanted: Wanted) {
         self.wanted = wanted;
     }
 
+    /// Returns the lease under which its worker answers.
+    pub(super) fn lease(&self) -> Option<Lease> {
+        match self.slot {
+            Slot::None => None,
+            Slot::Leased(lease) | Slot::Vacated(lease) => Some(lease),
+        }
+    }
+
+    /// True if the task has a slot that its worker can write.
+    pub(super) fn has_slot(&self) -> bool {
+        matches!(self.slot, Slot::Leased(_))
+    }
+
+    /// Gives the task another slot; returns the lease that it had.
+    pub(super) fn set_lease(&mut self, lease: Lease) -> Option<Lease> {
+        let old = self.lease();
+        self.slot = Slot::Leased(lease);
+        old
+    }
+
+    /// Takes the slot from the task.
+    pub(super) fn take_lease(&mut self) -> Option<Lease> {
+        let old = self.lease();
+        self.slot = Slot::None;
+        old
+    }
+
+    /// Notes that its worker has given the slot back and waits for a larger one.
+    pub(super) fn vacate(&mut self) {
+        if let Slot::Leased(lease) = self.slot {
+            self.slot = Slot::Vacated(lease);
+        }
+    }
+
+    /// Notes that its worker asks for a larger slot. False if the worker has asked before.
+    pub(super) fn ask(&mut self) -> bool {
+        let is_first = matches!(self.progress, Progress::Sent);
+        if is_first {
+            self.progress = Progress::Asked;
+        }
+        is_first
+    }
+
+    /// True if its worker has asked for a larger slot, and has not answered.
+    pub(super) fn has_asked(&self) -> bool {
+        matches!(self.progress, Progress::Asked | Progress::SentBack)
+    }
+
+    /// Notes that main tells its worker, which waits for a larger slot, to drop the batch, which is to be loaded again
+    /// later. False if that has not helped.
+    pub(super) fn send_back(&mut self) -> bool {
+        let may_help = self.sent_back < MAX_SENT_BACK;
+        self.sent_back += 1;
+        if may_help {
+            self.progress = Progress::SentBack;
+        }
+        may_help
+    }
+
+    /// True if its worker was told to drop the batch, and has not answered.
+    pub(super) fn is_sent_back(&self) -> bool {
+        matches!(self.progress, Progress::SentBack)
+    }
+
     pub(super) fn set_outcome(&mut self, outcome: Outcome) {
-        self.outcome = Some(outcome);
+        self.progress = Progress::Answered(outcome);
     }
 
     /// True if the task has a batch in its slot.
     pub(super) fn has_batch(&self) -> bool {
-        matches!(self.outcome, Some(Outcome::Batch { .. }))
+        matches!(self.progress, Progress::Answered(Outcome::Batch { .. }))
     }
 
     /// True if the answer left a tensor of the worker in the slot.
     pub(super) fn is_held(&self) -> bool {
-        matches!(self.outcome, Some(Outcome::Batch { held: true, .. }))
+        matches!(self.progress, Progress::Answered(Outcome::Batch { held: true, .. }))
+    }
+
+    /// Prepares the task for being sent again, to a process that has heard nothing of it.
+    pub(super) fn start_again(&mut self) {
+        self.progress = Progress::Sent;
     }
 
     pub(super) fn into_parts(self) -> (Wanted, Option<Outcome>) {
-        (self.wanted, self.outcome)
+        let outcome = match self.progress {
+            Progress::Answered(outcome) => Some(outcome),
+            Progress::Sent | Progress::Asked | Progress::SentBack => None,
+        };
+        (self.wanted, outcome)
     }
 }
