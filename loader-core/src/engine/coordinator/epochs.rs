@@ -76,8 +76,7 @@ impl Coordinator {
     /// Tells the workers that `epoch` begins.
     pub(crate) fn start_resuming(&mut self, epoch: u64, crew: &mut impl Crew) -> Result<(), Error> {
         let present: Vec<usize> = self.present().collect();
-        let resumed = (0..self.roster.len()).map(|worker| !self.workforce.is_present(worker)).collect();
-        self.phase = Phase::Resuming { epoch, resumed };
+        self.phase = Phase::Resuming { epoch, awaited: present.iter().copied().collect() };
         present.into_iter().try_for_each(|worker| self.roster.resume(worker, epoch, crew))
     }
 
@@ -94,7 +93,7 @@ impl Coordinator {
     /// Returns the first worker that has not resumed.
     pub(crate) fn not_resumed(&self) -> Option<usize> {
         match &self.phase {
-            Phase::Resuming { resumed, .. } => resumed.iter().position(|&resumed| !resumed),
+            Phase::Resuming { awaited, .. } => awaited.first().copied(),
             Phase::Loading | Phase::Resting => None,
         }
     }
@@ -102,9 +101,7 @@ impl Coordinator {
     /// Notes that a worker has resumed: it has answered everything before.
     pub(super) fn take_resumed(&mut self, worker: usize, epoch: u64) -> Result<(), Error> {
         let is_expected = match &mut self.phase {
-            Phase::Resuming { epoch: expected, resumed } => {
-                *expected == epoch && !std::mem::replace(&mut resumed[worker], true)
-            }
+            Phase::Resuming { epoch: expected, awaited } => *expected == epoch && awaited.remove(&worker),
             Phase::Loading | Phase::Resting => false,
         };
         if !is_expected {

@@ -39,6 +39,7 @@ mod wait;
 mod workforce;
 
 use std::{
+    collections::BTreeSet,
     mem,
     time::{Duration, Instant},
 };
@@ -130,8 +131,8 @@ enum Phase {
     Loading,
     /// The epoch is over or abandoned, and the workers stay.
     Resting,
-    /// The workers were told that the next epoch begins. By worker, whether it has said so too.
-    Resuming { epoch: u64, resumed: Vec<bool> },
+    /// The workers were told that the next epoch begins. These have not said so too.
+    Resuming { epoch: u64, awaited: BTreeSet<usize> },
 }
 
 /// A task whose outcome the user gets next.
@@ -202,6 +203,16 @@ impl Coordinator {
             counters: counters(workers, crew),
             options,
         }
+    }
+
+    /// Adds a worker behind the others, to each part that knows every worker.
+    fn add_to_parts(&mut self, worker: usize, crew: &impl Crew) {
+        self.workforce.add();
+        self.roster.add();
+        self.deaths.add();
+        self.observations.add();
+        self.counters.push(report(worker, crew));
+        self.schedule.add_worker();
     }
 
     /// Begins another epoch, after all workers have resumed.

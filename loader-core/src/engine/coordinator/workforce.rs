@@ -60,6 +60,11 @@ impl Workforce {
         }
     }
 
+    /// Adds a worker, which gets tasks once it has opened the dataset.
+    pub(super) fn add(&mut self) {
+        self.standings.push(Standing::Joining);
+    }
+
     /// Returns the number of workers, including those that were removed.
     pub(super) fn len(&self) -> usize {
         self.standings.len()
@@ -193,17 +198,7 @@ impl Coordinator {
             return Ok(false);
         }
         match crew.adopt(worker) {
-            Ok(()) if worker == self.workforce.len() => {
-                self.workforce.standings.push(Standing::Joining);
-                self.roster.add();
-                self.deaths.add();
-                self.observations.add();
-                self.counters.push(super::report(worker, crew));
-                self.schedule.add_worker();
-                if let Phase::Resuming { resumed, .. } = &mut self.phase {
-                    resumed.push(true);
-                }
-            }
+            Ok(()) if worker == self.workforce.len() => self.add_to_parts(worker, crew),
             Ok(()) => self.workforce.standings[worker] = Standing::Joining,
             Err(error) => self.not_added(worker, error.to_string(), crew),
         }
@@ -244,8 +239,8 @@ impl Coordinator {
         self.workforce.standings[worker] = Standing::Removed;
         self.roster.forget(worker);
         self.deaths.forget(worker);
-        if let Phase::Resuming { resumed, .. } = &mut self.phase {
-            resumed[worker] = true;
+        if let Phase::Resuming { awaited, .. } = &mut self.phase {
+            awaited.remove(&worker);
         }
         if self.workforce.adding == Some(worker) {
             self.not_added(worker, problem.to_owned(), crew);
