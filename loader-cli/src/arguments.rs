@@ -1,6 +1,9 @@
 //! The command line.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use loader_core::units;
@@ -264,7 +267,7 @@ pub(crate) struct IndexArguments {
     /// Where the indexes are stored: `cache`, `beside` (FILE.index) or a folder [default: as configured, or
     /// cache]
     #[cfg(feature = "formats")]
-    #[arg(long = "index", value_name = "PLACE", value_parser = crate::index::place)]
+    #[arg(long = "index", value_name = "PLACE", value_parser = place)]
     pub(crate) place: Option<loader_data::IndexPlace>,
 
     /// Print one JSON object per file instead of text
@@ -473,6 +476,17 @@ impl From<Pixels> for PixelOption {
     }
 }
 
+/// Reads the place of indexes: `cache`, `beside`, or a folder.
+#[cfg(feature = "formats")]
+fn place(text: &str) -> Result<loader_data::IndexPlace, String> {
+    match text {
+        "" => Err("must be `cache`, `beside` or a folder".to_owned()),
+        "cache" => Ok(loader_data::IndexPlace::Cache),
+        "beside" => Ok(loader_data::IndexPlace::Beside),
+        folder => Ok(loader_data::IndexPlace::Folder(PathBuf::from(folder))),
+    }
+}
+
 fn shard_size(text: &str) -> Result<u64, String> {
     match units::parse(text) {
         Ok(0) => Err("must be at least 1".to_owned()),
@@ -491,6 +505,11 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().map_err(|_| "must be a number of seconds".to_owned())?;
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}
+
+/// True if `target` is a URL.
+pub(crate) fn is_url(target: &Path) -> bool {
+    target.to_str().is_some_and(|target| target.contains("://"))
 }
 
 /// Returns the command whose help explains an error of the command line.

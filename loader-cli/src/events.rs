@@ -1,15 +1,14 @@
 //! The events that `--json` prints. docs/command.md describes them.
 
+use std::path::Path;
+
 use loader_core::{
     Advice, BadSample, BatchDigest, BatchInfo, EpochReport, Error, LaunchedRank, LoadTimes, TuningDecision,
     Verdict, Warning, WorkerReport, internal::is_printable, pack::Fill,
 };
 use serde::Serialize;
 
-use crate::{
-    settings::Settings,
-    tune::{IntervalFigures, TunedFigures},
-};
+use crate::settings::Settings;
 
 /// One line of output.
 #[derive(Debug, Serialize)]
@@ -64,6 +63,36 @@ pub(crate) enum Event<'a> {
 pub(crate) struct WorkerEntry {
     id: usize,
     pid: u32,
+}
+
+/// An interval of `loader tune`, printed with `--json`.
+#[derive(Debug, Serialize)]
+pub(crate) struct IntervalFigures {
+    /// Number of the round, from 1; 0 before the rounds.
+    pub(crate) round: usize,
+    pub(crate) num_workers: usize,
+    /// `None` without workers.
+    pub(crate) prefetch_factor: Option<usize>,
+    pub(crate) batches: u64,
+    pub(crate) samples: u64,
+    pub(crate) seconds: f64,
+    pub(crate) samples_per_second: f64,
+}
+
+/// The winner of `loader tune`, printed with `--json`.
+#[derive(Debug, Serialize)]
+pub(crate) struct TunedFigures<'a> {
+    pub(crate) num_workers: usize,
+    /// `None` without workers.
+    pub(crate) prefetch_factor: Option<usize>,
+    pub(crate) samples_per_second: f64,
+    /// The rate divided by that of the setting in the config, if it was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) gain: Option<f64>,
+    pub(crate) rounds: usize,
+    pub(crate) failed_batches: u64,
+    /// The config, if the setting was written.
+    pub(crate) written: Option<&'a Path>,
 }
 
 /// What an error is about. A field that is `None` is not printed.

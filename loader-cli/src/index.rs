@@ -1,7 +1,5 @@
 //! `loader index`: makes the stored indexes of data files, or checks them.
 
-use std::path::PathBuf;
-
 use loader_core::internal::printable;
 use loader_data::{
     CsvOptions, DataError, DatasetConfig, IndexPlace, IndexStatus, JsonLinesOptions, RecordConfig,
@@ -129,15 +127,5 @@ impl Format {
             // `open_indexed` refuses options of a stream.
             Self::Tar(options) => options.open()?.indexed().map(drop),
         }
-    }
-}
-
-/// Reads the place of indexes: `cache`, `beside`, or a folder.
-pub(crate) fn place(text: &str) -> Result<IndexPlace, String> {
-    match text {
-        "" => Err("must be `cache`, `beside` or a folder".to_owned()),
-        "cache" => Ok(IndexPlace::Cache),
-        "beside" => Ok(IndexPlace::Beside),
-        folder => Ok(IndexPlace::Folder(PathBuf::from(folder))),
     }
 }

@@ -12,7 +12,7 @@ use loader_data::{
     ImageFolderOptions, ImageTableOptions, RecordConfig, TABLE_NAMES,
 };
 
-use crate::{settings, stop::Stop};
+use crate::{arguments::is_url, stop::Stop};
 
 /// Names of splits that `datasets` finds in the names of files and folders.
 const SPLITS: [&str; 10] =
@@ -27,7 +27,7 @@ const SPLITS: [&str; 10] =
 pub(crate) fn of_target(target: &Path) -> Result<Option<DatasetConfig>, Stop> {
     if !target.is_dir() {
         let config = RecordConfig::of_extension(target, target);
-        if config.is_none() && settings::is_url(target) {
+        if config.is_none() && is_url(target) {
             let shown = loader_data::without_credentials(target);
             let message =
                 format!("the extension of `{shown}` is of no known format; give a config (a .toml file)");

@@ -11,7 +11,11 @@ use serde::Serialize;
 
 #[cfg(feature = "formats")]
 use crate::layout;
-use crate::{arguments::RunArguments, options::LoaderArguments, stop::Stop};
+use crate::{
+    arguments::{RunArguments, is_url},
+    options::LoaderArguments,
+    stop::Stop,
+};
 
 /// The settings of a run, printed in the event `start`.
 #[derive(Debug, Clone, Serialize)]
@@ -71,11 +75,6 @@ pub(crate) fn read(target: &Path, arguments: &LoaderArguments<false>) -> Result<
     let of_config = config.as_ref().map(LayeredOptions::new).unwrap_or_default();
     let options = of_config.under_env()?.under_command_line(arguments.options.clone());
     Ok(Target { dataset, options, config })
-}
-
-/// True if `target` is a URL.
-pub(crate) fn is_url(target: &Path) -> bool {
-    target.to_str().is_some_and(|target| target.contains("://"))
 }
 
 /// Reads the config at `target`. If `target` is a folder, returns settings for the data files in it, or

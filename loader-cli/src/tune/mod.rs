@@ -21,7 +21,6 @@ use loader_core::{
     internal::printable,
 };
 use loader_data::OpenDataset;
-use serde::Serialize;
 
 use self::{
     measure::{Meter, Plan},
@@ -29,7 +28,7 @@ use self::{
 };
 use crate::{
     arguments::TuneArguments,
-    events::Event,
+    events::{Event, IntervalFigures, TunedFigures},
     interrupt::Interrupt,
     progress::Task,
     reporter::Reporter,
@@ -86,34 +85,6 @@ pub(crate) fn tune(
         },
         _ => Err(Stop::without_formats(dataset.kind())),
     }
-}
-
-/// An interval, printed with `--json`.
-#[derive(Debug, Serialize)]
-pub(crate) struct IntervalFigures {
-    /// Number of the round, from 1; 0 before the rounds.
-    round: usize,
-    #[serde(flatten)]
-    setting: Setting,
-    batches: u64,
-    samples: u64,
-    seconds: f64,
-    samples_per_second: f64,
-}
-
-/// The winner, printed with `--json`.
-#[derive(Debug, Serialize)]
-pub(crate) struct TunedFigures<'a> {
-    #[serde(flatten)]
-    setting: Setting,
-    samples_per_second: f64,
-    /// The rate divided by that of the setting in the config, if it was measured.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    gain: Option<f64>,
-    rounds: usize,
-    failed_batches: u64,
-    /// The config, if the setting was written.
-    written: Option<&'a Path>,
 }
 
 struct Sweep<'a> {
@@ -243,7 +214,8 @@ where
     let &measure::Interval { batches, samples, elapsed, .. } = interval;
     let figures = IntervalFigures {
         round,
-        setting,
+        num_workers: setting.num_workers,
+        prefetch_factor: setting.prefetch_factor,
         batches,
         samples,
         seconds: elapsed.as_secs_f64(),
@@ -292,7 +264,8 @@ fn finish(
         reporter.text(&format!("wrote {}", printable(path.display())))?;
     }
     reporter.event(&Event::Tuned(TunedFigures {
-        setting: choice.setting,
+        num_workers: choice.setting.num_workers,
+        prefetch_factor: choice.setting.prefetch_factor,
         samples_per_second: choice.rate,
         gain: choice.gain,
         rounds: search.measured().iter().map(|measured| measured.rounds.len()).max().unwrap_or(0),

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use loader_core::LoadFigures;
-use serde::Serialize;
 
 /// Minimum number of rounds for a choice.
 pub(super) const MIN_ROUNDS: usize = 3;
@@ -26,7 +25,7 @@ const WAITING: f64 = 0.02;
 const ALWAYS_BUSY: f64 = 0.98;
 
 /// What a sweep varies. The order is that of cost: fewer workers, then fewer batches ahead.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Setting {
     pub(super) num_workers: usize,
     /// `None` without workers.
