@@ -1,7 +1,7 @@
 //! The limits of the process's control group and its ancestors, in version 1 and in version 2.
 
 use std::{
-    fs,
+    fs, iter,
     path::{Path, PathBuf},
 };
 
@@ -49,11 +49,11 @@ impl<'a> Groups<'a> {
         let has_resource = |names: &str| names.split(',').any(|name| name == resource);
         let (path, (root, mount)) = match path_in(&|_, controllers| has_resource(controllers)) {
             Some(path) => {
-                (path, mount_of(mounts, |kind, options| kind == "cgroup" && has_resource(options))?)
+                (path, mount_of(mounts, path, |kind, options| kind == "cgroup" && has_resource(options))?)
             }
             None => {
                 let path = path_in(&|hierarchy, controllers| hierarchy == "0" && controllers.is_empty())?;
-                (path, mount_of(mounts, |kind, _| kind == "cgroup2")?)
+                (path, mount_of(mounts, path, |kind, _| kind == "cgroup2")?)
             }
         };
         // In a container, the mount begins at the container's group, and `path` may begin above or at that group.
@@ -68,7 +68,7 @@ impl<'a> Groups<'a> {
     fn left(&self) -> Option<u64> {
         let left = |level: &Path| {
             let limit = self.limit_of(level)?;
-            let used = self.in_files(level, ["current", "usage_in_bytes"])?;
+            let used = self.in_files(level, &["current", "usage_in_bytes"])?;
             // The kernel frees these pages of files when the group needs memory. Version 1 has the sum of all levels
             // under the first name.
             let names = ["total_inactive_file", "inactive_file"];
@@ -78,13 +78,16 @@ impl<'a> Groups<'a> {
         self.levels().filter_map(left).min()
     }
 
-    /// The folders of the process's own group and of its ancestors.
+    /// The folders of the process's own group and of the ancestors whose limits apply to it.
     fn levels(&self) -> impl Iterator<Item = &Path> {
-        self.own.ancestors().take_while(|level| level.starts_with(&self.mount))
+        let ancestors = self.own.ancestors().skip(1).take_while(|level| level.starts_with(&self.mount));
+        // In version 1, the kernel may count the memory of a group without that of the groups in it.
+        let applies = |level: &&Path| self.in_files(level, &["use_hierarchy"]) != Some(0);
+        iter::once(&*self.own).chain(ancestors.take_while(applies))
     }
 
     fn limit_of(&self, level: &Path) -> Option<u64> {
-        let own = self.in_files(level, ["max", "limit_in_bytes"]);
+        let own = self.in_files(level, &["max", "limit_in_bytes"]);
         // Version 1 shows the limits of ancestors that are not mounted too.
         let inherited = self.statistic(level, "hierarchical_memory_limit");
         [own, inherited].into_iter().flatten().min().filter(|&limit| limit < NO_LIMIT)
@@ -97,24 +100,34 @@ impl<'a> Groups<'a> {
         values.find(|(found, _)| *found == name)?.1.trim().parse().ok()
     }
 
-    /// Returns the number in the file of this resource that the group has: the first name is that of version 2.
-    fn in_files(&self, level: &Path, names: [&str; 2]) -> Option<u64> {
-        names.into_iter().find_map(|name| {
+    /// Returns the number in the first of these files of this resource that the group has.
+    fn in_files(&self, level: &Path, names: &[&str]) -> Option<u64> {
+        names.iter().find_map(|name| {
             fs::read_to_string(level.join(format!("{}.{name}", self.resource))).ok()?.trim().parse().ok()
         })
     }
 }
 
 /// Returns the folder of a mounted file system that is the root of the mount, and where it is mounted. `is_wanted` gets
-/// the type of the file system and its options.
-fn mount_of(mounts: &str, is_wanted: impl Fn(&str, &str) -> bool) -> Option<(&str, &str)> {
-    mounts.lines().find_map(|line| {
+/// the type of the file system and its options. A hierarchy may be mounted several times, also with a group that is not
+/// above the group `path` as the root. Of the mounts that have the group, returns the one with the most groups above it.
+fn mount_of<'m>(
+    mounts: &'m str,
+    path: &str,
+    is_wanted: impl Fn(&str, &str) -> bool,
+) -> Option<(&'m str, &'m str)> {
+    let mounts = mounts.lines().filter_map(|line| {
         let (mount, system) = line.split_once(" - ")?;
         let mut system = system.split(' ');
         let mut mount = mount.split(' ').skip(3);
         // The source is between the type and the options.
         let is_wanted = is_wanted(system.next()?, system.nth(1)?);
         is_wanted.then_some((mount.next()?, mount.next()?))
+    });
+    // `min_by_key` returns the first of equal ones.
+    mounts.min_by_key(|(root, _)| match Path::new(path).starts_with(root) {
+        true => root.len(),
+        false => usize::MAX,
     })
 }
 
@@ -190,6 +203,45 @@ mod tests {
             let found = Groups::find("memory", &format!("9:memory:{path}"), &mounts).unwrap();
             assert_eq!((found.own, found.mount), (folder.path().join(own), folder.path().join("memory/a")));
         }
+    }
+
+    /// For example the groups of a container, which a program on the host has mounted elsewhere.
+    #[test]
+    fn the_mount_that_has_the_group_of_the_process_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path().display();
+        let files =
+            [("all/a/memory.max", "1000\n"), ("all/a/b/memory.max", "max\n"), ("c/memory.max", "5\n")];
+        write(folder.path(), &files);
+        let mounts = format!(
+            "31 24 0:26 /c {at}/c rw - cgroup2 cgroup2 rw\n32 24 0:26 /a/b {at}/all/a/b rw - cgroup2 cgroup2 rw\n\
+             33 24 0:26 / {at}/all rw - cgroup2 cgroup2 rw\n"
+        );
+        for path in ["/a/b", "/a"] {
+            let groups = Groups::find("memory", &format!("0::{path}\n"), &mounts).unwrap();
+            assert_eq!((&groups.mount, groups.limit()), (&folder.path().join("all"), Some(1000)), "{path}");
+        }
+        let groups = Groups::find("memory", "0::/cc\n", &mounts).unwrap();
+        assert_eq!(groups.limit(), None, "`/c` is not above `/cc`");
+    }
+
+    #[test]
+    fn limits_of_ancestors_apply_only_if_version_1_counts_memory_in_hierarchies() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = [
+            ("memory.use_hierarchy", "1\n"),
+            ("memory.limit_in_bytes", "1000\n"),
+            ("a/memory.use_hierarchy", "0\n"),
+            ("a/memory.limit_in_bytes", "2000\n"),
+            ("a/b/memory.use_hierarchy", "0\n"),
+            ("a/b/memory.limit_in_bytes", "3000\n"),
+        ];
+        write(folder.path(), &files);
+        let mounts = format!("31 24 0:27 / {} rw - cgroup memory rw,memory", folder.path().display());
+        let limit = || Groups::find("memory", "9:memory:/a/b", &mounts).unwrap().limit();
+        assert_eq!(limit(), Some(3000));
+        write(folder.path(), &[("a/memory.use_hierarchy", "1\n")]);
+        assert_eq!(limit(), Some(1000));
     }
 
     #[test]
