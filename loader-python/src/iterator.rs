@@ -60,7 +60,8 @@ pub(crate) struct BatchIterator {
     /// What the sampler has raised.
     raised: Raised,
     warnings: Warnings,
-    /// True until the warning, if the loader has loaded a state since the iterator was made.
+    /// True until the warning, if the loader has loaded a state since the iterator was made, and the iterator may go on
+    /// without it.
     has_missed_state: AtomicBool,
     /// Makes an object of a pickle and its arrays, or of a tensor of a Rust dataset's batch.
     convert: Py<PyAny>,
@@ -153,10 +154,6 @@ impl BatchIterator {
         }
         // Before a batch is taken: a warning may be an exception, and no batch may be lost for it.
         self.warn(py)?;
-        // Relaxed: the flag guards no other data.
-        if self.has_missed_state.swap(false, Ordering::Relaxed) {
-            warn(py, STATE_MISSED)?;
-        }
         let (next, noted) = match self.take_undone() {
             Some(next) => (next, None),
             None => loop {
@@ -172,6 +169,15 @@ impl BatchIterator {
         if let Some(interrupt) = self.raised.take_interrupt(py) {
             self.undo(Some(next));
             return Err(interrupt);
+        }
+        // At the end of its epoch, the iterator does not go on, and the next one begins at the state. Relaxed: the flag
+        // guards no other data.
+        if next.is_some()
+            && self.has_missed_state.swap(false, Ordering::Relaxed)
+            && let Err(error) = warn(py, STATE_MISSED)
+        {
+            self.undo(Some(next));
+            return Err(error);
         }
         let (mut kept, is_batch, is_end) = (None, matches!(next, Some(Ok(_))), next.is_none());
         let object = match next {

@@ -129,6 +129,20 @@ def test_an_iterator_that_misses_a_loaded_state_warns(make, num_workers, tmp_pat
     # It warns once.
     next(left)
     assert sum(1 for _ in left) == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        # An iterator without further batches does not go on.
+        loader.load_state_dict(state)
+        ended = iter(loader)
+        assert [next(ended) is None, next(ended) is None] == [False, False]
+        loader.load_state_dict(state)
+        assert next(ended, None) is None
+        # No batch is lost if the warning is an exception.
+        left = iter(loader)
+        loader.load_state_dict(state)
+        with pytest.raises(RuntimeWarning, match="goes on without that state"):
+            next(left)
+        assert sum(1 for _ in left) == 2
 
 
 def test_what_is_no_state_is_refused():
