@@ -13,8 +13,8 @@ impl Scalar {
 
     /// Converts a number of a config to `dtype`: an integer dtype needs a number without fraction.
     pub(super) fn from_f64(number: f64, dtype: DType) -> Option<Self> {
-        // Every integer up to 2^53 is exact.
-        let is_exact = number.fract() == 0.0 && number.abs() <= (1u64 << 53) as f64;
+        // Every integer below 2^53 is exact. The config may have had 2^53 + 1 in place of 2^53.
+        let is_exact = number.fract() == 0.0 && number.abs() < (1u64 << 53) as f64;
         let number = if is_exact { Number::Int(number as i128) } else { Number::Float(number) };
         Self::from_number(number, dtype)
     }
@@ -68,6 +68,9 @@ mod tests {
         assert_eq!(Value::from(0u8).convert(DType::Bool), Some(Value::Bool(false)));
         assert_eq!(Scalar::from_f64(-100.0, DType::I32), Some(Scalar::new(-100i32)));
         assert_eq!(Scalar::from_f64(0.5, DType::I32), None);
+        let largest = (1i64 << 53) - 1;
+        assert_eq!(Scalar::from_f64(largest as f64, DType::I64), Some(Scalar::new(largest)));
+        assert_eq!(Scalar::from_f64("9007199254740993".parse().unwrap(), DType::I64), None);
 
         let json = |text: &str| serde_json::from_str::<Value>(text).unwrap();
         let tensor = json("[[1, 2], [0.5, 4]]").convert(DType::F32).unwrap();

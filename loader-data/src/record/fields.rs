@@ -206,30 +206,42 @@ impl FieldOptions {
                 config_line("dtypes", name, "\"float64\"")
             )));
         };
-        Scalar::from_f64(number, dtype)
-            .ok_or_else(|| invalid(format!("{dtype}, the dtype of the field `{name}`, cannot hold {number}")))
+        Scalar::from_f64(number, dtype).ok_or_else(|| cannot_hold("fill", name, number, dtype))
     }
 }
 
-/// Marks `value` as a sequence that is padded with `number`.
-fn pad(name: &str, value: &mut Value, number: f64) -> Result<(), DataProblem> {
+/// Returns the error of an `option` that gives field `name` a number that the dtype of the field cannot hold.
+fn cannot_hold(option: &'static str, name: &str, number: f64, dtype: DType) -> DataProblem {
+    let is_float = Scalar::from_f64(0.5, dtype).is_some();
+    let wider =
+        if !is_float && Scalar::from_f64(number, DType::I64).is_some() { DType::I64 } else { DType::F64 };
+    let reason = format!(
+        "{dtype}, the dtype of the field `{name}`, cannot hold {number}; set another number, or another dtype, for example \
+         with {}",
+        config_line("dtypes", name, format!("\"{wider}\""))
+    );
+    DataProblem::InvalidOption { option, reason }
+}
+
+/// Marks `value` as a sequence that is padded with `padding`.
+fn pad(name: &str, value: &mut Value, padding: f64) -> Result<(), DataProblem> {
     let found = value.kind();
     let wrong = |expected: &str| DataProblem::WrongType {
         field: name.to_owned(),
-        expected: format!("{expected}, because of {}", config_line("pad", name, number)),
+        expected: format!("{expected}, because of {}", config_line("pad", name, padding)),
         found: found.clone(),
     };
     if matches!(value, Value::List(list) if list.is_empty()) {
         // Batches take the dtype of a sequence without items from the others. Alone, it has the one that a file without
         // types gives to such a number.
-        let number = Scalar::from_f64(number, DType::I64).unwrap_or(Scalar::new(number));
+        let number = Scalar::from_f64(padding, DType::I64).unwrap_or(Scalar::new(padding));
         let items = AnyTensor::from_bytes(number.dtype(), [0], &[]).map_err(|_| wrong("numbers"))?;
         *value = Value::Ragged(items, number);
         return Ok(());
     }
     let Value::Tensor(tensor) = value else { return Err(wrong("a sequence of numbers")) };
-    let number = Scalar::from_f64(number, tensor.dtype());
-    let number = number.ok_or_else(|| wrong("numbers of a type that can hold the padding"))?;
+    let number = Scalar::from_f64(padding, tensor.dtype());
+    let number = number.ok_or_else(|| cannot_hold("pad", name, padding, tensor.dtype()))?;
     *value = Value::Ragged(tensor.clone(), number);
     Ok(())
 }
@@ -271,6 +283,38 @@ mod tests {
         assert!(wrong.unwrap_err().to_string().contains("cannot hold -1"));
     }
 
+    #[test]
+    fn a_number_that_the_dtype_of_the_field_cannot_hold_is_refused() {
+        for (dtype, number, wider) in [
+            (DType::I64, 0.5, "float64"),
+            (DType::U8, 300.0, "int64"),
+            (DType::U32, -1.0, "int64"),
+            (DType::Bool, 2.0, "int64"),
+            (DType::I64, 1e300, "float64"),
+            (DType::F32, 1e39, "float64"),
+        ] {
+            let options = FieldOptions::new().dtype("a", dtype);
+            for (option, options, json) in [
+                ("fill", options.clone().fill("a", number), r#"{"a": null}"#),
+                ("pad", options.clone().pad("a", number), r#"{"a": [1]}"#),
+                ("pad", options.clone().pad("a", number), r#"{"a": []}"#),
+            ] {
+                let refused = apply(&options, json).unwrap_err().to_string();
+                let expected = format!(
+                    "option `{option}`: {dtype}, the dtype of the field `a`, cannot hold {number}; set another number, or \
+                     another dtype, for example with `dtypes = {{ a = \"{wider}\" }}` in the section `[dataset]` of a config"
+                );
+                assert_eq!(refused, expected);
+            }
+        }
+        // Without `dtypes`, the items tell the dtype.
+        let refused = apply(&FieldOptions::new().pad("a", 0.5), r#"{"a": [1]}"#).unwrap_err().to_string();
+        assert!(
+            refused.starts_with("option `pad`: int64, the dtype of the field `a`, cannot hold 0.5;"),
+            "{refused}"
+        );
+    }
+
     #[cfg(any(feature = "arrays", feature = "arrow", feature = "csv", feature = "parquet"))]
     #[test]
     fn a_name_that_no_field_has_is_refused() {
@@ -290,10 +334,6 @@ mod tests {
     fn only_sequences_are_padded() {
         let options = FieldOptions::new().pad("a", 0.5);
         assert!(matches!(apply(&options, r#"{"a": [1.0]}"#).unwrap().get("a"), Some(Value::Ragged(..))));
-        assert!(
-            matches!(apply(&options, r#"{"a": [1]}"#), Err(DataProblem::WrongType { .. })),
-            "0.5 is no integer"
-        );
         let single = apply(&options, r#"{"a": 1.0}"#).unwrap_err();
         assert!(matches!(single, DataProblem::WrongType { .. }));
         assert!(single.to_string().contains("because of `pad = { a = 0.5 }`"), "{single}");

@@ -137,6 +137,8 @@ fn columns_of_folders_are_converted_and_filled() {
         assert!(batch(json!({})).unwrap_err().to_string().contains("set `fill = { k = 0 }`"));
         let filled = batch(json!({"fill": {"k": 2}})).unwrap();
         assert_eq!(filled.tensor::<i32>("k").unwrap().as_slice(), [[1; 37].as_slice(), &[2; 23]].concat());
+        let refused = batch(json!({"fill": {"k": 0.5}})).unwrap_err().to_string();
+        assert!(refused.contains("int32, the dtype of the field `k`, cannot hold 0.5; set"), "{refused}");
         let halves = batch(json!({"fill": {"k": 0.5}, "dtypes": {"k": "float32"}})).unwrap();
         assert_eq!(halves.tensor::<f32>("k").unwrap().as_slice()[36..38], [1.0, 0.5]);
     }
