@@ -165,7 +165,9 @@ fn of_folder(folder: &Path) -> Result<Option<RecordConfig>, Stop> {
         let is_array = matches!(config, RecordConfig::Arrays(_));
         let is_left_out = is_array && (name.ends_with(".gz") || name.ends_with("-ubyte"));
         let is_manifest = is_packed && name == "manifest.jsonl";
-        (!is_left_out && !is_manifest).then(|| (name.clone(), config))
+        // A folder of rows does not stand for files of these names.
+        let is_beside_rows = name.starts_with('_') && is_rows(&config);
+        (!is_left_out && !is_manifest && !is_beside_rows).then(|| (name.clone(), config))
     };
     let all = names.iter().filter_map(of_name);
     let (beside, mut found): (Vec<_>, Vec<_>) =
@@ -221,6 +223,18 @@ fn may_be_beside_data(name: &str, config: &RecordConfig) -> bool {
         RecordConfig::AudioFiles(_) | RecordConfig::Tokens(_) => true,
         _ => is_text(config),
     }
+}
+
+fn is_rows(config: &RecordConfig) -> bool {
+    matches!(
+        config,
+        RecordConfig::Arrow(_)
+            | RecordConfig::Csv(_)
+            | RecordConfig::CsvStream(_)
+            | RecordConfig::JsonLines(_)
+            | RecordConfig::JsonLinesStream(_)
+            | RecordConfig::Parquet(_)
+    ) || is_text(config)
 }
 
 fn is_text(config: &RecordConfig) -> bool {

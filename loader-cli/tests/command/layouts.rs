@@ -278,6 +278,11 @@ fn a_folder_of_partitions_is_no_folder_of_images() {
     };
     // A partition without files, and a file that cannot be read.
     fs::create_dir(table.path().join("year=2022")).unwrap();
+    // What a writer of Spark that was killed leaves behind.
+    let rest = table.path().join("_temporary/0");
+    fs::create_dir_all(&rest).unwrap();
+    fs::copy(table.path().join("year=2023/month=1/a.parquet"), rest.join("a.parquet")).unwrap();
+    fs::write(table.path().join("_partitions.csv"), "year\n2023\n").unwrap();
     let report = inspected(target);
     assert_eq!((&report["kind"], &report["samples"]), (&json!("parquet-stream"), &json!(74)));
     assert_eq!(names(&report), ["label", "x", "text", "year", "month"]);

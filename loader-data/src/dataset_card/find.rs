@@ -11,7 +11,7 @@ use glob::{MatchOptions, Pattern};
 
 use crate::{
     error::{DataError, DataProblem, Result},
-    source::{Files, LocalPattern, Location, StoreOptions, is_glob, refuse_missing_parts},
+    source::{Files, LocalPattern, Location, StoreOptions, is_dotted, is_glob, refuse_missing_parts},
 };
 
 /// Files about a dataset, which no wildcard matches.
@@ -164,10 +164,10 @@ fn on_disk(
     // At the end of a pattern in a header, `**` stands for all files.
     let is_all = pattern == "**" || pattern.ends_with("/**");
     let pattern = if is_all { Cow::Owned(format!("{pattern}/*")) } else { Cow::Borrowed(pattern) };
-    let found = LocalPattern::new(&pattern).map_err(malformed)?.matches(folder)?;
+    let found = LocalPattern::new(&pattern, is_dotted).map_err(malformed)?.matches(folder)?;
     let is_hidden = |path: &Path| {
         let name = path.strip_prefix(folder).unwrap_or(path);
-        name.iter().any(|name| name.as_encoded_bytes().starts_with(b"."))
+        name.iter().any(|name| is_dotted(&name.to_string_lossy()))
     };
     let paths = found.into_iter().map(|found| found.path);
     let mut files: Vec<_> = paths.filter(|path| !is_hidden(path) && !path.is_dir()).collect();

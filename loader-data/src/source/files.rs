@@ -357,7 +357,8 @@ fn list_paths(path: &Path, extensions: &[&str], files: &mut Vec<DataFile>) -> Re
             continue;
         }
         let before = files.len();
-        for Match { path, folders } in LocalPattern::new(&name).map_err(invalid)?.matches(Path::new(""))? {
+        let pattern = LocalPattern::new(&name, found::hidden_names(extensions)).map_err(invalid)?;
+        for Match { path, folders } in pattern.matches(Path::new(""))? {
             // An index that is stored beside its data file.
             let is_left_out =
                 path.file_name().is_some_and(|file| found::is_left_out(&name, &file.to_string_lossy()));
@@ -399,6 +400,7 @@ fn list_path(
     // `**` also stands for folders without such files.
     let must_have_files = folders.is_none();
     let folders = folders.map_or_else(|| Folders::begin(path), Ok)?;
+    let is_hidden = found::hidden_names(extensions);
     let mut left = vec![(path.to_owned(), folders)];
     while let Some((folder, folders)) = left.pop() {
         let failed = |error| DataError::new(Location::from(folder.clone()), error);
@@ -413,7 +415,7 @@ fn list_path(
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             // The extension "" lists all files of a folder, and these need not be one data set.
             let is_left_out = extensions != [""] && found::is_beside_data(&name);
-            if name.starts_with('.') || is_left_out {
+            if is_hidden(&name) || is_left_out {
                 continue;
             }
             if !extensions.iter().any(|extension| name.ends_with(extension)) {
@@ -563,6 +565,40 @@ mod tests {
         assert!(matches!(names("{a,z}.txt").unwrap_err().problem, DataProblem::NotFound));
         fs::create_dir(folder.path().join("empty")).unwrap();
         assert!(matches!(names("empty").unwrap_err().problem, DataProblem::NoFiles { .. }));
+    }
+
+    /// Spark writes `_temporary` and `_SUCCESS` beside the rows. In other formats, a class of audio files may be
+    /// `_background_noise_`, for example.
+    #[test]
+    fn names_that_begin_with_an_underscore_are_no_rows_unless_they_are_given() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["a=1/x", "_temporary/0/x", "a=1/_y", "_b=1/z", ".c/x"] {
+            for extension in ["csv", "wav"] {
+                let path = folder.path().join(format!("{name}.{extension}"));
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, name).unwrap();
+            }
+        }
+        let names = |pattern: &str, extension| {
+            // A partition in a table of CSV is an error.
+            let mut files = Vec::new();
+            list_paths(&folder.path().join(pattern), &[extension], &mut files).unwrap();
+            files.iter().map(|file| file.location.file_name()).collect::<Vec<_>>()
+        };
+        for pattern in ["", "*", "**", "**/?.csv", "*/*.csv", "a=1/", "_b=*/*.csv"] {
+            let expected = ["z.csv", "x.csv"].into_iter().filter(|name| match *name {
+                "z.csv" => pattern != "a=1/",
+                _ => pattern != "_b=*/*.csv",
+            });
+            assert_eq!(names(pattern, ".csv"), expected.collect::<Vec<_>>(), "{pattern}");
+        }
+        for pattern in ["_temporary", "_*/0", "_t*/**/*.csv", "_temporary/*/x.csv"] {
+            assert_eq!(names(pattern, ".csv"), ["x.csv"], "{pattern}");
+        }
+        assert_eq!(names("*/_*.csv", ".csv"), ["_y.csv"]);
+        for pattern in ["", "**/*.wav"] {
+            assert_eq!(names(pattern, ".wav"), ["z.wav", "x.wav", "_y.wav", "x.wav"], "{pattern}");
+        }
     }
 
     #[test]

@@ -25,6 +25,8 @@ const DESCRIPTIONS: [&str; 4] =
 const ROWS: [&str; 5] = [".csv", ".tsv", ".jsonl", ".ndjson", ".json"];
 /// Extensions of the formats that are read with the columns in the names of their folders.
 const WITH_PARTITIONS: [&str; 2] = [".parquet", ".arrow"];
+/// The extension of lines of text, which have no columns.
+const TEXT: &str = ".txt";
 /// What stands for null in the name of the folder of a partition.
 const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
 
@@ -53,6 +55,23 @@ fn take_number<'a>(text: &mut &'a [u8]) -> &'a [u8] {
     let (digits, rest) = text.split_at(end);
     *text = rest;
     &digits[digits.iter().position(|&digit| digit != b'0').unwrap_or(digits.len())..]
+}
+
+/// Returns what tells the names that a folder and a wildcard do not stand for, in a format with these `extensions`. Names
+/// that begin with a dot are such names. In the formats of rows, Spark, Hive and pyarrow write files and folders beside the
+/// rows, such as `_temporary` and `_SUCCESS`, whose names begin with `_`, and leave such names out.
+pub(super) fn hidden_names(extensions: &[&str]) -> fn(&str) -> bool {
+    let is_of_rows = |extension: &&str| {
+        ROWS.contains(extension) || WITH_PARTITIONS.contains(extension) || *extension == TEXT
+    };
+    match extensions.iter().any(is_of_rows) {
+        true => |name| is_dotted(name) || (name.starts_with('_') && !is_partition(name)),
+        false => is_dotted,
+    }
+}
+
+pub(crate) fn is_dotted(name: &str) -> bool {
+    name.starts_with('.')
 }
 
 /// True if a folder or a wildcard does not stand for a file of this name: a description of the data, or a copy of rows.

@@ -15,7 +15,8 @@ use glob::Pattern;
 use super::{Location, found::natural_order, patterns::is_glob};
 use crate::error::{DataError, DataProblem, Result};
 
-/// A pattern of paths. A wildcard does not match the leading dot of a name, and `**` stands for any number of folders.
+/// A pattern of paths. A wildcard does not match a hidden name, unless its part of the pattern begins as such a name does.
+/// `**` stands for any number of folders that are not hidden.
 ///
 /// Names and wildcards follow links. `**` and the wildcards behind it do not follow a link to a folder that contains it
 /// and that the walk of `**` has come through: it would find the same files again.
@@ -25,6 +26,7 @@ pub(crate) struct LocalPattern {
     is_absolute: bool,
     /// True if only folders match.
     ends_with_slash: bool,
+    is_hidden: fn(&str) -> bool,
     parts: Vec<Part>,
 }
 
@@ -38,9 +40,11 @@ enum Part {
 }
 
 impl LocalPattern {
+    /// `is_hidden` is true for hidden names.
+    ///
     /// # Errors
     /// Returns [`DataProblem::Pattern`] if the wildcards are malformed.
-    pub(crate) fn new(pattern: &str) -> Result<Self, DataProblem> {
+    pub(crate) fn new(pattern: &str, is_hidden: fn(&str) -> bool) -> Result<Self, DataProblem> {
         let parsed = |part: &str| Pattern::new(part).map_err(|error| DataProblem::Pattern(error.to_string()));
         // The error has a position in the whole pattern.
         parsed(pattern)?;
@@ -54,7 +58,7 @@ impl LocalPattern {
             }
         }
         let (is_absolute, ends_with_slash) = (pattern.starts_with('/'), pattern.ends_with('/'));
-        Ok(Self { is_absolute, ends_with_slash, parts })
+        Ok(Self { is_absolute, ends_with_slash, is_hidden, parts })
     }
 
     /// Returns the files and folders that the pattern matches, ordered by the names in their paths, numbers in them by their
@@ -66,7 +70,7 @@ impl LocalPattern {
     pub(crate) fn matches(&self, folder: &Path) -> Result<Vec<Match>> {
         let start = if self.is_absolute { Path::new("/") } else { folder };
         let mut found = Vec::new();
-        walk(start, &self.parts, None, &mut found)?;
+        walk(start, &self.parts, self.is_hidden, None, &mut found)?;
         found.retain(|found: &Match| !self.ends_with_slash || found.path.is_dir());
         found.sort_by(|one, other| by_names(&one.path, &other.path));
         found.dedup_by(|one, other| one.path == other.path);
@@ -121,7 +125,13 @@ impl Folders {
 
 /// Adds what `parts` match in `at` to `found`. `folders`: those from the beginning of the last `**` to the folder `at`;
 /// `None` before `**`, and for a file.
-fn walk(at: &Path, parts: &[Part], folders: Option<&Folders>, found: &mut Vec<Match>) -> Result<()> {
+fn walk(
+    at: &Path,
+    parts: &[Part],
+    is_hidden: fn(&str) -> bool,
+    folders: Option<&Folders>,
+    found: &mut Vec<Match>,
+) -> Result<()> {
     let Some((part, rest)) = parts.split_first() else {
         found.push(Match { path: or_here(at).to_owned(), folders: folders.cloned() });
         return Ok(());
@@ -132,33 +142,33 @@ fn walk(at: &Path, parts: &[Part], folders: Option<&Folders>, found: &mut Vec<Ma
             match folders.filter(|_| path.is_dir()) {
                 Some(folders) => {
                     let inside = folders.enter(&path)?;
-                    walk(&path, rest, Some(inside.as_ref().unwrap_or(folders)), found)
+                    walk(&path, rest, is_hidden, Some(inside.as_ref().unwrap_or(folders)), found)
                 }
-                None if exists(&path)? => walk(&path, rest, None, found),
+                None if exists(&path)? => walk(&path, rest, is_hidden, None, found),
                 None => Ok(()),
             }
         }
         Part::Wildcards(pattern) => {
-            let shows_hidden = pattern.as_str().starts_with('.');
-            for path in paths_in(at, shows_hidden, |name| pattern.matches(name))? {
+            let shows_hidden = is_hidden(pattern.as_str());
+            for path in paths_in(at, |name| (shows_hidden || !is_hidden(name)) && pattern.matches(name))? {
                 match folders.filter(|_| path.is_dir()) {
                     Some(folders) => {
                         if let Some(inside) = folders.enter(&path)? {
-                            walk(&path, rest, Some(&inside), found)?;
+                            walk(&path, rest, is_hidden, Some(&inside), found)?;
                         }
                     }
-                    None => walk(&path, rest, None, found)?,
+                    None => walk(&path, rest, is_hidden, None, found)?,
                 }
             }
             Ok(())
         }
         Part::AnyFolders if !or_here(at).is_dir() => Ok(()),
-        Part::AnyFolders if rest.is_empty() => walk(at, rest, folders, found),
+        Part::AnyFolders if rest.is_empty() => walk(at, rest, is_hidden, folders, found),
         Part::AnyFolders => {
             let mut left = vec![(at.to_owned(), Folders::begin(at)?)];
             while let Some((folder, folders)) = left.pop() {
-                walk(&folder, rest, Some(&folders), found)?;
-                for path in paths_in(&folder, false, |_| true)? {
+                walk(&folder, rest, is_hidden, Some(&folders), found)?;
+                for path in paths_in(&folder, |name| !is_hidden(name))? {
                     if path.is_dir()
                         && let Some(inside) = folders.enter(&path)?
                     {
@@ -172,7 +182,7 @@ fn walk(at: &Path, parts: &[Part], folders: Option<&Folders>, found: &mut Vec<Ma
 }
 
 /// Returns the paths in `folder` whose names `is_wanted` accepts. A path that is not a folder has none.
-fn paths_in(folder: &Path, with_hidden: bool, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
+fn paths_in(folder: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
     let failed = |error| DataError::new(Location::from(folder.to_owned()), error);
     let entries = match fs::read_dir(or_here(folder)) {
         Ok(entries) => entries,
@@ -182,8 +192,7 @@ fn paths_in(folder: &Path, with_hidden: bool, is_wanted: impl Fn(&str) -> bool) 
     let mut paths = Vec::new();
     for entry in entries {
         let name = entry.map_err(failed)?.file_name();
-        let text = name.to_string_lossy();
-        if (with_hidden || !text.starts_with('.')) && is_wanted(&text) {
+        if is_wanted(&name.to_string_lossy()) {
             paths.push(folder.join(&name));
         }
     }
@@ -218,7 +227,7 @@ fn or_here(folder: &Path) -> &Path {
 mod tests {
     use std::os::unix::fs::symlink;
 
-    use super::*;
+    use super::{super::found::is_dotted, *};
 
     /// Makes a folder with links to folders that contain them.
     fn folder() -> tempfile::TempDir {
@@ -257,19 +266,19 @@ mod tests {
             ("x.csv/*", &[]),
             ("x.csv/**", &[]),
         ] {
-            let found = LocalPattern::new(pattern).unwrap().matches(folder.path()).unwrap();
+            let found = LocalPattern::new(pattern, is_dotted).unwrap().matches(folder.path()).unwrap();
             let found: Vec<_> =
                 found.iter().map(|found| found.path.strip_prefix(folder.path()).unwrap()).collect();
             let expected: Vec<_> = expected.iter().map(Path::new).collect();
             assert_eq!(found, expected, "{pattern}");
         }
-        assert!(matches!(LocalPattern::new("a/**b/*"), Err(DataProblem::Pattern(_))));
+        assert!(matches!(LocalPattern::new("a/**b/*", is_dotted), Err(DataProblem::Pattern(_))));
     }
 
     #[test]
     fn relative_patterns_begin_in_the_working_directory() {
         for (pattern, expected) in [("**/local_pattern.rs", "src/source/local_pattern.rs"), ("**", ".")] {
-            let found = LocalPattern::new(pattern).unwrap().matches(Path::new("")).unwrap();
+            let found = LocalPattern::new(pattern, is_dotted).unwrap().matches(Path::new("")).unwrap();
             let found: Vec<_> = found.iter().map(|found| found.path.as_path()).collect();
             assert_eq!(found, [Path::new(expected)], "{pattern}");
         }

@@ -34,7 +34,7 @@ pub(crate) use compression::{Compression, Decompressor, problem};
 pub(crate) use files::without_bad;
 pub(crate) use files::{DataFile, Files};
 #[cfg(feature = "dataset-card")]
-pub(crate) use found::refuse_missing_parts;
+pub(crate) use found::{is_dotted, refuse_missing_parts};
 pub(crate) use local_pattern::LocalPattern;
 pub use options::{CacheOptions, StoreOptions};
 pub(crate) use patterns::is_glob;

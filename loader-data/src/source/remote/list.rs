@@ -76,12 +76,12 @@ impl Remote {
             }
             return Ok(None);
         }
-        let Some(wanted) = Wanted::new(&address.key).map_err(failed)? else { return Ok(None) };
+        let Some(wanted) = Wanted::new(&address.key, extensions).map_err(failed)? else { return Ok(None) };
         let is_of_table = extensions.iter().any(|extension| found::is_parquet(extension));
         let Listing { mut objects, folders, tables } = self.list_wanted(address, &wanted).map_err(failed)?;
         drop_folders(&mut objects, &folders);
         let mut tables = tables.iter().filter(|_| is_of_table);
-        let chosen = wanted.choose(&objects, &folders, extensions).map_err(|empty| {
+        let chosen = wanted.choose(&objects, &folders).map_err(|empty| {
             let extensions = extensions.join(" or ");
             let problem =
                 match tables.clone().find(|(table, _)| empty.starts_with(found::folder_of_table(table))) {
@@ -181,11 +181,13 @@ struct Wanted<'a> {
     folder: &'a str,
     /// `None` if the key is that of a folder.
     pattern: Option<Pattern>,
+    is_hidden: fn(&str) -> bool,
+    extensions: &'a [&'a str],
 }
 
 impl<'a> Wanted<'a> {
     /// Returns `None` if `key` is that of one object.
-    fn new(key: &'a str) -> Result<Option<Self>, DataProblem> {
+    fn new(key: &'a str, extensions: &'a [&'a str]) -> Result<Option<Self>, DataProblem> {
         let is_glob = patterns::is_glob(key);
         if !(is_glob || key.is_empty() || key.ends_with('/')) {
             return Ok(None);
@@ -194,7 +196,7 @@ impl<'a> Wanted<'a> {
         let folder = key[..fixed].rfind('/').map_or("", |slash| &key[..=slash]);
         let pattern = is_glob.then(|| Pattern::new(key.trim_end_matches('/'))).transpose();
         let pattern = pattern.map_err(|error| DataProblem::Pattern(error.to_string()))?;
-        Ok(Some(Self { key, folder, pattern }))
+        Ok(Some(Self { key, folder, pattern, is_hidden: found::hidden_names(extensions), extensions }))
     }
 
     /// True if only objects and folders directly in the folder can match.
@@ -206,11 +208,12 @@ impl<'a> Wanted<'a> {
     fn matches(&self, path: &str) -> bool {
         let rules = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
         let matches = |pattern: &Pattern| pattern.matches_with(path, rules);
-        self.pattern.as_ref().is_some_and(matches) && !patterns::is_hidden(self.key, path)
+        self.pattern.as_ref().is_some_and(matches)
+            && !patterns::matches_hidden(self.key, path, self.is_hidden)
     }
 
     /// Returns the objects among `objects` that match, and of each folder that matches those whose names end with one
-    /// of `extensions`, as for local files. `folders` are folders that match, perhaps not all.
+    /// of the extensions, as for local files. `folders` are folders that match, perhaps not all.
     ///
     /// # Errors
     /// Returns the key of a folder that matches, but has no such objects.
@@ -218,15 +221,14 @@ impl<'a> Wanted<'a> {
         &self,
         objects: &'o [ObjectMeta],
         folders: &'o [Path],
-        extensions: &[&str],
     ) -> Result<Vec<&'o ObjectMeta>, String> {
         // A name that exists is not a pattern, whatever characters it has.
         if let Some(named) = objects.iter().find(|meta| meta.location.as_ref() == self.key) {
             return Ok(vec![named]);
         }
         let is_data = |below: &str| {
-            let is_hidden = below.split('/').any(|part| part.starts_with('.'));
-            !is_hidden && extensions.iter().any(|extension| below.ends_with(extension))
+            !below.split('/').any(self.is_hidden)
+                && self.extensions.iter().any(|extension| below.ends_with(extension))
         };
         let exists = |key: &str| self.key.ends_with('/') && key.starts_with(self.key);
         if self.pattern.is_none() || objects.iter().any(|meta| exists(meta.location.as_ref())) {

@@ -59,6 +59,9 @@ fn files_of_a_bucket_are_listed_by_name_folder_and_pattern() {
     for name in ["a.txt", "a 1%.txt", "b/c.txt", "b/.hidden.txt", "b/d/e.txt", "b/d/e.csv", "b.txt"] {
         server.put(&format!("bucket/data/{name}"), name);
     }
+    for name in ["_temporary/a.txt", "_a=1/_c.txt", "_a=1/a.txt"] {
+        server.put(&format!("table/rows/{name}"), name);
+    }
     let options = on_s3(&server);
     let names = |pattern: &str| {
         let listed = list(&format!("s3://bucket/{pattern}"), &options).unwrap();
@@ -75,6 +78,16 @@ fn files_of_a_bucket_are_listed_by_name_folder_and_pattern() {
     assert_eq!(names("data/a 1%.txt"), ["a 1%.txt"]);
     assert_eq!(names("data/b/d/e.csv"), ["b/d/e.csv"]);
     assert_eq!(names("").len(), 5);
+    let rows = |pattern: &str, extension: &str| {
+        let files = Files::list_with([format!("s3://table/rows/{pattern}")], &[extension], &options).unwrap();
+        (0..files.len()).map(|file| files.get(file).location.file_name()).collect::<Vec<_>>()
+    };
+    for pattern in ["", "*", "**/*.txt"] {
+        assert_eq!(rows(pattern, ".txt"), ["a.txt"], "{pattern}: the partition `_a=1`");
+    }
+    assert_eq!(rows("_temporary/", ".txt"), ["a.txt"]);
+    assert_eq!(rows("_a=1/_*.txt", ".txt"), ["_c.txt"]);
+    assert_eq!(rows("", "c.txt"), ["_c.txt"], "in a format of other files");
 
     let files = Files::list_with(["s3://bucket/data/a 1%.txt"], &[], &options).unwrap();
     assert_eq!(files.open(0).unwrap().read(0..8).unwrap(), b"a 1%.txt");
