@@ -115,7 +115,7 @@ impl Dataset for AudioFiles {
         parallel::read(indices.len(), |number| self.read(indices[number]))
     }
 
-    /// Returns the number of files and their total size, and a hash of their names (without folders) and sizes.
+    /// Returns the number of files and their total size, and a hash of their names, sizes and partitions.
     fn fingerprint(&self) -> String {
         format!("audio_files({})", self.files.fingerprint())
     }

@@ -148,7 +148,7 @@ impl<R: DeserializeOwned + Send + 'static> Dataset for Csv<R> {
         Ok(self.lines.get_many(indices, |record| self.parser.parse(record))?)
     }
 
-    /// Returns the number of files and their total size, and a hash of their names (without folders) and sizes, and the
+    /// Returns the number of files and their total size, and a hash of their names, sizes and partitions, and the
     /// options.
     fn fingerprint(&self) -> String {
         format!("csv({}, {})", self.lines.files().fingerprint(), self.parser.fingerprint)

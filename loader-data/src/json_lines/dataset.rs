@@ -148,7 +148,7 @@ impl<R: DeserializeOwned + Send + 'static> Dataset for JsonLines<R> {
         Ok(self.lines.get_many(indices, |line| parse(line, &self.fields))?)
     }
 
-    /// Returns the number of files and their total size, and a hash of their names (without folders) and sizes, and the
+    /// Returns the number of files and their total size, and a hash of their names, sizes and partitions, and the
     /// options of the fields.
     fn fingerprint(&self) -> String {
         format!("json_lines({}{})", self.lines.files().fingerprint(), self.fields.fingerprint())

@@ -35,7 +35,7 @@ macro_rules! line_stream {
                 self.stream.len()
             }
 
-            /// Returns the number of files and their total size, and a hash of their names (without folders) and sizes,
+            /// Returns the number of files and their total size, and a hash of their names, sizes and partitions,
             /// the size of the blocks, and the options.
             fn fingerprint(&self) -> String {
                 self.description()

@@ -154,6 +154,9 @@ impl Files {
             bytes = bytes.saturating_add(file.len);
             listing.update(file.location.file_name().as_bytes());
             listing.update(&file.len.to_le_bytes());
+            // The files of two partitions may have the same names and sizes.
+            listing.update(found::partition_of(&file.location).as_bytes());
+            listing.update(&[0xff]);
             for (column, value) in &file.partition {
                 // No text has these bytes.
                 listing.update(column.as_bytes());
@@ -303,8 +306,8 @@ impl Files {
         self.open_new(described)?.read(0..len)
     }
 
-    /// Text for the fingerprint: the number of files, their size, and a hash of their names (without folders), sizes
-    /// and partitions. The contents are not part of it.
+    /// Text for the fingerprint: the number of files, their size, and a hash of their names (without folders except those
+    /// of partitions), sizes and columns of partitions. The contents are not part of it.
     ///
     /// Alternative considered: a hash of each file, so that the error of a state names the file that is another one.
     /// Rejected because a fingerprint has at most 200 bytes, and because only the dataset knows the names, so each

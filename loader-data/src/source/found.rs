@@ -219,6 +219,17 @@ pub(super) fn find_partitions<P: AsRef<Path>>(
     Ok(())
 }
 
+/// Returns the folders of partitions in the path of a file, such as `year=2024/month=1`, also those that the pattern of
+/// the file names.
+pub(super) fn partition_of(file: &Location) -> String {
+    let path = file.as_path().to_string_lossy();
+    let mut parts = parts_of(&path);
+    parts.pop();
+    // In a URL, the first part may have a password.
+    let folders = parts.iter().skip(usize::from(matches!(file, Location::Url(_))));
+    folders.copied().filter(|folder| is_partition(folder)).collect::<Vec<_>>().join("/")
+}
+
 /// Returns the names in `path`, a path or a URL.
 fn parts_of(path: &str) -> Vec<&str> {
     let path = match path.split_once("://") {
@@ -413,6 +424,18 @@ mod tests {
             let paths = ["t/a=1/x.csv", if given[1] == "t" { "t/x.csv" } else { "t/a=2/x.csv" }];
             let problem = partitions(&given, &paths, extension).unwrap_err();
             assert!(matches!(problem, DataProblem::NamedPartitions { .. }), "{given:?}: {problem}");
+        }
+    }
+
+    #[test]
+    fn the_folders_of_partitions_are_those_above_the_file() {
+        for (path, expected) in [
+            ("/a=1/t/b=x%20y/c=3.csv", "a=1/b=x%20y"),
+            ("t/x.csv", ""),
+            ("s3://key:a=1@bucket/b=2/x.csv", "b=2"),
+            ("https://host/b=2/x.csv?signature=a/c=3/x", "b=2"),
+        ] {
+            assert_eq!(partition_of(&Location::new(path)), expected);
         }
     }
 

@@ -276,7 +276,7 @@ impl<R: DeserializeOwned + Send + 'static> IterableDataset for TarShards<R> {
         self.iter_from(shard, cx, None)
     }
 
-    /// Returns the number of files and their total size, and a hash of their names (without folders) and sizes, and the
+    /// Returns the number of files and their total size, and a hash of their names, sizes and partitions, and the
     /// options.
     fn fingerprint(&self) -> String {
         let shuffled = if self.shuffle_files { ", shuffled" } else { "" };

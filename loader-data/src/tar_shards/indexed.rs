@@ -157,7 +157,7 @@ impl<R: DeserializeOwned + Send + 'static> Dataset for IndexedTar<R> {
         Ok(self.read(index, cx)?)
     }
 
-    /// Returns the number of files and their total size, and a hash of their names (without folders) and sizes, and the
+    /// Returns the number of files and their total size, and a hash of their names, sizes and partitions, and the
     /// options.
     fn fingerprint(&self) -> String {
         format!("indexed_tar({}{})", self.shards.files.fingerprint(), self.shards.decoding.fingerprint())

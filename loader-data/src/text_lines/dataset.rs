@@ -88,7 +88,7 @@ impl Dataset for TextLines {
         Ok(self.lines.get_many(indices, text)?)
     }
 
-    /// Returns the number of files and their total size, and a hash of their names (without folders) and sizes.
+    /// Returns the number of files and their total size, and a hash of their names, sizes and partitions.
     fn fingerprint(&self) -> String {
         format!("text_lines({})", self.lines.files().fingerprint())
     }
