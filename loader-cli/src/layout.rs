@@ -102,10 +102,15 @@ fn of_files(folder: &Path, card: &CardFiles) -> Result<Option<RecordConfig>, Sto
             return Err(several(folder, "data files of several formats", &folder.join("*.jsonl")));
         }
     }
-    if let Some(config) = &mut chosen {
-        config.set_files(files.to_vec());
-    }
-    Ok(chosen)
+    // Partitions below the folder give columns, which a list of the files would name.
+    let of_folder = |config: RecordConfig| {
+        let mut keys = serde_json::to_value(config)?;
+        keys["path"] = serde_json::to_value(folder)?;
+        keys["config"] = card.config.clone().into();
+        serde_json::from_value(keys)
+    };
+    let failed = |error| Stop::InvalidArguments(format!("the README.md of `{}`: {error}", folder.display()));
+    chosen.map(of_folder).transpose().map_err(failed)
 }
 
 /// Returns settings for the data files of the folder `target`, whose names tell their format and splits.

@@ -85,7 +85,7 @@ impl SourceOptions {
     }
 
     /// Returns the options for `files`, for which the paths stand.
-    #[cfg(any(feature = "arrow", feature = "formats"))]
+    #[cfg(any(feature = "arrow", feature = "dataset-card", feature = "formats"))]
     pub(crate) fn narrowed(&self, files: impl IntoIterator<Item = PathBuf>) -> Self {
         let given = if self.given.is_empty() { &self.path } else { &self.given };
         Self { given: given.clone(), ..self.renamed(files) }
@@ -101,7 +101,7 @@ impl SourceOptions {
         #[cfg(feature = "dataset-card")]
         if let Some((path, options)) = self.of_cards(extensions)? {
             options.iter().try_for_each(crate::dataset_card::FormatOptions::none)?;
-            return Ok(Cow::Owned(self.renamed(path)));
+            return Ok(Cow::Owned(self.narrowed(path)));
         }
         #[cfg(not(feature = "dataset-card"))]
         let _ = extensions;
@@ -128,7 +128,7 @@ impl SourceOptions {
                 }
                 None => Default::default(),
             };
-            return Ok((Cow::Owned(self.renamed(path)), settings));
+            return Ok((Cow::Owned(self.narrowed(path)), settings));
         }
         #[cfg(not(feature = "dataset-card"))]
         let _ = extensions;

@@ -293,6 +293,19 @@ fn a_folder_of_partitions_is_no_folder_of_images() {
     let report: Value = serde_json::from_str(&report.stdout).unwrap();
     assert_eq!((&report["samples"], names(&report).len()), (&json!(74), 5), "{report}");
 
+    // The header of a README.md may name the partitions.
+    fs::remove_file(table.path().join("year=2024/month=1/b.parquet")).unwrap();
+    let header = "data_files: [year=2023/**, year=2024/month=1/a.parquet]";
+    let readme = format!("---\nconfigs:\n- config_name: default\n  {header}\n---\n");
+    fs::write(table.path().join("README.md"), readme).unwrap();
+    let report = inspected(target);
+    assert_eq!(
+        (&report["samples"], names(&report)),
+        (&json!(74), ["label", "x", "text", "year", "month"].map(str::to_owned).to_vec())
+    );
+    let rows = run(&["run", target, "--json", "--fields=month,year"]);
+    assert_eq!(rows.assert_status(0).named("epoch")[0]["samples"], 74);
+
     let lines = folder(&[("json_lines/json-0.jsonl", "year=2023/a.jsonl")]);
     let error = refused(lines.path().to_str().unwrap());
     assert!(error.contains("(`year=2023`)") && error.contains("only Parquet and Arrow"), "{error}");

@@ -70,6 +70,8 @@ impl Selection<'_> {
 #[derive(Debug)]
 #[doc(hidden)]
 pub struct CardFiles {
+    /// Name of the configuration.
+    pub config: String,
     /// The folder of which they are all files, if there is one.
     pub folder: Option<PathBuf>,
     pub files: Vec<PathBuf>,
@@ -104,7 +106,7 @@ impl CardFiles {
             [place] => place.whole_folder(),
             _ => None,
         };
-        Ok(Some(Self { folder, files, csv }))
+        Ok(Some(Self { config: config.config_name.clone(), folder, files, csv }))
     }
 
     /// Returns settings for one of the files: its format, which its extension tells, and the options that the header sets

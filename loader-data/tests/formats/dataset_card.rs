@@ -264,3 +264,23 @@ fn a_server_lists_the_files_of_all_patterns_once() {
         "{lists:?}"
     );
 }
+
+#[test]
+fn partitions_below_the_folder_give_columns_also_if_the_header_names_them() {
+    let hub = tempfile::tempdir().unwrap();
+    for (number, partition) in ["year=2023", "year=2024"].into_iter().enumerate() {
+        fs::create_dir_all(hub.path().join(partition)).unwrap();
+        let file = Path::new(PARQUET).join(format!("train-{number:05}-of-00002.parquet"));
+        fs::copy(file, hub.path().join(partition).join("a.parquet")).unwrap();
+    }
+    let files =
+        ["year=2023/a.parquet, year=2024/*.parquet", "\"**\"", "\"*/*.parquet\"", "year=2024/a.parquet"];
+    for (number, files) in files.into_iter().enumerate() {
+        let readme = format!("---\nconfigs:\n- config_name: default\n  data_files: [{files}]\n---\n");
+        fs::write(hub.path().join("README.md"), readme).unwrap();
+        let rows = ParquetOptions::new(hub.path()).split("train").open().unwrap();
+        assert_eq!(rows.len(), if number == 3 { 23 } else { 60 }, "{files}");
+        let row = rows.get(rows.len() - 1, &mut SampleContext::new(0)).unwrap();
+        assert_eq!(row.get("year"), Some(&Value::from(2024_i32)), "{files}");
+    }
+}
