@@ -263,6 +263,17 @@ pub enum DataProblem {
         /// The type of the field.
         found: String,
     },
+    /// A shard has fewer samples than were read of it before the state or the snapshot was written.
+    #[error(
+        "a shard has only {found} samples now, and {position} of it were read before, so the data is not that of the run \
+         before; restore the files and resume from the state again, or begin the epoch again"
+    )]
+    ShardTooShort {
+        /// Number of samples that were read.
+        position: u64,
+        /// Number of samples that there are.
+        found: u64,
+    },
     /// The arrays of two fields have different numbers of rows.
     #[error(
         "field `{field}` has {rows} rows, but field `{other}` has {other_rows}; select fields with the same number"

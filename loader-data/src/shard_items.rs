@@ -4,7 +4,7 @@ use anyhow::anyhow;
 use loader_core::{EndsShard, SnapshotIterator};
 
 use crate::error::DataError;
-#[cfg(any(feature = "arrow", feature = "csv"))]
+#[cfg(any(feature = "arrow", feature = "csv", feature = "json-lines", feature = "parquet"))]
 use crate::error::DataProblem;
 
 /// Number of marked errors after the one that has ended the shard. A loader that does not see the mark gives up sooner,
@@ -53,6 +53,13 @@ pub(crate) struct ShardItems<I> {
     ended: Option<String>,
     /// Number of errors returned after that one.
     repeated: u32,
+}
+
+/// Returns the error of a shard of which `position` samples were read before, and that has only `found` samples now. It is
+/// an error because such a shard would end without one. The file that has changed is not known.
+#[cfg(any(feature = "arrow", feature = "csv", feature = "json-lines", feature = "parquet"))]
+pub(crate) fn too_short(position: u64, found: u64) -> DataError {
+    DataError::new("the files", DataProblem::ShardTooShort { position, found })
 }
 
 impl<I> ShardItems<I> {

@@ -73,14 +73,17 @@ impl<R> ArrowStream<R> {
     }
 
     /// Returns the rows of `shard` after the first `position` rows.
-    fn at(&self, shard: Shard, position: u64, cx: &SampleContext) -> ShardItems<Rows<'_, R>>
+    ///
+    /// # Errors
+    /// Returns an error if the shard has fewer rows.
+    fn at(&self, shard: Shard, position: u64, cx: &SampleContext) -> Result<ShardItems<Rows<'_, R>>>
     where
         R: 'static,
     {
         let index = &self.table.index;
-        let later = remaining(shard.of(0..index.len()), position, |batch| index.entry(batch).rows);
+        let later = remaining(shard.of(0..index.len()), position, |batch| index.entry(batch).rows)?;
         let samples = self.table.samples(cx.is_collated::<Self>());
-        ShardItems::new(Rows {
+        Ok(ShardItems::new(Rows {
             table: &self.table,
             samples,
             position,
@@ -89,7 +92,7 @@ impl<R> ArrowStream<R> {
             ahead: NextPart::default(),
             memory: cx.memory().clone(),
             sample: PhantomData,
-        })
+        }))
     }
 }
 
@@ -101,7 +104,7 @@ impl<R: DeserializeOwned + Send + 'static> IterableDataset for ArrowStream<R> {
         shard: Shard,
         cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<R>> + Send> {
-        Ok(self.at(shard, 0, cx))
+        Ok(self.at(shard, 0, cx)?)
     }
 
     fn iter_at(
@@ -110,7 +113,7 @@ impl<R: DeserializeOwned + Send + 'static> IterableDataset for ArrowStream<R> {
         position: u64,
         cx: &mut SampleContext,
     ) -> anyhow::Result<Option<impl Iterator<Item = anyhow::Result<R>> + Send>> {
-        Ok(Some(self.at(shard, position, cx)))
+        Ok(Some(self.at(shard, position, cx)?))
     }
 
     fn len(&self) -> Option<usize> {
@@ -132,7 +135,7 @@ impl<R: DeserializeOwned + Send + 'static> SnapshotDataset for ArrowStream<R> {
         cx: &mut SampleContext,
         snapshot: Option<u64>,
     ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<R>, Snapshot = u64> + Send> {
-        Ok(self.at(shard, snapshot.unwrap_or(0), cx))
+        Ok(self.at(shard, snapshot.unwrap_or(0), cx)?)
     }
 }
 

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     error::{DataError, DataProblem, Position, Result},
-    shard_items::{ItemError, ShardItems},
+    shard_items::{ItemError, ShardItems, too_short},
     source::{Blob, BlobReader, Compression, Files, NextPart, problem},
 };
 
@@ -115,7 +115,7 @@ impl LineStream {
     /// Lines that are too long are counted, too.
     ///
     /// # Errors
-    /// Returns an error if one of these lines cannot be read.
+    /// Returns an error if one of these lines cannot be read, or if there are fewer lines.
     pub(crate) fn samples_after<T, F: Fn(&[u8]) -> Result<T, DataProblem>>(
         &self,
         shard: Shard,
@@ -124,9 +124,9 @@ impl LineStream {
         parse: F,
     ) -> anyhow::Result<ShardItems<Samples<'_, T, F>>> {
         let mut lines = self.lines(shard, None, memory)?;
-        for _ in 0..count {
+        for found in 0..count {
             match lines.next_with(|_| Ok(())) {
-                None => break,
+                None => return Err(too_short(count, found).into()),
                 Some(Err(ItemError::Rest(error))) => return Err(error.into()),
                 Some(_) => {}
             }

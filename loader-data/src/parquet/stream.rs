@@ -20,7 +20,7 @@ use crate::{
     arrow_rows::{Batch, Samples, remaining},
     error::{DataError, DataProblem, Result},
     record::Record,
-    shard_items::ShardItems,
+    shard_items::{ShardItems, too_short},
     source::{NextPart, ReadAhead},
 };
 
@@ -147,7 +147,7 @@ impl<R> ParquetStream<R> {
     /// Returns the rows of `shard` after the first `position` rows.
     ///
     /// # Errors
-    /// Returns an error if the open row groups exceed the shard's part of `memory_limit`.
+    /// Returns an error if the open row groups exceed the shard's part of `memory_limit`, or if the shard has fewer rows.
     fn at(&self, shard: Shard, position: u64, cx: &mut SampleContext) -> Result<ShardItems<Stream<'_, R>>>
     where
         R: 'static,
@@ -155,7 +155,7 @@ impl<R> ParquetStream<R> {
         let groups = 0..self.table.len();
         let order = match self.open {
             None => {
-                let later = remaining(shard.of(groups), position, |group| self.table.group(group).rows);
+                let later = remaining(shard.of(groups), position, |group| self.table.group(group).rows)?;
                 let ahead_from = later.front().map_or(0, |&(group, row)| {
                     row + (self.table.group(group).rows - row) / ROWS_BEFORE_AHEAD
                 });
@@ -171,7 +171,10 @@ impl<R> ParquetStream<R> {
                 shuffle(&mut cx.epoch_rng(), &mut groups);
                 let sizes = shard.of(groups).map(|group| (group, self.table.group(group).rows));
                 let mut draws = Draws::new(cx.rng(), open, sizes);
-                (0..position).try_for_each(|_| draws.next().map(drop));
+                let mut found = 0..position;
+                if let Some(found) = found.find(|_| draws.next().is_none()) {
+                    return Err(too_short(position, found));
+                }
                 let memory = cx.memory().clone();
                 Order::Blocks(ShuffledGroups::new(&self.table, draws, self.block_bytes, memory))
             }

@@ -6,22 +6,29 @@ use std::{
     path::Path,
 };
 
-use loader_core::{DType, DataLoader, Error, collate::Batch};
-use loader_data::{Arrow, FieldOptions, JsonLines, ParquetOptions, TarShards, Tokens};
+use loader_core::{DType, DataLoader, Error, SampleContext, Shard, SnapshotDataset, collate::Batch};
+use loader_data::{
+    Arrow, DataError, DataProblem, FieldOptions, JsonLines, JsonLinesStream, ParquetOptions, TarShards,
+    Tokens,
+};
 
 use crate::parquet::fixture;
 
-/// Checks, without and with workers, that an epoch fails when its file is written to after the first batch.
+/// Checks, without and with workers, that an epoch fails when its file is written to after the first batch, or cut off.
 /// The write is in place and has the same bytes, so that no decoder can find it.
 fn assert_noticed<B: Batch>(content: &[u8], load: impl Fn(&Path, usize) -> DataLoader<B>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data");
     fs::write(&path, content).unwrap();
-    for workers in [0, 2] {
+    for (workers, is_cut_off) in [(0, false), (2, false), (0, true)] {
         let loader = load(&path, workers);
         let mut batches = loader.epoch(0).unwrap();
         batches.next().unwrap().unwrap();
-        OpenOptions::new().write(true).open(&path).unwrap().write_all(content).unwrap();
+        let mut file = OpenOptions::new().write(true).open(&path).unwrap();
+        match is_cut_off {
+            true => file.set_len(content.len() as u64 / 2).unwrap(),
+            false => file.write_all(content).unwrap(),
+        }
         let error = batches.find_map(Result::err).expect("the epoch ended without an error");
         let failure = match &error {
             Error::DatasetFailed { failure, .. } => failure,
@@ -31,6 +38,7 @@ fn assert_noticed<B: Batch>(content: &[u8], load: impl Fn(&Path, usize) -> DataL
         };
         let text = failure.chain.join(": ");
         assert!(text.contains("has changed since the dataset was opened"), "{workers} workers: {text}");
+        assert!(text.contains(path.to_str().unwrap()), "{text}");
     }
 }
 
@@ -109,6 +117,48 @@ fn rows_of_parquet() {
         let rows = ParquetOptions::new(path).cache_bytes(0).open().unwrap();
         DataLoader::builder(rows).batch_size(1).shuffle(true).num_workers(workers).build().unwrap()
     });
+}
+
+/// The files have the same sizes as before, so the fingerprint of the state is that of the dataset.
+#[test]
+fn a_shard_that_has_fewer_lines_than_were_read_before_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.jsonl");
+    let loader =
+        || DataLoader::stream(JsonLinesStream::open(&path).unwrap()).shards(1).batch_size(1).build().unwrap();
+    fs::write(&path, "{\"n\": 1}\n{\"n\": 2}\n{\"n\": 3}\n{\"n\": 4}\n").unwrap();
+    let before = loader();
+    let mut batches = before.epoch(0).unwrap();
+    batches.by_ref().take(3).for_each(|batch| drop(batch.unwrap()));
+    let state = batches.state();
+    fs::write(&path, "{\"n\": 1111111111}\n{\"n\": 2222222222}\n").unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().len(), 36);
+    let after = loader();
+    let error = after.resume(&state).unwrap().next().unwrap().unwrap_err().to_string();
+    assert!(error.contains("only 2 samples now, and 3 of it were read before"), "{error}");
+}
+
+#[test]
+fn a_position_after_the_last_row_of_a_shard_is_an_error() {
+    fn assert_refused<D: SnapshotDataset<Snapshot = u64>>(rows: &D, len: u64) {
+        let mut cx = SampleContext::new(0);
+        let shard = Shard::new(0, 1);
+        assert_eq!(rows.iter_at(shard, len, &mut cx).unwrap().unwrap().count(), 0);
+        let at = rows.iter_at(shard, len + 1, &mut cx).map(drop).unwrap_err();
+        let from = rows.iter_from(shard, &mut cx, Some(len + 1)).map(drop).unwrap_err();
+        for error in [at, from] {
+            let problem = &error.downcast_ref::<DataError>().unwrap().problem;
+            assert!(
+                matches!(problem, DataProblem::ShardTooShort { position, found } if (*position, *found) == (len + 1, len)),
+                "{error}"
+            );
+        }
+    }
+    let parquet = ParquetOptions::new(fixture("train-00001-of-00002.parquet"));
+    assert_refused(&parquet.open_stream().unwrap(), 23);
+    assert_refused(&parquet.shuffle_blocks(2.try_into().unwrap()).open_stream().unwrap(), 23);
+    let arrow = crate::arrow::fixture("saved/data-00001-of-00002.arrow");
+    assert_refused(&Arrow::open(arrow).unwrap().stream(), 23);
 }
 
 #[test]
