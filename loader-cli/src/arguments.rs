@@ -10,7 +10,9 @@ use loader_core::units;
 use loader_data::{DatasetConfig, PixelOption, StandardTransform, TransformOptions};
 use serde_json::Value;
 
-use crate::{options::LoaderArguments, stop::Stop};
+#[cfg(feature = "formats")]
+use crate::layout;
+use crate::{options::LoaderArguments, settings::Target, stop::Stop};
 
 /// Data loader for training loops, with worker processes
 #[derive(Debug, Parser)]
@@ -129,7 +131,8 @@ pub(crate) struct DatasetArguments {
     #[arg(long, value_name = "FIELD=NUMBER", value_delimiter = ',', value_parser = number_of_field)]
     fill: Vec<(String, Value)>,
 
-    /// Fields, separated by commas: a stream leaves out the records in which one of them is null
+    /// Fields, separated by commas: leaves out the records in which one of them is null, and reads the others in order. A
+    /// config must have a kind that is read in order
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     drop_nulls: Vec<String>,
 
@@ -376,10 +379,10 @@ impl DatasetArguments {
         ])
     }
 
-    /// Puts the options into `dataset`.
-    pub(crate) fn apply_to(&self, dataset: &mut DatasetConfig) -> Result<(), Stop> {
+    /// Puts the options into the dataset of `target`.
+    pub(crate) fn apply_to(&self, target: &mut Target) -> Result<(), Stop> {
         let &Self { transform, size, pixels, exif_orientation, max_file_bytes, .. } = self;
-        match dataset {
+        match &mut target.dataset {
             DatasetConfig::ImageFolder(_) if !self.field_names().is_empty() => {
                 let message = "--fields, --dtypes, --fill, --drop-nulls and --pad are for records, and the dataset is an \
                                image folder; leave them out";
@@ -412,6 +415,10 @@ impl DatasetArguments {
                             "--fields, --dtypes, --fill, --drop-nulls or --pad: {error}"
                         ))
                     })?;
+                    // Without a config, the command chooses the kind, and only a stream can leave out records.
+                    if target.config.is_none() && !self.drop_nulls.is_empty() {
+                        **config = layout::in_order((**config).clone());
+                    }
                 }
             }
         }

@@ -61,6 +61,19 @@ pub(crate) fn of_target(target: &Path) -> Result<Option<DatasetConfig>, Stop> {
     Ok(found.map(records).or_else(|| folder.map(images)))
 }
 
+/// Returns the config of the same dataset, read in order. This needs no index, and reads no block twice.
+pub(crate) fn in_order(config: RecordConfig) -> RecordConfig {
+    match config {
+        RecordConfig::Arrow(options) => RecordConfig::ArrowStream(options),
+        RecordConfig::Csv(options) => RecordConfig::CsvStream(options),
+        RecordConfig::JsonLines(options) => RecordConfig::JsonLinesStream(options),
+        RecordConfig::Parquet(options) => RecordConfig::ParquetStream(options),
+        RecordConfig::IndexedTar(options) => RecordConfig::Tar(options),
+        RecordConfig::TextLines(options) => RecordConfig::TextLinesStream(options),
+        other => other,
+    }
+}
+
 /// Fails if `folder`, which is in `target` or is the target, has folders of splits with class folders in them.
 pub(crate) fn check_splits(target: &Path, folder: &Path) -> Result<(), Stop> {
     let has_folders = |split: &PathBuf| entries(split).any(|path| path.is_dir());

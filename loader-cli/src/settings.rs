@@ -29,9 +29,10 @@ pub(crate) struct Settings {
 
 impl Settings {
     pub(crate) fn new(arguments: &RunArguments) -> Result<Self, Stop> {
-        let Target { mut dataset, options, .. } = read(&arguments.target, &arguments.loader)?;
+        let mut target = read(&arguments.target, &arguments.loader)?;
+        arguments.images.apply_to(&mut target)?;
+        let Target { dataset, options, .. } = target;
         let (mut loader, launched) = with_rank(options.options().clone())?;
-        arguments.images.apply_to(&mut dataset)?;
         if arguments.samples.is_some() {
             // `--samples` draws samples in random order, so `shuffle` has no effect.
             loader.shuffle = None;

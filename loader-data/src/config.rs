@@ -137,6 +137,7 @@ macro_rules! formats {
                     })*
                     $(Self::$stream(options) => {
                         let records = FormatStream::$stream(options.$open()?);
+                        records.field_names().map_or(Ok(()), |names| source.check_drop_nulls(&names))?;
                         Records::Stream(DecodedRecords::new(records, decoders).drop_nulls(source.drop_nulls))
                     })*
                 })
@@ -333,6 +334,21 @@ formats! {
         "parquet-stream" ParquetStream(crate::ParquetOptions).open_stream -> crate::ParquetStream;
         "tar" Tar(crate::TarOptions).open -> crate::TarShards;
         "text-lines-stream" TextLinesStream(crate::TextLinesOptions).open_records_stream -> crate::TextRecordsStream;
+    }
+}
+
+impl FormatStream {
+    /// Returns the names of the fields that all records have; `None` if only reading the records tells them.
+    fn field_names(&self) -> Option<Vec<String>> {
+        match self {
+            Self::ArrowStream(rows) => Some(rows.field_names()),
+            Self::CsvStream(rows) => Some(rows.field_names()),
+            Self::JsonLinesStream(rows) => rows.field_names(),
+            Self::ParquetStream(rows) => Some(rows.field_names()),
+            Self::Tar(samples) => samples.field_names(),
+            Self::TextLinesStream(_) => Some(vec![text_lines::FIELD.to_owned()]),
+            Self::Mix(_) | Self::Packed(_) => None,
+        }
     }
 }
 

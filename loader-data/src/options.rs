@@ -220,10 +220,18 @@ impl SourceOptions {
         if self.drop_nulls.is_empty() {
             return Ok(());
         }
-        let reason = "only a stream can leave out records: set a kind that is read in order, such as `parquet-stream` (the \
-                      command takes the kind from a config); for random access, set `fill`, or write the files without \
-                      these rows"
+        let reason = "only a stream can leave out records: set a kind that is read in order, such as `parquet-stream`; for \
+                      random access, set `fill`, or write the files without these rows"
             .to_owned();
+        Err(self.error(DataProblem::InvalidOption { option: "drop_nulls", reason }))
+    }
+
+    /// Returns an error if `drop_nulls` has a name that is not in `names`, the fields of all records.
+    #[cfg(feature = "formats")]
+    pub(crate) fn check_drop_nulls(&self, names: &[String]) -> Result<()> {
+        let Some(unknown) = self.drop_nulls.iter().find(|name| !names.contains(name)) else { return Ok(()) };
+        let missing = DataProblem::missing_field(unknown, names.iter().map(String::as_str));
+        let reason = format!("{missing}; use one of these, or remove the option");
         Err(self.error(DataProblem::InvalidOption { option: "drop_nulls", reason }))
     }
 

@@ -11,6 +11,8 @@ use super::{
     report::{BadFileEntry, ClassEntry, ColumnEntry},
     statistics::{self, Statistics},
 };
+#[cfg(feature = "formats")]
+use crate::layout;
 use crate::{
     arguments::InspectArguments,
     config,
@@ -61,7 +63,7 @@ impl Source {
             #[cfg(feature = "formats")]
             DatasetConfig::Records(config) => {
                 let reads_as_run = is_config || options.shuffle == Some(true);
-                records::open(if reads_as_run { *config } else { records::in_order(*config) })?
+                records::open(if reads_as_run { *config } else { layout::in_order(*config) })?
             }
             dataset => return Err(Stop::without_formats(dataset.kind())),
         };
@@ -175,19 +177,6 @@ mod records {
         every_file::{Described, EveryFile},
         sheet,
     };
-
-    /// Returns the config of the same dataset, read in order. This needs no index, and reads no block twice.
-    pub(super) fn in_order(config: RecordConfig) -> RecordConfig {
-        match config {
-            RecordConfig::Arrow(options) => RecordConfig::ArrowStream(options),
-            RecordConfig::Csv(options) => RecordConfig::CsvStream(options),
-            RecordConfig::JsonLines(options) => RecordConfig::JsonLinesStream(options),
-            RecordConfig::Parquet(options) => RecordConfig::ParquetStream(options),
-            RecordConfig::IndexedTar(options) => RecordConfig::Tar(options),
-            RecordConfig::TextLines(options) => RecordConfig::TextLinesStream(options),
-            other => other,
-        }
-    }
 
     /// Opens the dataset without the columns of types that are not supported.
     fn open_columns(

@@ -310,8 +310,14 @@ fn options_of_fields_are_on_the_command_line() {
     assert!(printed.assert_status(0).stdout.contains("fill.a = -1.0"), "{printed:#?}");
     let line = printed.stdout.lines().find(|line| line.starts_with("fill.a")).unwrap();
     assert!(line.ends_with("# command line"), "{line}");
-    let rows = run(&["run", path, "--drop-nulls", "a"]);
-    assert!(rows.assert_status(2).stderr.contains("only a stream can leave out records"), "{rows:#?}");
+    let rows = run(&["run", path, "--json", "--fields=a", "--drop-nulls=a"]);
+    assert_eq!(rows.assert_status(0).named("epoch")[0]["samples"], 1);
+    let printed = run(&["config", "--print", path, "--drop-nulls", "a"]);
+    assert!(printed.assert_status(0).stdout.contains("kind = \"json-lines-stream\""), "{printed:#?}");
+    let config = folder.path().join("random.toml");
+    fs::write(&config, format!("[dataset]\nkind = \"json-lines\"\npath = \"{path}\"\n")).unwrap();
+    let refused = run(&["run", config.to_str().unwrap(), "--drop-nulls", "a"]);
+    assert!(refused.assert_status(2).stderr.contains("only a stream can leave out records"), "{refused:#?}");
     let parquet =
         concat!(env!("CARGO_MANIFEST_DIR"), "/../loader-data/tests/formats/fixtures/parquet/types.parquet");
     let config = folder.path().join("run.toml");

@@ -62,6 +62,12 @@ pub struct ArrowStream<R = Record> {
 }
 
 impl<R> ArrowStream<R> {
+    /// Returns the names of the columns that are read.
+    #[cfg(feature = "formats")]
+    pub(crate) fn field_names(&self) -> Vec<String> {
+        self.table.columns().iter().map(|(name, _)| name.clone()).collect()
+    }
+
     pub(super) fn new(table: Table) -> Self {
         Self { table, row: PhantomData }
     }

@@ -83,6 +83,12 @@ impl JsonLinesStream<Record> {
 }
 
 impl<R> JsonLinesStream<R> {
+    /// Returns the fields of a record if they are selected.
+    #[cfg(feature = "formats")]
+    pub(crate) fn field_names(&self) -> Option<Vec<String>> {
+        self.fields.selected().map(<[String]>::to_vec)
+    }
+
     pub(super) fn new(stream: LineStream, fields: FieldOptions) -> Self {
         Self { stream, fields, row: PhantomData }
     }

@@ -81,6 +81,12 @@ pub struct ParquetStream<R = Record> {
 }
 
 impl<R> ParquetStream<R> {
+    /// Returns the names of the columns that are read.
+    #[cfg(feature = "formats")]
+    pub(crate) fn field_names(&self) -> Vec<String> {
+        self.table.columns().iter().map(|(name, _)| name.clone()).collect()
+    }
+
     pub(super) fn new(table: Table) -> Self {
         Self { table, open: None, block_bytes: BLOCK_BYTES, row: PhantomData }
     }

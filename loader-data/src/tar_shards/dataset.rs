@@ -126,6 +126,12 @@ impl TarShards<Record> {
 }
 
 impl<R> TarShards<R> {
+    /// Returns the fields of a sample if they are selected.
+    #[cfg(feature = "formats")]
+    pub(crate) fn field_names(&self) -> Option<Vec<String>> {
+        self.decoding.fields.selected().map(<[String]>::to_vec)
+    }
+
     /// Returns rows of type `T`. A field of the row gets the field of the sample with its name; use serde's
     /// `rename` for names such as `seg.png`. Fields of the sample that the row does not have are ignored.
     ///

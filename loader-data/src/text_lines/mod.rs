@@ -13,6 +13,9 @@ pub use records::{TextRecords, TextRecordsStream};
 /// Extensions of the files that a folder stands for.
 pub(crate) const EXTENSIONS: [&str; 1] = [".txt"];
 
+/// The field of a record.
+pub(crate) const FIELD: &str = "text";
+
 /// Returns the text of a line without its line break.
 fn text(line: &[u8]) -> Result<String, DataProblem> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);

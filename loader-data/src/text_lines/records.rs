@@ -3,7 +3,7 @@
 use loader_core::{Dataset, SampleContext};
 use serde::{Deserialize, Serialize};
 
-use super::{TextLines, TextLinesStream};
+use super::{FIELD, TextLines, TextLinesStream};
 use crate::{
     error::DataProblem,
     lines::{LineStream, line_stream},
@@ -60,5 +60,5 @@ impl TextRecordsStream {
 line_stream!(TextRecordsStream, Record);
 
 fn record(line: String) -> Record {
-    [("text", line)].into_iter().collect()
+    [(FIELD, line)].into_iter().collect()
 }

@@ -58,6 +58,13 @@ fn records_with_nulls_in_the_named_fields_are_left_out() {
         "option `drop_nulls`: there is no field `c`; there are: a, b, id"
     );
 
+    let refused = open(&config(json!({"fields": ["a", "id"], "drop_nulls": ["a", "b"]}))).unwrap_err();
+    let text = refused.to_string();
+    assert!(
+        text.contains("option `drop_nulls`: there is no field `b`; there are: a, id; use one of"),
+        "{text}"
+    );
+
     // Columns that are decoded together, and CSV.
     let table = json!({"kind": "parquet-stream", "path": fixture("types.parquet"), "drop_nulls": ["i16"]});
     let left: Vec<i64> = (0..40).filter(|row| row % 7 != 3).map(|row| row - 5).collect();
@@ -65,6 +72,34 @@ fn records_with_nulls_in_the_named_fields_are_left_out() {
     let csv = folder.path().join("rows.csv");
     fs::write(&csv, "a,b\n1,x\n,y\n3,z\n").unwrap();
     assert_eq!(column(&json!({"kind": "csv-stream", "path": csv, "drop_nulls": ["a"]}), "b"), ["x", "z"]);
+}
+
+#[test]
+fn a_name_that_no_column_has_is_refused_when_the_files_are_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        fs::write(folder.path().join(name), text).unwrap();
+        folder.path().join(name)
+    };
+    let photos = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtures/tar/photos.tar");
+    for (config, names) in [
+        (json!({"kind": "csv-stream", "path": write("a.csv", "b,c\n1,x\n")}), "b, c"),
+        (json!({"kind": "text-lines-stream", "path": write("a.txt", "x\n")}), "text"),
+        (json!({"kind": "parquet-stream", "path": fixture("types.parquet"), "fields": ["i8"]}), "i8"),
+        (
+            json!({"kind": "arrow-stream", "path": crate::arrow::fixture("types.arrow"), "fields": ["u64"]}),
+            "u64",
+        ),
+        (json!({"kind": "tar", "path": photos, "fields": ["jpg", "cls"]}), "jpg, cls"),
+    ] {
+        let mut config = config;
+        config["drop_nulls"] = json!(["a"]);
+        let refused = open(&config).unwrap_err().to_string();
+        assert!(
+            refused.contains(&format!("there is no field `a`; there are: {names}; use one of")),
+            "{refused}"
+        );
+    }
 }
 
 #[test]
