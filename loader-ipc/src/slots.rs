@@ -25,6 +25,7 @@ mod regions;
 mod table;
 
 use std::{
+    process,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     thread::{self, ThreadId},
 };
@@ -78,10 +79,16 @@ struct Returns {
 struct Ticket {
     slot: u32,
     returns: Arc<Returns>,
+    /// The process that has lent the slot.
+    owner: u32,
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
+        // A forked child has a copy of the pool, and another thread may have held its lock at the fork.
+        if self.owner != process::id() {
+            return;
+        }
         let count = {
             let mut slots = lock(&self.returns.slots);
             slots.push(self.slot);

@@ -211,7 +211,7 @@ impl Table {
     ) -> Result<Loan, SlotError> {
         let lent = self.lent + 1;
         let slot = self.leased(lease)?;
-        let ticket = Ticket { slot: lease.slot, returns: Arc::clone(returns) };
+        let ticket = Ticket { slot: lease.slot, returns: Arc::clone(returns), owner: process::id() };
         let loan = slot.memory.lend(ticket).ok_or(SlotError::NotLeased(lease))?;
         let min_len = slot.min_len;
         slot.state = State::Lent;

@@ -23,6 +23,15 @@ fn assert_limit_reached(result: Result<Lease, SlotError>) {
 }
 
 #[test]
+fn a_batch_gives_its_slot_back_in_the_process_that_has_got_it_and_not_in_its_forks() {
+    let pool = SlotPool::new(1 << 20);
+    for (owner, given_back) in [(process::id(), 1), (process::id() + 1, 0)] {
+        drop(Ticket { slot: 0, returns: Arc::clone(&pool.returns), owner });
+        assert_eq!(lock(&pool.returns.slots).drain(..).count(), given_back);
+    }
+}
+
+#[test]
 fn a_slot_is_used_again_when_its_last_tensor_is_dropped() {
     let pool = SlotPool::new(1 << 20);
     let lease = pool.lease(100, 0, ANY_SLOT).unwrap();
