@@ -1,10 +1,14 @@
 """The start method ``fork``: what workers have of main, also those that replace others, and what they leave alone."""
 
 import enum
+import gzip
 import io
+import mmap
 import multiprocessing
 import os
 import signal
+import socket
+import subprocess
 import sys
 import threading
 import time
@@ -12,7 +16,7 @@ import warnings
 
 import pytest
 import torch
-from loader import DataLoader
+from loader import DataLoader, _by_value, _worker_program
 from processes import Script, all_processes, run, wait_until
 
 #: A program that prints for a loader what a worker has of main, a line for each property.
@@ -166,7 +170,8 @@ IS_REPLACED = pytest.mark.filterwarnings(
 
 
 def loader_of(dataset, **arguments):
-    return DataLoader(dataset, multiprocessing_context="fork", **{"num_workers": 2, "batch_size": 4} | arguments)
+    given = {"num_workers": 2, "batch_size": 4, "multiprocessing_context": "fork"} | arguments
+    return DataLoader(dataset, **given)
 
 
 def numbers(batches):
@@ -243,6 +248,25 @@ def test_classes_of_a_function_are_those_of_main():
             assert type(sample) is Sample and isinstance(of_worker, Sample)
             assert sample.index in list(Kind) and of_worker.index is sample.index
         assert Sample.total == 0
+
+
+def test_a_class_of_a_function_is_searched_once():
+    class Local:
+        pass
+
+    def find():
+        assert _by_value._class_at(id(Local), Local.__module__, Local.__qualname__) is Local
+
+    def count(_frame, event, _function):
+        nonlocal calls
+        calls += event == "c_call"
+
+    find()
+    calls = 0
+    sys.setprofile(count)
+    find()
+    sys.setprofile(None)
+    assert calls < 10
 
 
 def test_a_batch_of_another_loader_stays_as_it_was_at_the_fork():
@@ -394,12 +418,23 @@ def test_handlers_of_main_do_not_run_in_workers():
     try:
         batches = iter(loader_of(Slow(100)))
         found = next(batches).tolist()
-        for worker in batches._workers:
+        workers = batches._workers
+        for worker in workers:
             os.kill(worker.pid, signal.SIGTERM)
+        assert wait_until(lambda: not any(worker.is_alive() for worker in workers), 5), "SIGTERM ends workers"
         assert found + numbers(batches) == list(range(100))
         assert calls == []
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+#: The beginning of scripts that use this file.
+HEAD = f"""
+import ctypes, os, signal, sys
+sys.path.insert(0, {os.path.dirname(__file__)!r})
+from processes import all_processes, wait_until
+from test_fork import Slow, loader_of, numbers, spare_of, template_of
+"""
 
 
 def test_forked_workers_load_while_threads_of_main_are_busy():

@@ -32,6 +32,8 @@ _received: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 #: longer needs.
 _of_dataset: dict[int, Any] = {}
 _has_dataset = False
+#: The classes that :func:`_class_at` has found, by address.
+_found: WeakValueDictionary[int, type] = WeakValueDictionary()
 
 
 class Sent:
@@ -120,6 +122,14 @@ def _reference(value: type) -> Any:
 
 
 def _class_at(address: int, module: str, name: str) -> type:
+    found = _found.get(address)
+    if found is None or (found.__module__, found.__qualname__) != (module, name):
+        found = _found[address] = _search_class(address, module, name)
+    return found
+
+
+def _search_class(address: int, module: str, name: str) -> type:
+    """Looks at all classes of the process, which takes milliseconds."""
     classes, seen = [object], set()
     while classes:
         found = classes.pop()
