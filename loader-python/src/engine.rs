@@ -96,16 +96,32 @@ struct Parts {
     seed_samples: bool,
     /// JSON with the names of the section `[loader]` of a config file.
     options: String,
-    /// The Python interpreter for workers, and its arguments.
-    program: PathBuf,
-    arguments: Vec<String>,
-    /// True if the program is a template that forks workers.
-    is_template: bool,
-    /// The process that forks workers, if main has forked it.
-    forked: Option<Py<ForkedTemplate>>,
+    /// `None` without workers.
+    start: Option<Start>,
     /// True for a map-style dataset with a state.
     is_stateful_map: bool,
     observers: Py<Observers>,
+}
+
+/// What starts the workers.
+#[derive(FromPyObject)]
+enum Start {
+    /// A process that main has forked.
+    Forked(Py<ForkedTemplate>),
+    /// The Python interpreter, its arguments, and true if the process is a template that forks workers.
+    Program(PathBuf, Vec<String>, bool),
+}
+
+impl Start {
+    fn program(&self) -> Option<WorkerProgram> {
+        match self {
+            Self::Forked(forked) => forked.get().take().map(WorkerProgram::forked),
+            Self::Program(path, arguments, is_template) => {
+                let program = WorkerProgram::new(path).args(arguments);
+                Some(if *is_template { program.template() } else { program })
+            }
+        }
+    }
 }
 
 /// The statistics, the trace and the metrics of all engines of a `DataLoader` of the Python package.
@@ -265,7 +281,7 @@ impl Drop for Engine {
 struct Settings {
     dataset_number: u64,
     options: LoaderOptions,
-    program: WorkerProgram,
+    program: Option<WorkerProgram>,
     loses_state: bool,
     observers: SharedObservers,
     raised: Raised,
@@ -276,12 +292,7 @@ impl Settings {
     fn of(parts: &Parts, dataset_number: u64, raised: Raised, warnings: Warnings) -> PyResult<Self> {
         let options = serde_json::from_str(&parts.options)
             .map_err(|error| PyValueError::new_err(format!("invalid options: {error}")))?;
-        let program = WorkerProgram::new(&parts.program).args(&parts.arguments);
-        let program = if parts.is_template { program.template() } else { program };
-        let program = match parts.forked.as_ref().and_then(|forked| forked.get().take()) {
-            Some(forked) => program.forked(forked),
-            None => program,
-        };
+        let program = parts.start.as_ref().and_then(Start::program);
         let observers = parts.observers.get().0.clone();
         let loses_state = parts.is_stateful_map;
         Ok(Self { dataset_number, options, program, loses_state, observers, raised, warnings })
@@ -293,11 +304,14 @@ impl Settings {
     ) -> Builder<K, HashWith<CollateFnWith<u64, PySample, PyBatch>, PySample>> {
         let Self { dataset_number, options, program, loses_state, observers, raised, warnings } = self;
         let digest = options.digest == Some(true);
+        let builder = match program {
+            Some(program) => builder.worker_program(program),
+            None => builder,
+        };
         builder
             .options(options)
             .allow_nested()
             .interrupt_start_when(SIGNAL_INTERVAL, move || raised.check_signals())
-            .worker_program(program)
             .share_observers(&observers)
             .on_warning(warnings.listener(true, loses_state))
             .collate_with(dataset_number, python_dataset::collate)

@@ -495,6 +495,13 @@ def test_a_refused_fork_is_an_error_of_iter(monkeypatch):
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
 
 
+def test_an_interpreter_and_pidfds_are_needed_only_to_start_one(monkeypatch):
+    monkeypatch.setattr(_worker_program, "interpreter", lambda: pytest.fail("main starts no interpreter"))
+    assert numbers(loader_of(Numbers(8))) == list(range(8))
+    monkeypatch.setattr(os, "pidfd_open", lambda pid: pytest.fail("main starts no worker"))
+    assert numbers(DataLoader(Numbers(8), batch_size=4)) == list(range(8))
+
+
 def test_set_start_method_chooses_fork(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(

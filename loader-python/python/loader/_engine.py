@@ -139,11 +139,10 @@ def _python_setup(iterator: _BaseDataLoaderIter, loader: Any, states: dict[int, 
     if not is_local:
         _native.open_closed_streams()
     keys = _keys.KeyList() if is_local else _keys.KeyFile()
-    method = _worker_program.start_method(loader.multiprocessing_context)
     fetcher = _open_fetcher(iterator, keys) if is_local else None
     epoch_log = None if is_local or is_map else _epoch_log.EpochLog()
     order = KeyOrder(iterator._index_sampler, iterator._auto_collation, keys) if is_map else None
-    to_workers = _ToWorkers() if is_local else _to_workers(method, iterator, loader, states, keys, epoch_log)
+    to_workers = _ToWorkers() if is_local else _to_workers(iterator, loader, states, keys, epoch_log)
     engine = _native.Engine(
         _EngineParts(
             pickle=to_workers.pickle,
@@ -155,10 +154,7 @@ def _python_setup(iterator: _BaseDataLoaderIter, loader: Any, states: dict[int, 
             sampler_fingerprint=_class_name(loader._index_sampler),
             seed_samples=loader.seed_samples,
             options=json.dumps(engine_options(loader) | {"seed": iterator._base_seed}),
-            program=_worker_program.interpreter(),
-            arguments=_worker_program.worker_arguments() if method == "spawn" else _worker_program.template_arguments(),
-            is_template=method == "forkserver",
-            forked=to_workers.forked,
+            start=to_workers.start,
             is_stateful_map=is_map and _stateful.is_stateful(loader.dataset),
             observers=loader._observers[1],
         )
@@ -175,24 +171,24 @@ def _open_fetcher(iterator: _BaseDataLoaderIter, keys: _keys.KeyList) -> _fetch.
 
 
 class _ToWorkers(NamedTuple):
-    """How the workers get the dataset and the user's functions."""
+    """How the workers start, and how they get the dataset and the user's functions."""
 
-    #: ``None`` without workers, and empty if they are forks of ``forked``.
+    #: ``None`` without workers; otherwise the process that main has forked, or the interpreter and its arguments.
+    start: "_native.ForkedTemplate | _worker_program.Command | None" = None
+    #: ``None`` without workers, and empty if they are forks of main.
     pickle: bytes | None = None
     files: Sequence[Any] = ()
     arrays: _shared_arrays.ArrayFile | None = None
-    #: The process that forks the workers, if main has forked it.
-    forked: _native.ForkedTemplate | None = None
 
 
 def _to_workers(
-    method: str,
     iterator: _BaseDataLoaderIter,
     loader: Any,
     states: dict[int, bytes],
     keys: _keys.KeyFile,
     epoch_log: _epoch_log.EpochLog | None,
 ) -> _ToWorkers:
+    method = _worker_program.start_method(loader.multiprocessing_context)
     worker_init_fn = loader.worker_init_fn
     if isinstance(iterator._dataset, _base.data_pipes):
         worker_init_fn = functools.partial(
@@ -215,10 +211,10 @@ def _to_workers(
         opened = _dataset_pickle.Opened(
             [file.fileno() for file in keys.files], None if epoch_log is None else epoch_log.fileno()
         )
-        return _ToWorkers(b"", forked=_fork.fork_template(_fork.Sent(settings, value, opened)))
+        return _ToWorkers(_fork.fork_template(_fork.Sent(settings, value, opened)), b"")
     arrays = _shared_arrays.ArrayFile()
     pickled, files = _dataset_pickle.dumps(value, settings, arrays, keys, epoch_log)
-    return _ToWorkers(pickled, files, arrays)
+    return _ToWorkers(_worker_program.command(method), pickled, files, arrays)
 
 
 class _EngineParts:

@@ -8,7 +8,7 @@ import random
 import shutil
 import sys
 from multiprocessing import spawn, util
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import _native
 
@@ -27,7 +27,7 @@ def start_method(context: Any) -> str:
     # `get_start_method` of the module would choose the default for good, and `set_start_method` would fail later.
     method = multiprocessing.get_start_method(allow_none=True) if context is None else context.get_start_method()
     method = method or multiprocessing.get_all_start_methods()[0]
-    return method if _has_pidfds() else "spawn"
+    return method if method == "spawn" or _has_pidfds() else "spawn"
 
 
 def _has_pidfds() -> bool:
@@ -38,6 +38,20 @@ def _has_pidfds() -> bool:
         # Other errors, such as the limit on open files, are not about pidfds.
         return error.errno not in (errno.EPERM, errno.ENOSYS)
     return True
+
+
+class Command(NamedTuple):
+    """The command line of a worker, or of the template that forks workers."""
+
+    program: str
+    arguments: list[str]
+    is_template: bool
+
+
+def command(method: str) -> Command:
+    """Returns the command line for a start method that needs one."""
+    is_template = method == "forkserver"
+    return Command(interpreter(), template_arguments() if is_template else worker_arguments(), is_template)
 
 
 def interpreter() -> str:

@@ -6,7 +6,6 @@ use std::{
     fmt,
     os::fd::OwnedFd,
     path::PathBuf,
-    sync::Arc,
 };
 
 use loader_ipc::{
@@ -15,7 +14,11 @@ use loader_ipc::{
     process::{self, WorkerProcess},
 };
 
+<<<<<<< HEAD:loader-core/src/engine/pool/program.rs
 use super::{WorkerProgram, forked::ForkedTemplate, template::Template};
+=======
+use super::{WorkerProgram, WorkerStartError, template::Template, worker_program::Start};
+>>>>>>> 49b528f4 (Look for an interpreter only where main starts one):loader-core/src/pool/program.rs
 use crate::{
     error::{Error, start_error::WorkerStartError},
     launch::{
@@ -25,7 +28,8 @@ use crate::{
 };
 
 /// Starts the processes of workers: [`Program`] starts the worker program anew for each worker, [`Template`] asks a
-/// process that has already loaded the program to fork, and [`ForkedTemplate`] a process that main has forked.
+/// process that has already loaded the program to fork, and [`ForkedTemplate`](super::ForkedTemplate) a process
+/// that main has forked.
 pub(crate) trait StartProcess: fmt::Debug + Send + Sync {
     /// Starts a process with `lifeline` as its standard input and `output` as its standard output and error.
     /// `name` is how lists of processes should show it. The process is bound to `cpus`, or inherits main's
@@ -62,10 +66,7 @@ pub(crate) struct Program {
     args: Vec<OsString>,
     /// True if it is the program of this process, which finds the dataset's code by address.
     is_self: bool,
-    /// True if the program serves as a template.
-    is_template: bool,
-    /// The process that forks workers, if main has forked it.
-    forked: Option<Arc<ForkedTemplate>>,
+    start: Start,
 }
 
 impl Program {
@@ -79,15 +80,17 @@ impl Program {
     ) -> Result<Self, Error> {
         let named = explicit.map(|program| (program.clone(), "worker_program"));
         let variable = || Some((env::var_os(PROGRAM_VARIABLE)?.into(), PROGRAM_VARIABLE));
-        if let Some((WorkerProgram { program, args, is_template, forked }, origin)) = named.or_else(variable)
-        {
-            return match process::locate(&program) {
-                Ok(path) => Ok(Self { path, args, is_self: false, is_template, forked }),
+        if let Some((WorkerProgram { program, args, start }, origin)) = named.or_else(variable) {
+            let path = match start {
+                Start::Forked(_) => Ok(PathBuf::new()),
+                Start::Program | Start::Template => process::locate(&program),
+            };
+            return match path {
+                Ok(path) => Ok(Self { path, args, is_self: false, start }),
                 Err(source) => Err(Error::WorkerProgramMissing { path: program, origin, source }),
             };
         }
-        let of_path =
-            |path, is_self| Self { path, args: Vec::new(), is_self, is_template: false, forked: None };
+        let of_path = |path, is_self| Self { path, args: Vec::new(), is_self, start: Start::Program };
         if init == Init::InProgram {
             return Ok(of_path(process::THIS_PROGRAM.into(), true));
         }
@@ -109,10 +112,10 @@ impl Program {
 
     /// Returns what starts the program's workers.
     pub(crate) fn into_starter(self) -> Box<dyn StartProcess> {
-        match self.forked {
-            Some(forked) => Box::new(forked),
-            None if self.is_template => Box::new(Template::new(self.path, self.args)),
-            None => Box::new(self),
+        match self.start {
+            Start::Program => Box::new(self),
+            Start::Template => Box::new(Template::new(self.path, self.args)),
+            Start::Forked(template) => Box::new(template),
         }
     }
 }

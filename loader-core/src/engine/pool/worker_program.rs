@@ -27,16 +27,25 @@ use super::{forked::ForkedTemplate, template::Template};
 pub struct WorkerProgram {
     pub(crate) program: PathBuf,
     pub(crate) args: Vec<OsString>,
-    pub(crate) is_template: bool,
-    /// The process that forks workers, if main has forked it.
-    pub(crate) forked: Option<Arc<ForkedTemplate>>,
+    pub(crate) start: Start,
+}
+
+/// How a worker starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// Main starts the program.
+    Program,
+    /// The program is a template, which forks the worker.
+    Template,
+    /// A template that main has forked from itself forks the worker. There is no program.
+    Forked(Arc<ForkedTemplate>),
 }
 
 impl WorkerProgram {
     /// The program at the path `program`, without arguments. A name without a slash is looked up in `PATH`,
     /// then in the working directory.
     pub fn new(program: impl Into<PathBuf>) -> Self {
-        Self { program: program.into(), args: Vec::new(), is_template: false, forked: None }
+        Self { program: program.into(), args: Vec::new(), start: Start::Program }
     }
 
     /// Adds arguments.
@@ -66,16 +75,14 @@ impl WorkerProgram {
     /// ```
     #[must_use]
     pub fn template(mut self) -> Self {
-        self.is_template = true;
+        self.start = Start::Template;
         self
     }
 
     /// Workers are forks of `template`, a process that main has forked from itself.
     #[doc(hidden)]
-    #[must_use]
-    pub fn forked(mut self, template: Arc<ForkedTemplate>) -> Self {
-        self.forked = Some(template);
-        self
+    pub fn forked(template: Arc<ForkedTemplate>) -> Self {
+        Self { program: PathBuf::new(), args: Vec::new(), start: Start::Forked(template) }
     }
 
     /// Starts the template now, unless it runs, so that it loads its libraries while main does other work.
@@ -85,9 +92,9 @@ impl WorkerProgram {
     /// # Errors
     /// If the program does not exist, or the system cannot start it.
     pub fn start_template(&self) -> io::Result<()> {
-        match self.is_template {
-            true => Template::start_early(process::locate(&self.program)?, self.args.clone()),
-            false => Ok(()),
+        match self.start {
+            Start::Template => Template::start_early(process::locate(&self.program)?, self.args.clone()),
+            Start::Program | Start::Forked(_) => Ok(()),
         }
     }
 }
