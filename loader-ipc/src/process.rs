@@ -197,15 +197,8 @@ impl WorkerProcess {
         let runs = || self.pidfd().is_some() && self.is_running();
         if end.status.is_none() && !runs() {
             match &self.report {
-                None => {
-                    // Read before the process is reaped, because the kernel then discards it.
-                    let cpu_use = observed::cpu_use(self.pid(), self.in_proc, end.cpu_use);
-                    end.status = self.reap();
-                    if end.status != Some(ExitStatus::Unknown) {
-                        end.cpu_use = cpu_use;
-                    }
-                }
-                Some(report) => Self::receive_end(report, &mut end),
+                None => self.reap(&mut end),
+                Some(report) => self.receive_end(report, &mut end),
             }
             if end.status.is_none() && self.has_ended(&end) {
                 let (looked, waited) = end.noticed.unwrap_or((Instant::now(), Duration::ZERO));
@@ -254,10 +247,25 @@ impl WorkerProcess {
         end.cpu_use
     }
 
-    fn reap(&self) -> Option<ExitStatus> {
+    fn reap(&self, end: &mut End) {
+        // Read before the process is reaped, because the kernel then discards it.
+        let cpu_use = observed::cpu_use(self.pid(), self.in_proc, end.cpu_use);
+        end.status = self.wait_status();
+        if end.status.is_some_and(|status| status != ExitStatus::Unknown) {
+            end.cpu_use = cpu_use;
+        }
+    }
+
+    /// Reaps the process if it has ended and is a child of this process.
+    fn wait_status(&self) -> Option<ExitStatus> {
         let pid = rustix::process::Pid::from_raw(self.pid.as_raw())?;
         loop {
-            let id = self.pidfd().map_or(WaitId::Pid(pid), WaitId::PidFd);
+            let id = match self.pidfd() {
+                Some(pidfd) => WaitId::PidFd(pidfd),
+                // A template may have reaped it, and the pid may be that of another child by now.
+                None if self.report.is_some() => return None,
+                None => WaitId::Pid(pid),
+            };
             match waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {
                 Ok(ended) => {
                     let ended = ended?;
@@ -276,7 +284,7 @@ impl WorkerProcess {
     }
 
     /// Reads what the template has reported about the end of a process that has ended, without waiting.
-    fn receive_end(report: &Lifeline, end: &mut End) {
+    fn receive_end(&self, report: &Lifeline, end: &mut End) {
         match report.receive_with_one(Instant::now()) {
             Ok((TemplateReport::Ended { status, cpu_use }, None)) => {
                 end.status = Some(status);
@@ -284,8 +292,14 @@ impl WorkerProcess {
                 end.cpu_use = CpuUse { wait: cpu_use.wait.max(end.cpu_use.wait), ..cpu_use };
             }
             Err(LifelineError::TimedOut) => {}
-            // The template has ended, or has sent something else.
-            _ => end.give_up(),
+            // The template has ended, or has sent something else. If it has ended, this process is the parent if it is the
+            // first one of its PID namespace, or a subreaper.
+            _ => {
+                self.reap(end);
+                if matches!(end.status, None | Some(ExitStatus::Unknown)) {
+                    end.give_up();
+                }
+            }
         }
     }
 
@@ -349,8 +363,8 @@ impl End {
 impl Drop for WorkerProcess {
     /// Reaps a process for whose status this process has ended the wait, if the debugger has let it go meanwhile.
     fn drop(&mut self) {
-        if self.report.is_none() && self.lock().is_given_up {
-            self.reap();
+        if self.lock().is_given_up {
+            self.wait_status();
         }
     }
 }

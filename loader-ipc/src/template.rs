@@ -299,11 +299,6 @@ impl Spare {
         let process = started(answer, self.report)?;
         Ok(TemplateProcess { process: Arc::new(process), requests: self.requests })
     }
-
-    /// Tells the spare that no request will come.
-    pub fn end(&self) {
-        self.requests.shut_down();
-    }
 }
 
 /// Returns the child that a template has started, or why it has started none.

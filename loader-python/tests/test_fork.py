@@ -437,6 +437,35 @@ from test_fork import Slow, loader_of, numbers, spare_of, template_of
 """
 
 
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_main_reaps_the_orphans_of_a_template_and_no_child_of_the_program(tmp_path, method):
+    """Main is a subreaper, as the first process of a container is."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        HEAD + "from torch_datasets import Slow as Rows\n"
+        "def rows(batches):\n"
+        "    return [row[0].item() for batch in batches for row in batch]\n"
+        "if __name__ == '__main__':\n"
+        "    assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0\n"
+        "    child = os.fork() or os._exit(7)\n"
+        f"    batches = iter(loader_of(Rows(400, 0.01, range(400)), multiprocessing_context={method!r}))\n"
+        "    found = rows([next(batches)])\n"
+        "    template = template_of(batches)\n"
+        f"    assert {method == 'forkserver'} or wait_until(lambda: spare_of(batches, template), 5)\n"
+        "    os.kill(template, signal.SIGKILL)\n"
+        "    os.kill(batches._workers[0].pid, signal.SIGKILL)\n"
+        "    assert found + rows(batches) == list(range(400))\n"
+        "    del batches\n"
+        "    def zombies():\n"
+        "        found = list(all_processes())\n"
+        "        return [each.pid for each in found if (each.parent, each.state) == (os.getpid(), 'Z')]\n"
+        "    wait_until(lambda: zombies() == [child], 5)\n"
+        "    assert zombies() == [child], (zombies(), child)\n"
+        "    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    assert run(script) == "7\n"
+
+
 def test_forked_workers_load_while_threads_of_main_are_busy():
     """Threads of this loader and of Python that allocate, write and begin epochs of their own meanwhile."""
     stop, problems = threading.Event(), []

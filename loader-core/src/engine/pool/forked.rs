@@ -85,12 +85,16 @@ impl Drop for ForkedTemplate {
         if self.owner != process::id() {
             return;
         }
-        let Templates { current, spare } = &*self.templates();
-        // The spare is a child of the template, which ends after it.
-        spare.iter().for_each(Spare::end);
-        current.end();
-        if current.process().reap_within(END_DEADLINE).is_none() {
-            kill_and_reap(current.process());
+        let Templates { current, spare } = &mut *self.templates();
+        let spare = spare.take().and_then(|spare| spare.into_template().ok());
+        // The spare is a child of the template, which ends after it and reports how. If the template was killed, the spare
+        // may be a child of this process.
+        let all: Vec<_> = spare.iter().chain([&**current]).collect();
+        all.iter().for_each(|template| template.end());
+        for template in all {
+            if template.process().reap_within(END_DEADLINE).is_none() {
+                kill_and_reap(template.process());
+            }
         }
     }
 }
