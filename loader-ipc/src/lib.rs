@@ -63,6 +63,6 @@ pub use signals::ignore_sigpipe;
 pub use standard_streams::open_closed_streams;
 pub use sys::{
     Chunk, ChunkError, LoadedObject, Loan, SealedMap, SharedWords, SlotMemory, SlotRegion, WakeSocket,
-    WokenSocket, default_sigchld, end_if_forked, exit_now, guard_against_forks, ignore_by_default,
-    is_close_on_exec, keep_freed_memory, open_descriptors, wake_on_sigchld, wake_sockets,
+    WokenSocket, default_sigchld, end_if_forked, end_ignoring, exit_now, guard_against_forks,
+    ignore_by_default, is_close_on_exec, keep_freed_memory, open_descriptors, wake_on_sigchld, wake_sockets,
 };

@@ -361,7 +361,8 @@ impl End {
 }
 
 impl Drop for WorkerProcess {
-    /// Reaps a process for whose status this process has ended the wait, if the debugger has let it go meanwhile.
+    /// Reaps a process for whose status this process has ended the wait, if the debugger has let it go meanwhile, or if
+    /// this process has become its parent.
     fn drop(&mut self) {
         if self.lock().is_given_up {
             self.wait_status();
@@ -431,10 +432,19 @@ pub fn mark_as_worker() {
 /// If a descriptor cannot be made.
 pub fn take_lifeline_from_stdin() -> io::Result<Lifeline> {
     let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned()?;
-    let (empty, _) = io::pipe()?;
-    nix::unistd::dup2_stdin(&empty)?;
+    empty_stdin()?;
     mark_as_worker();
     Ok(Lifeline::from_socket(socket))
+}
+
+/// Replaces standard input by an empty pipe.
+///
+/// # Errors
+/// If a descriptor cannot be made.
+pub fn empty_stdin() -> io::Result<()> {
+    let (empty, _) = io::pipe()?;
+    nix::unistd::dup2_stdin(&empty)?;
+    Ok(())
 }
 
 /// Returns `program` as an absolute path, because main's working directory may have changed when a worker is

@@ -10,7 +10,7 @@ use loader_core::{
     WorkerProgram,
     internal::{self, Fork},
 };
-use loader_worker::{Registry, StartRequest};
+use loader_worker::{Registry, StartRequest, Streams};
 use nix::sys::signal::{SigSet, SigmaskHow};
 use pyo3::{exceptions::PyRuntimeError, prelude::*};
 
@@ -127,10 +127,12 @@ impl ForkedTemplate {
         result.map(|()| false)
     }
 
-    /// Makes this process, the forked child, a template.
-    fn in_child(&self) -> PyResult<Template> {
+    /// Makes this process, the forked child, a template. The arguments tell whether the interpreter was started with
+    /// these streams.
+    fn in_child(&self, has_stdin: bool, has_stderr: bool) -> PyResult<Template> {
         let (requests, main) = self.take_fork()?.in_child();
-        Ok(Template { template: Some(loader_worker::Template::of_fork(requests, main)?), request: None })
+        let template = loader_worker::Template::of_fork(requests, main, Streams { has_stdin, has_stderr })?;
+        Ok(Template { template: Some(template), request: None })
     }
 }
 

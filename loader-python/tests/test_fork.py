@@ -428,6 +428,19 @@ def test_handlers_of_main_do_not_run_in_workers():
         signal.signal(signal.SIGTERM, before)
 
 
+def test_workers_block_no_signals():
+    class Mask(Numbers):
+        def __getitem__(self, index):
+            return len(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    try:
+        assert numbers(loader_of(Mask(4))) == [0] * 4
+        assert signal.SIGUSR1 in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 #: The beginning of scripts that use this file.
 HEAD = f"""
 import ctypes, os, signal, sys
@@ -435,6 +448,24 @@ sys.path.insert(0, {os.path.dirname(__file__)!r})
 from processes import all_processes, wait_until
 from test_fork import Slow, loader_of, numbers, spare_of, template_of
 """
+
+
+def test_sigterm_to_the_process_group_ends_neither_the_template_nor_its_spare(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        HEAD + "os.setpgid(0, 0)\n"
+        "signal.signal(signal.SIGTERM, lambda *_: print('main'))\n"
+        "batches = iter(loader_of(Slow(400)))\n"
+        "found = next(batches).tolist()\n"
+        "template = template_of(batches)\n"
+        "assert wait_until(lambda: spare_of(batches, template), 5)\n"
+        "spare, workers = spare_of(batches, template), batches._workers\n"
+        "os.killpg(0, signal.SIGTERM)\n"
+        "assert wait_until(lambda: not any(worker.is_alive() for worker in workers), 5)\n"
+        "assert found + numbers(batches) == list(range(400))\n"
+        "assert {template, spare} <= {process.pid for process in all_processes() if process.state != 'Z'}\n"
+    )
+    assert run(script) == "main\n"
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
@@ -464,6 +495,26 @@ def test_main_reaps_the_orphans_of_a_template_and_no_child_of_the_program(tmp_pa
         "    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
     )
     assert run(script) == "7\n"
+
+
+def test_files_may_have_the_numbers_of_closed_standard_streams(tmp_path):
+    script, data = tmp_path / "script.py", tmp_path / "data"
+    data.write_text("content")
+    script.write_text(
+        "import sys\n"
+        "files = open(sys.argv[1]), open(sys.argv[1])\n"
+        "assert [file.fileno() for file in files] == [0, 2]\n"
+        "from loader import DataLoader\n"
+        "class Files:\n"
+        "    def __len__(self):\n"
+        "        return 2\n"
+        "    def __getitem__(self, index):\n"
+        "        return files[index].read()\n"
+        "print(list(DataLoader(Files(), batch_size=None, num_workers=1, multiprocessing_context='fork')))\n"
+    )
+    command = ["sh", "-c", 'exec "$0" "$@" <&- 2>&-', sys.executable, script, data]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "['content', 'content']\n")
 
 
 def test_forked_workers_load_while_threads_of_main_are_busy():

@@ -29,7 +29,7 @@ use nix::sys::prctl::set_name;
 
 use crate::{
     commands::{self, Session},
-    inherited::{leave_host, main_pidfd},
+    inherited::{leave_host, main_pidfd, take_lifeline},
     memory::MemoryLimit,
     registry::Registry,
     watchdog::Watchdog,
@@ -84,7 +84,10 @@ pub(crate) fn run(registry: &Registry) -> i32 {
 
 fn serve(registry: &Registry) -> anyhow::Result<()> {
     prepare_process()?;
-    let lifeline = Arc::new(take_lifeline_from_stdin()?);
+    let lifeline = Arc::new(match take_lifeline() {
+        Some(lifeline) => lifeline,
+        None => take_lifeline_from_stdin()?,
+    });
     let mut patience = Patience::new(DEADLINE);
     let (open, functions, connected) = match perform_handshake(registry, &lifeline, &mut patience) {
         Ok(connected) => connected,

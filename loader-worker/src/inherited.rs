@@ -4,32 +4,46 @@
 use std::{
     io,
     os::fd::{OwnedFd, RawFd},
-    sync::OnceLock,
+    sync::{Mutex, OnceLock, PoisonError},
 };
 
 use loader_ipc::{
-    default_sigchld, ignore_by_default, ignore_sigpipe, is_close_on_exec, oom::prefer_this_process,
-    open_descriptors, process::SIGNALS_FOR_MAIN,
+    default_sigchld, ignore_by_default, ignore_sigpipe, is_close_on_exec, lifeline::Lifeline,
+    oom::prefer_this_process, open_descriptors, process::SIGNALS_FOR_MAIN,
 };
 use nix::{sys::signal::SigSet, unistd::close};
 
 /// The first descriptor after the standard streams.
 const FIRST_FD: RawFd = 3;
 
-/// Main's pidfd, in a worker that a template has forked. The template opened it, as main's child.
-static MAIN: OnceLock<OwnedFd> = OnceLock::new();
+/// What a worker has from the template that has forked it.
+static FROM_TEMPLATE: OnceLock<FromTemplate> = OnceLock::new();
 
-/// Notes main's pidfd in a worker that a template has forked.
+#[derive(Debug)]
+struct FromTemplate {
+    /// Main's pidfd. The template opened it, as main's child.
+    main: OwnedFd,
+    /// `None` once the worker has taken it.
+    lifeline: Mutex<Option<Lifeline>>,
+}
+
+/// Notes what a worker has from the template that has forked it: main's pidfd, and the worker's lifeline.
 ///
 /// # Errors
 /// If it was noted before.
-pub(crate) fn note_main(pidfd: OwnedFd) -> io::Result<()> {
-    MAIN.set(pidfd).map_err(|_| io::Error::other("this process is a worker already"))
+pub(crate) fn note_template(main: OwnedFd, lifeline: Lifeline) -> io::Result<()> {
+    let from = FromTemplate { main, lifeline: Mutex::new(Some(lifeline)) };
+    FROM_TEMPLATE.set(from).map_err(|_| io::Error::other("this process is a worker already"))
 }
 
 /// Returns main's pidfd in a worker that a template has forked, and `None` in any other process.
 pub(crate) fn main_pidfd() -> Option<&'static OwnedFd> {
-    MAIN.get()
+    FROM_TEMPLATE.get().map(|from| &from.main)
+}
+
+/// Takes the lifeline of a worker that a template has forked.
+pub(crate) fn take_lifeline() -> Option<Lifeline> {
+    FROM_TEMPLATE.get()?.lifeline.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 /// Removes from this process, which main has started, what it has inherited from main: descriptors, the signal

@@ -44,7 +44,7 @@ mod template;
 mod watchdog;
 
 pub use registry::Registry;
-pub use template::{StartRequest, Template};
+pub use template::{StartRequest, Streams, Template};
 
 #[doc(hidden)]
 pub use ctor as __ctor;

@@ -11,25 +11,26 @@ use std::{
 
 use loader_ipc::{
     cpu_set::CpuSet,
-    exit_now,
+    end_ignoring, exit_now, ignore_by_default,
     lifeline::{Lifeline, LifelineError, poll_until},
     oom::prefer_this_process,
-    process::{self, Limits, WorkerProcess, is_worker, take_lifeline_from_stdin},
+    process::{self, Limits, WorkerProcess, empty_stdin, is_worker, take_lifeline_from_stdin},
     template::{Request, TemplateReport},
 };
 use nix::{
     sys::{
         prctl::set_name,
+        signal::Signal,
         stat::{FileStat, fstat, stat},
     },
-    unistd::{dup2_stderr, dup2_stdin, dup2_stdout, fchdir, getppid},
+    unistd::{dup2_stderr, dup2_stdout, fchdir, getppid},
 };
 use rustix::{
     event::{PollFd, PollFlags},
     process::{PidfdFlags, pidfd_open},
 };
 
-use crate::inherited::{leave_host, leave_signals, note_main};
+use crate::inherited::{leave_host, leave_signals, note_template};
 
 /// Maximum time between two looks at everything that the template waits for.
 const SLOW_POLL: Duration = Duration::from_secs(60);
@@ -79,8 +80,16 @@ pub struct Template {
     children: Vec<Child>,
     /// `None` once the program has asked for a request.
     guard: Option<Guard>,
-    /// True if main has forked this process. Workers then keep main's standard output.
-    is_fork: bool,
+    /// `None` unless main has forked this process.
+    fork: Option<Streams>,
+}
+
+/// Which standard streams main was started with. Without one, its number is that of a file of the program, if any.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Streams {
+    pub has_stdin: bool,
+    pub has_stderr: bool,
 }
 
 /// A thread that ends this process if main ends before the program has loaded its libraries. Later,
@@ -144,21 +153,27 @@ impl Template {
     /// Makes this process, which main has forked, a template. `requests` is the end of [`Lifeline::pair`] that main
     /// does not keep, and `main` a pidfd of main, which main has opened before the fork.
     ///
-    /// The process keeps main's descriptors. For SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 it must have no handler of main.
+    /// The process keeps main's descriptors, except standard input. SIGTERM does not end it either, because main cannot
+    /// fork another template for the same workers. For SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 it must have no
+    /// handler of main.
     ///
     /// # Errors
-    /// If the system refuses to change an action for a signal.
+    /// If the system refuses to change an action for a signal, or a descriptor.
     #[doc(hidden)]
-    pub fn of_fork(requests: OwnedFd, main: OwnedFd) -> io::Result<Self> {
+    pub fn of_fork(requests: OwnedFd, main: OwnedFd, streams: Streams) -> io::Result<Self> {
         process::mark_as_worker();
+        ignore_by_default(Signal::SIGTERM)?;
         leave_signals()?;
-        Ok(Self { is_fork: true, ..Self::new(Some(Lifeline::from_socket(requests)), main, None) })
+        if streams.has_stdin {
+            empty_stdin()?;
+        }
+        Ok(Self { fork: Some(streams), ..Self::new(Some(Lifeline::from_socket(requests)), main, None) })
     }
 
     fn new(requests: Option<Lifeline>, main: OwnedFd, guard: Option<Guard>) -> Self {
         // The name in process lists. A failure does no harm.
         let _ = set_name(c"loader-template");
-        Self { requests, main, children: Vec::new(), guard, is_fork: false }
+        Self { requests, main, children: Vec::new(), guard, fork: None }
     }
 
     /// Waits for main's next request, without limit. Returns `None` if main has ended, or if main needs no
@@ -232,9 +247,9 @@ impl Template {
         None
     }
 
-    /// Makes this process, a forked child of the template, the worker of `request`. Its standard streams, working
-    /// directory, CPUs, umask and resource limits become those of the request. If main has forked the template, the
-    /// worker keeps the standard output, working directory, umask and limits of the template. What belongs to the
+    /// Makes this process, a forked child of the template, the worker of `request`. Its standard output and error,
+    /// working directory, CPUs, umask and resource limits become those of the request. If main has forked the template,
+    /// the worker keeps the standard output, working directory, umask and limits of the template. What belongs to the
     /// template is closed. [`Registry::serve`](crate::Registry::serve) must follow.
     ///
     /// # Errors
@@ -242,18 +257,18 @@ impl Template {
     /// the error to standard error and exit.
     pub fn become_worker(self, request: StartRequest) -> io::Result<()> {
         let StartRequest { cpus, limits, lifeline, output, folder, report, is_spare: _ } = request;
-        let Self { main, requests, children, is_fork, .. } = self;
+        let Self { main, requests, children, fork, .. } = self;
         drop((requests, children, report));
-        if is_fork {
+        if fork.is_none_or(|streams| streams.has_stderr) {
+            dup2_stderr(&output)?;
+        }
+        if fork.is_some() {
+            end_ignoring(Signal::SIGTERM)?;
             // Only workers raise their `oom_score_adj`: other processes have most of the template's memory too.
             prefer_this_process();
         } else {
+            // A fork of main has those that main had at the fork, as a worker that replaces another one must.
             dup2_stdout(&output)?;
-        }
-        dup2_stderr(&output)?;
-        dup2_stdin(&lifeline)?;
-        // A fork of main has those that main had at the fork, as a worker that replaces another one must.
-        if !is_fork {
             enter(&folder)?;
             limits.apply();
         }
@@ -263,7 +278,7 @@ impl Template {
         {
             cpus.bind_this_thread()?;
         }
-        note_main(main)
+        note_template(main, Lifeline::from_socket(lifeline))
     }
 }
 

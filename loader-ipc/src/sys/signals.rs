@@ -36,14 +36,7 @@ pub fn default_sigchld() {
 /// # Errors
 /// If the system refuses.
 pub fn ignore_by_default(which: Signal) -> io::Result<()> {
-    extern "C" fn do_nothing(_signal: libc::c_int) {}
-
-    let mut present = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: without a new action the call only writes the present one into `present`, which outlives the call.
-    Errno::result(unsafe { libc::sigaction(which as libc::c_int, ptr::null(), present.as_mut_ptr()) })?;
-    // SAFETY: the call has succeeded, so it has written the action.
-    let present = unsafe { present.assume_init() };
-    if present.sa_sigaction == libc::SIG_DFL {
+    if present_action(which)? == libc::SIG_DFL {
         let flags = SaFlags::SA_RESTART | SaFlags::SA_ONSTACK;
         // Blocks all signals in the handler: the frames of several signals at once do not fit on an alternative stack.
         let action = SigAction::new(SigHandler::Handler(do_nothing), flags, SigSet::all());
@@ -51,6 +44,28 @@ pub fn ignore_by_default(which: Signal) -> io::Result<()> {
         unsafe { sigaction(which, &action) }?;
     }
     Ok(())
+}
+
+/// Restores the default action of `which` if [`ignore_by_default`] has replaced it.
+///
+/// # Errors
+/// If the system refuses.
+pub fn end_ignoring(which: Signal) -> io::Result<()> {
+    if present_action(which)? == do_nothing as *const () as libc::sighandler_t {
+        // SAFETY: the default action installs no handler, so no code can run at a wrong time.
+        unsafe { signal(which, SigHandler::SigDfl) }?;
+    }
+    Ok(())
+}
+
+extern "C" fn do_nothing(_signal: libc::c_int) {}
+
+fn present_action(which: Signal) -> io::Result<libc::sighandler_t> {
+    let mut present = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: without a new action the call only writes the present one into `present`, which outlives the call.
+    Errno::result(unsafe { libc::sigaction(which as libc::c_int, ptr::null(), present.as_mut_ptr()) })?;
+    // SAFETY: the call has succeeded, so it has written the action.
+    Ok(unsafe { present.assume_init() }.sa_sigaction)
 }
 
 /// The end of a pair of sockets that wakes a thread of this process.

@@ -60,7 +60,8 @@ def _run_template(forked: _native.ForkedTemplate, sent: Sent, main_pid: int) -> 
             if callable(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
-        _template.serve(forked.in_child(), functools.partial(_begin_worker, main_pid))
+        template = forked.in_child(sys.__stdin__ is not None, sys.__stderr__ is not None)
+        _template.serve(template, functools.partial(_begin_worker, main_pid))
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:

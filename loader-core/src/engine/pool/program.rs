@@ -14,11 +14,7 @@ use loader_ipc::{
     process::{self, WorkerProcess},
 };
 
-<<<<<<< HEAD:loader-core/src/engine/pool/program.rs
-use super::{WorkerProgram, forked::ForkedTemplate, template::Template};
-=======
-use super::{WorkerProgram, WorkerStartError, template::Template, worker_program::Start};
->>>>>>> 49b528f4 (Look for an interpreter only where main starts one):loader-core/src/pool/program.rs
+use super::{WorkerProgram, template::Template, worker_program::Start};
 use crate::{
     error::{Error, start_error::WorkerStartError},
     launch::{
