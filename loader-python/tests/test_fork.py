@@ -517,6 +517,29 @@ def test_files_may_have_the_numbers_of_closed_standard_streams(tmp_path):
     assert (ended.returncode, ended.stdout) == (0, "['content', 'content']\n")
 
 
+def test_an_open_file_of_the_dataset_gives_a_warning(tmp_path):
+    path, dataset = tmp_path / "data", Numbers(8)
+    with gzip.open(path, "wb") as dataset.written:
+        dataset.written.write(b"content")
+    with open(path, "rb") as dataset.file, gzip.open(path) as dataset.packed:
+        with pytest.warns(RuntimeWarning, match="open file in its attribute 'file' and 'packed'.*worker_init_fn"):
+            assert numbers(loader_of(dataset)) == list(range(8))
+        # A worker alone has the position to itself. A `RuntimeWarning` fails the test.
+        assert numbers(loader_of(dataset, num_workers=1)) == list(range(8))
+
+
+def test_what_has_no_position_gives_no_warning(tmp_path):
+    path, dataset = tmp_path / "data", Numbers(8)
+    path.write_text("content")
+    dataset.texts, dataset.bytes = io.StringIO("text"), io.BytesIO(b"bytes")
+    with open(path) as dataset.closed:
+        pass
+    ours, theirs = socket.socketpair()
+    with open(path, "a") as dataset.log, open(path, "rb") as file, ours as dataset.socket, theirs:
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as dataset.map, ours.makefile() as dataset.stream:
+            assert numbers(loader_of(dataset)) == list(range(8))
+
+
 def test_forked_workers_load_while_threads_of_main_are_busy():
     """Threads of this loader and of Python that allocate, write and begin epochs of their own meanwhile."""
     stop, problems = threading.Event(), []

@@ -206,6 +206,8 @@ def _to_workers(
     }
     value = iterator._dataset, iterator._collate_fn, worker_init_fn
     if method == "fork":
+        if iterator._num_workers > 1:
+            _fork.warn_of_open_files(iterator._dataset)
         # Workers have the classes and functions of the script.
         keys.needs_main, keys.sent = True, _by_value.SentToForks()
         opened = _dataset_pickle.Opened(

@@ -9,11 +9,14 @@ another one would have what main has changed since, and because main would fork 
 
 import functools
 import gc
+import io
 import itertools
 import multiprocessing.process
 import os
 import signal
+import stat
 import sys
+import warnings
 import weakref
 from multiprocessing import util
 from typing import Any, NamedTuple, NoReturn
@@ -50,6 +53,27 @@ def fork_template(sent: Sent) -> _native.ForkedTemplate:
 
 def _run_template(forked: _native.ForkedTemplate, sent: Sent, main_pid: int) -> NoReturn:
     """Runs the template, which never returns to main's code."""
+def warn_of_open_files(dataset: Any) -> None:
+    """Warns if several workers would read a file of the dataset from one position, which each of them moves: samples
+    would be wrong without an error. Looks at the attributes of the dataset only."""
+    names = [name for name, value in list(getattr(dataset, "__dict__", {}).items()) if _is_read_from_position(value)]
+    if names:
+        warnings.warn(
+            f"the dataset has an open file in its attribute {' and '.join(map(repr, names))}. Workers are forks of main, so"
+            " all of them read it from one position, and samples may be wrong: open the file in worker_init_fn, or when"
+            " the dataset first reads it",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def _is_read_from_position(value: Any) -> bool:
+    try:
+        return isinstance(value, io.IOBase) and value.readable() and stat.S_ISREG(os.fstat(value.fileno()).st_mode)
+    except Exception:
+        return False  # It is closed, or in memory.
+
+
     global inherited
     try:
         # The collector would copy the memory of main's objects in each worker.
