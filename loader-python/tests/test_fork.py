@@ -395,6 +395,47 @@ def test_a_forked_worker_prints_to_the_streams_of_main(tmp_path):
     assert [line.rpartition("problem")[2] for line in err.splitlines()] == [" 0", " 1", " 2"]
 
 
+def test_a_thread_of_main_may_print_at_the_fork(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import logging, os, sys, threading, time\n"
+        "from loader import DataLoader\n"
+        "class Prints:\n"
+        "    def __len__(self):\n"
+        "        return 4\n"
+        "    def __getitem__(self, index):\n"
+        "        print('sample', index)\n"
+        "        logging.warning('sample %d', index)\n"
+        "        return index\n"
+        "def begin_to_print():\n"
+        "    if os.getpid() != main:\n"
+        "        return\n"
+        "    threading.Thread(target=sys.stdout.write, args=('x' * 1_000_000 + '\\n',)).start()\n"
+        "    time.sleep(0.5)  # The pipe is full, and the thread waits.\n"
+        "def begin_to_drain():\n"
+        "    if os.getpid() == main:\n"
+        "        threading.Thread(target=drain).start()\n"
+        "def drain():\n"
+        "    while text := os.read(reader, 65536):\n"
+        "        found.append(text)\n"
+        "found, (reader, writer), main = [], os.pipe(), os.getpid()\n"
+        "os.register_at_fork(before=begin_to_print, after_in_parent=begin_to_drain)\n"
+        "with open(writer, 'w', buffering=1) as sys.stdout:\n"
+        "    logging.basicConfig(stream=sys.stdout, format='log %(message)s')\n"
+        "    loader = DataLoader(Prints(), num_workers=2, multiprocessing_context='fork', timeout=30)\n"
+        "    began = time.monotonic()\n"
+        "    assert len(list(loader)) == 4\n"
+        "    assert time.monotonic() - began < 5, 'workers end at once'\n"
+        "sys.stdout = sys.__stdout__\n"
+        "while not b''.join(found).count(b'x\\n'):\n"
+        "    time.sleep(0.1)\n"
+        "text = b''.join(found).decode()\n"
+        "print(text.count('x'), sorted(text.replace('x', '').split('\\n')))\n"
+    )
+    lines = [f"{who}sample {index}" for who in ("", "log ") for index in range(4)]
+    assert run(script) == f"1000000 {sorted([*lines, '', ''])}\n"
+
+
 def test_processes_and_finalizers_of_main_stay(tmp_path):
     ended = []
     finalizer = multiprocessing.util.Finalize(None, ended.append, [1], exitpriority=1)

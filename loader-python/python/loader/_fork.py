@@ -34,6 +34,8 @@ class Sent(NamedTuple):
 
 #: What this process has from main; ``None`` except in the template and in its workers.
 inherited: Sent | None = None
+#: In a fork: the standard streams of main, which must not be finalized there.
+_streams_of_main: list[Any] = []
 #: In a worker: what :func:`existed` has found.
 _existed: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
@@ -51,8 +53,6 @@ def fork_template(sent: Sent) -> _native.ForkedTemplate:
     return template
 
 
-def _run_template(forked: _native.ForkedTemplate, sent: Sent, main_pid: int) -> NoReturn:
-    """Runs the template, which never returns to main's code."""
 def warn_of_open_files(dataset: Any) -> None:
     """Warns if several workers would read a file of the dataset from one position, which each of them moves: samples
     would be wrong without an error. Looks at the attributes of the dataset only."""
@@ -74,12 +74,18 @@ def _is_read_from_position(value: Any) -> bool:
         return False  # It is closed, or in memory.
 
 
+def _run_template(forked: _native.ForkedTemplate, sent: Sent, main_pid: int) -> NoReturn:
+    """Runs the template, which never returns to main's code."""
     global inherited
     try:
         # The collector would copy the memory of main's objects in each worker.
         gc.freeze()
         inherited = sent
         _worker_info.is_worker = True
+        _renew_streams()
+        if numpy_random := sys.modules.get("numpy.random"):
+            # A thread of main may draw numbers at the fork, and workers seed this generator.
+            numpy_random.get_bit_generator().lock._at_fork_reinit()
         for number in signal.valid_signals():
             if callable(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)
@@ -90,6 +96,34 @@ def _is_read_from_position(value: Any) -> bool:
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(1)
+
+
+def _renew_streams() -> None:
+    """Replaces the standard streams of this process. If a thread of main has written to one at the fork, its lock stays
+    locked, and what that thread has written is in the buffer: main prints it, and workers must not."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        try:
+            if type(stream) is not io.TextIOWrapper or type(stream.buffer) is not io.BufferedWriter or stream.closed:
+                continue
+        except ValueError:  # The stream has no buffer any more.
+            continue
+        renewed = open(
+            stream.fileno(),
+            "w",
+            buffering=1 if stream.line_buffering else -1,
+            encoding=stream.encoding,
+            errors=stream.errors,
+            closefd=False,
+        )
+        _streams_of_main.append(stream)
+        setattr(sys, name, renewed)
+        if getattr(sys, f"__{name}__") is stream:
+            setattr(sys, f"__{name}__", renewed)
+        logging = sys.modules.get("logging")
+        for handler in [reference() for reference in logging._handlerList] if logging else ():
+            if getattr(handler, "stream", None) is stream:
+                handler.stream = renewed
 
 
 def _begin_worker(main_pid: int) -> None:
