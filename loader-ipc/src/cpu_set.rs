@@ -8,6 +8,8 @@ use nix::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::advice::permitted;
+
 /// A set of CPUs by their numbers, from 0 to 1023. Its text is the kernel's list format, such as `0-3,8`.
 ///
 /// # Examples
@@ -82,12 +84,12 @@ impl CpuSet {
     /// Binds the calling thread to these CPUs, and with it the threads and processes that it starts later.
     ///
     /// # Errors
-    /// If the thread may use none of the CPUs. The error names them.
+    /// If the thread may use none of the CPUs, or a sandbox forbids the system call. The error names the CPUs, and the
+    /// call.
     pub fn bind_this_thread(&self) -> io::Result<()> {
         let mut mask = Mask::new();
         self.iter().try_for_each(|cpu| mask.set(cpu))?;
-        sched_setaffinity(THIS_THREAD, &mask).map_err(|errno| {
-            let error = io::Error::from(errno);
+        permitted("sched_setaffinity", sched_setaffinity(THIS_THREAD, &mask)).map_err(|error| {
             io::Error::new(error.kind(), format!("no thread can be bound to the CPUs {self}: {error}"))
         })
     }
