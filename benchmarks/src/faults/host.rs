@@ -39,7 +39,7 @@ pub(crate) const COPY: &str = "copy";
 static IS_COPY: AtomicBool = AtomicBool::new(false);
 
 /// The line that the program prints at the end.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) workers: Vec<u32>,
     /// Time since the fault.
@@ -53,13 +53,26 @@ pub(crate) struct Report {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Samples {
+pub(crate) struct Samples {
+    /// The samples: their own indices. The workers get them in sealed memory, beside the dataset.
+    values: Tensor<u64>,
     /// Index in [`IN_SAMPLE`] of what the sample does.
     in_sample: Option<u8>,
     /// True if it does so on every attempt, not only on the first one.
     always: bool,
     /// Path of [`ARMED`]. The worker that removes the file executes a fault that happens once.
     armed: PathBuf,
+}
+
+impl Samples {
+    /// A dataset without a fault, or with one that happens once in a sample.
+    pub(crate) fn new(in_sample: Option<InSample>) -> anyhow::Result<Self> {
+        let code = |what| IN_SAMPLE.iter().position(|other| *other == what);
+        let in_sample = in_sample.and_then(code).map(u8::try_from).transpose()?;
+        let len = BATCHES * BATCH_SIZE;
+        let values = Tensor::from_vec((0..len as u64).collect(), [len])?;
+        Ok(Self { values, in_sample, always: false, armed: std::env::temp_dir().join(ARMED) })
+    }
 }
 
 impl Dataset for Samples {
@@ -81,16 +94,17 @@ impl Dataset for Samples {
             IN_SAMPLE[number as usize].happen()?;
         }
         // A copy returns a wrong value, so that main notices if the copy writes into a batch of the worker.
-        Ok(if IS_COPY.load(Ordering::Relaxed) { u64::MAX } else { index as u64 })
+        Ok(if IS_COPY.load(Ordering::Relaxed) { u64::MAX } else { self.values.as_slice()[index] })
     }
 }
 
-const IN_SAMPLE: [InSample; 10] = [
+const IN_SAMPLE: [InSample; 11] = [
     InSample::Abort,
     InSample::Segfault,
     InSample::Exit,
     InSample::CloseAll,
     InSample::Allocate,
+    InSample::Fill,
     InSample::Hang,
     InSample::BlockSignalsAndHang,
     InSample::Fork(Child::ExitsAtOnce),
@@ -114,6 +128,7 @@ impl InSample {
                 setrlimit(Resource::RLIMIT_AS, 1 << 30, max)?;
                 std::hint::black_box(vec![1u8; 4 << 30]);
             }
+            Self::Fill => drop(std::hint::black_box(vec![1u8; 1 << 30])),
             Self::Hang => thread::sleep(Duration::from_secs(30)),
             Self::BlockSignalsAndHang => {
                 SigSet::all().thread_block()?;
@@ -144,7 +159,7 @@ fn fork_a_child(child: Child) -> anyhow::Result<()> {
 }
 
 /// Builds the loader of a run, whose dataset causes the fault if it happens in a sample.
-fn build(fault: &Fault, armed: &Path) -> anyhow::Result<DataLoader<Tensor<u64>>> {
+fn build(fault: &Fault) -> anyhow::Result<DataLoader<Tensor<u64>>> {
     let state = match fault.action {
         Action::Drop(state) | Action::Main(_, state) => Some(state),
         _ => None,
@@ -156,9 +171,7 @@ fn build(fault: &Fault, armed: &Path) -> anyhow::Result<DataLoader<Tensor<u64>>>
         (_, Some(State::StuckWithSignalsBlocked)) => (Some(InSample::BlockSignalsAndHang), false),
         _ => (None, false),
     };
-    let code = |what| IN_SAMPLE.iter().position(|other| *other == what);
-    let in_sample = in_sample.and_then(code).map(u8::try_from).transpose()?;
-    let dataset = Samples { in_sample, always, armed: armed.to_owned() };
+    let dataset = Samples { always, ..Samples::new(in_sample)? };
     let builder = DataLoader::builder(dataset).batch_size(BATCH_SIZE).num_workers(2);
     let builder = match fault.setting {
         Setting::Defaults => builder,
@@ -174,7 +187,7 @@ fn build(fault: &Fault, armed: &Path) -> anyhow::Result<DataLoader<Tensor<u64>>>
 pub(crate) fn run(fault: &Fault) -> anyhow::Result<()> {
     let armed = std::env::temp_dir().join(ARMED);
     fs::write(&armed, "")?;
-    let loader = build(fault, &armed)?;
+    let loader = build(fault)?;
     if fault.action == Action::HoldAll {
         let (_, max) = getrlimit(Resource::RLIMIT_NOFILE)?;
         setrlimit(Resource::RLIMIT_NOFILE, 64, max)?;
@@ -278,7 +291,7 @@ fn cause(fault: &Fault, workers: Vec<u32>, armed: &Path) -> anyhow::Result<Insta
     Ok(Instant::now())
 }
 
-fn pid(pid: u32) -> Pid {
+pub(crate) fn pid(pid: u32) -> Pid {
     Pid::from_raw(pid.cast_signed())
 }
 

@@ -1,6 +1,7 @@
 //! The faults that are tried.
 
 use anyhow::Context;
+use nix::libc;
 
 /// A fault, and the setting of the loader with which it is tried.
 #[derive(Debug)]
@@ -38,6 +39,108 @@ pub(crate) enum Action {
     ReaperThread,
     /// Main ends in this way, while a worker is in this state.
     Main(End, State),
+    /// This happens to the processes or the files of the loader from outside.
+    Outside(Outside),
+}
+
+/// What happens to the processes or the files of a loader from outside of its code. Each has a promise that every try
+/// must keep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outside {
+    /// Main and its workers are stopped for longer than `timeout`, and then go on.
+    Pause,
+    /// The processes are in a group with a limit on memory, and a sample exceeds it once.
+    MemoryGroup,
+    /// The program closes its standard streams before it builds the loader.
+    CloseStandardStreams,
+    /// The program closes all other descriptors at this moment.
+    CloseOthers(Moment),
+    /// Main and its workers are in a PID namespace of their own.
+    PidNamespace,
+    /// The kernel refuses this system call to main and its workers.
+    Deny(Call),
+    /// The workers' template gets SIGKILL or SIGSTOP at this step.
+    Template(Step, Ending),
+    /// Main runs as another user than the owner of its folder for a cache.
+    OtherUser(User),
+    /// A file that the loader has written for a later run is damaged.
+    Damage(Artefact),
+}
+
+/// When the program closes descriptors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Moment {
+    Built,
+    InEpoch,
+}
+
+/// A system call that a filter refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Call {
+    pub(crate) name: &'static str,
+    pub(crate) number: i64,
+    /// The second argument for which alone it is refused.
+    pub(crate) second: Option<u64>,
+    /// True if the loader works without it.
+    pub(crate) is_optional: bool,
+}
+
+/// A part of what a template does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    Start,
+    Fork,
+    BetweenEpochs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Killed,
+    Stopped,
+}
+
+/// The user that runs main.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum User {
+    /// The superuser, in a folder of an ordinary user.
+    Root,
+    /// An ordinary user, in a folder of another one that all users may write to.
+    Ordinary,
+}
+
+/// What the loader writes for a later run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Artefact {
+    Cache,
+    Index,
+    State,
+    Packed,
+}
+
+/// What every try of a fault from outside must do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Promise {
+    /// Every batch arrives.
+    Survives,
+    /// Every batch arrives, or there is an error and no batch is wrong.
+    SurvivesOrError,
+    /// There is an error.
+    Error,
+}
+
+impl Outside {
+    pub(crate) fn promise(self) -> Promise {
+        match self {
+            Self::Pause
+            | Self::MemoryGroup
+            | Self::CloseStandardStreams
+            | Self::PidNamespace
+            | Self::Template(..)
+            | Self::Deny(Call { is_optional: true, .. }) => Promise::Survives,
+            Self::CloseOthers(_) | Self::Damage(_) => Promise::SurvivesOrError,
+            Self::OtherUser(_) | Self::Deny(Call { is_optional: false, .. }) => Promise::Error,
+        }
+    }
 }
 
 /// What a sample does.
@@ -48,6 +151,8 @@ pub(crate) enum InSample {
     Exit,
     CloseAll,
     Allocate,
+    /// It fills a GiB of memory.
+    Fill,
     Hang,
     BlockSignalsAndHang,
     Fork(Child),
@@ -107,7 +212,26 @@ const fn stop(
     Fault { name, pytorch, description, action: Action::Stop, setting }
 }
 
-/// All faults, in the order of the tables: those in an epoch, then those at a drop, then ends of main.
+const fn outside(name: &'static str, description: &'static str, what: Outside) -> Fault {
+    Fault { name, pytorch: None, description, action: Action::Outside(what), setting: Setting::Defaults }
+}
+
+/// A system call, by its name and number, that the kernel refuses whatever its arguments are.
+const fn deny(
+    name: &'static str,
+    description: &'static str,
+    (call, number): (&'static str, i64),
+    is_optional: bool,
+) -> Fault {
+    outside(name, description, Outside::Deny(Call { name: call, number, second: None, is_optional }))
+}
+
+const fn template(name: &'static str, description: &'static str, step: Step, ending: Ending) -> Fault {
+    outside(name, description, Outside::Template(step, ending))
+}
+
+/// All faults, in the order of the tables: those in an epoch, then those at a drop, then ends of main, then those from
+/// outside.
 pub(crate) const FAULTS: &[Fault] = &[
     fault("none", "none", "no fault", Action::Nothing),
     fault("kill", "worker-killed", "worker killed (SIGKILL)", Action::Kill),
@@ -193,6 +317,72 @@ pub(crate) const FAULTS: &[Fault] = &[
     fault("main-abort", "main-aborts", "aborts", Action::Main(End::Abort, State::Working)),
     fault("main-exit", "main-exits", "exits", Action::Main(End::Exit, State::Working)),
     fault("main-exec", "main-execs", "execs another program", Action::Main(End::Exec, State::Working)),
+    outside("pause", "main and workers stopped for 4 s, `timeout` 3 s", Outside::Pause),
+    outside(
+        "memory-group",
+        "a worker grows past the memory limit of the control group, once",
+        Outside::MemoryGroup,
+    ),
+    outside(
+        "close-standard",
+        "descriptors 0 to 2 closed before the loader is built",
+        Outside::CloseStandardStreams,
+    ),
+    outside(
+        "close-built",
+        "all descriptors from 3 on closed between `build` and `iter`",
+        Outside::CloseOthers(Moment::Built),
+    ),
+    outside(
+        "close-epoch",
+        "all descriptors from 3 on closed in mid-epoch",
+        Outside::CloseOthers(Moment::InEpoch),
+    ),
+    outside("pid-namespace", "main is the first process of a PID namespace", Outside::PidNamespace),
+    template("template-start-kill", "template killed while it starts", Step::Start, Ending::Killed),
+    template("template-start-stop", "template stopped while it starts", Step::Start, Ending::Stopped),
+    template(
+        "template-fork-kill",
+        "template or its fork killed during a request",
+        Step::Fork,
+        Ending::Killed,
+    ),
+    template(
+        "template-fork-stop",
+        "template or its fork stopped during a request",
+        Step::Fork,
+        Ending::Stopped,
+    ),
+    template("template-rest-kill", "template killed between epochs", Step::BetweenEpochs, Ending::Killed),
+    template("template-rest-stop", "template stopped between epochs", Step::BetweenEpochs, Ending::Stopped),
+    deny("deny-pidfd", "`pidfd_open` refused", ("pidfd_open", libc::SYS_pidfd_open), true),
+    deny("deny-madvise", "`madvise` refused", ("madvise", libc::SYS_madvise), true),
+    deny(
+        "deny-affinity",
+        "`sched_setaffinity` refused, with `worker_affinity`",
+        ("sched_setaffinity", libc::SYS_sched_setaffinity),
+        false,
+    ),
+    deny("deny-memfd", "`memfd_create` refused", ("memfd_create", libc::SYS_memfd_create), false),
+    deny("deny-fallocate", "`fallocate` refused", ("fallocate", libc::SYS_fallocate), false),
+    outside(
+        "deny-seals",
+        "`fcntl(F_ADD_SEALS)` refused",
+        Outside::Deny(Call {
+            name: "fcntl",
+            number: libc::SYS_fcntl,
+            second: Some(libc::F_ADD_SEALS as u64),
+            is_optional: false,
+        }),
+    ),
+    deny("deny-socketpair", "`socketpair` refused", ("socketpair", libc::SYS_socketpair), false),
+    deny("deny-setsockopt", "`setsockopt` refused", ("setsockopt", libc::SYS_setsockopt), false),
+    outside("user-root", "root opens the cache of another user", Outside::OtherUser(User::Root)),
+    outside("user-other", "a user opens the cache of another one", Outside::OtherUser(User::Ordinary)),
+    outside("damage-cache", "files of a cached dataset damaged", Outside::Damage(Artefact::Cache)),
+    outside("damage-index", "stored index of lines damaged", Outside::Damage(Artefact::Index)),
+    outside("damage-state", "state damaged", Outside::Damage(Artefact::State)),
+    outside("damage-packed", "files of `loader pack` damaged", Outside::Damage(Artefact::Packed)),
 ];
 
 impl Fault {

@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    list::{Action, FAULTS, Fault},
+    list::{Action, FAULTS, Fault, Outside, Promise},
     tries::{Outcome, Try},
 };
 
@@ -112,9 +112,13 @@ fn tables() -> anyhow::Result<String> {
         "| fault | tries | survived | one batch lost | lost | hung | wrong | time to the outcome: median (range) | PyTorch {torch}: tries | survived | lost | hung | wrong |\n|{}\n",
         "---|".repeat(13)
     );
-    let (mut drops, mut mains) = (String::new(), String::new());
+    let (mut drops, mut mains, mut outsides) = (String::new(), String::new(), String::new());
     for fault in FAULTS {
         let tries: Vec<&Try> = ours.tries.iter().filter(|one| one.fault == fault.name).collect();
+        if let Action::Outside(what) = fault.action {
+            outsides += &outside_row(fault, what, &tries);
+            continue;
+        }
         ensure!(!tries.is_empty(), "{OURS} has no tries of `{}`: run with --write", fault.name);
         let theirs = |one: &&PyTorchTry| Some(one.fault.as_str()) == fault.pytorch;
         let theirs: Vec<&PyTorchTry> = pytorch.tries.iter().filter(theirs).collect();
@@ -136,6 +140,10 @@ fn tables() -> anyhow::Result<String> {
     text += &format!(
         "\n| how main ends in mid-epoch | tries | all workers ended | time: median (range) | PyTorch {torch}: all workers ended within 1 s | within 20 s |\n|{}\n{mains}",
         "---|".repeat(6)
+    );
+    text += &format!(
+        "\n| fault from outside | promise | tries | every batch arrived | an error, no batch wrong | neither | tries with leftovers |\n|{}\n{outsides}",
+        "---|".repeat(7)
     );
     let Machine { date, processor, cores, load_average, .. } = &ours.machine;
     text += &format!(
@@ -191,6 +199,20 @@ fn main_row(fault: &Fault, tries: &[&Try], theirs: &[&PyTorchTry]) -> String {
     )
 }
 
+fn outside_row(fault: &Fault, what: Outside, tries: &[&Try]) -> String {
+    let promise = match what.promise() {
+        Promise::Survives => "every batch arrives",
+        Promise::SurvivesOrError => "every batch arrives, or an error",
+        Promise::Error => "an error",
+    };
+    let survived = count(tries, |one| one.outcome == Outcome::Survived);
+    let refused = count(tries, |one| one.outcome == Outcome::Refused);
+    let neither = count(tries, |one| !matches!(one.outcome, Outcome::Survived | Outcome::Refused));
+    let left = count(tries, |one| one.left_over);
+    let all = tries.len();
+    format!("| {} | {promise} | {all} | {survived} | {refused} | {neither} | {left} |\n", fault.description)
+}
+
 fn count<T>(tries: &[&T], counts: impl Fn(&T) -> bool) -> String {
     tries.iter().filter(|one| counts(one)).count().to_string()
 }
@@ -231,7 +253,7 @@ mod tests {
         let made = with_tables(&text).unwrap();
         assert!(
             text == made,
-            "run `cargo run --release -p loader-benchmarks --bin loader-bench-faults -- --document`"
+            "run `cargo run --release -p loader-benchmarks --features formats --bin loader-bench-faults -- --document`"
         );
     }
 
