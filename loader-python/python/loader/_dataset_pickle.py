@@ -17,6 +17,8 @@ from . import _by_value, _errors, _sharing_pickler
 from ._epoch_log import EpochLog
 from ._shared_arrays import ArrayFile, open_arrays
 
+#: The variables that the loader adds to the environment of a new process.
+_OF_THE_LOADER = {"LOADER_WORKER_LIFELINE", "PYTHONHASHSEED"}
 #: Number of levels at which an error looks for what cannot be pickled.
 _MAX_DEPTH = 10
 
@@ -54,7 +56,8 @@ def dumps(
         own["epoch log"] = epoch_log
     if (tracker := _resource_tracker()) is not None:
         own["resource tracker"] = _sharing_pickler.Duplicate(tracker)
-    prepared = _preparation(keys.needs_main), os.getpid(), dict(os.environ), settings, list(own), arrays.ranges
+    main = os.getpid(), multiprocessing.process.current_process().name
+    prepared = _preparation(keys.needs_main), main, dict(os.environ), settings, list(own), arrays.ranges
     outer = pickle.dumps(prepared, protocol=5)
     content = len(outer).to_bytes(8, "little") + outer + inner
     return content, [*own.values(), *descriptors]
@@ -65,12 +68,9 @@ def loads(memory: Any, files: list[int]) -> tuple[dict[str, Any], Any, Opened]:
     ``files`` that stay open."""
     with memoryview(memory) as view:
         size = 8 + int.from_bytes(view[:8], "little")
-        preparation, main_pid, environment, settings, names, ranges = pickle.loads(view[8:size])
-        # The engine removes the variables of launchers from the environment of its workers. A dataset of PyTorch may
-        # read its rank in them.
-        for name in environment.keys() - os.environ.keys():
-            os.environ[name] = environment[name]
-        set_parent_process(main_pid)
+        preparation, main, environment, settings, names, ranges = pickle.loads(view[8:size])
+        _set_environment(environment)
+        set_parent_process(*main)
         _enter(preparation.pop("dir"))
         multiprocessing.spawn.prepare(preparation)
         own = dict(zip(names, files))
@@ -109,6 +109,17 @@ def _preparation(needs_main: bool) -> dict[str, Any]:
     return data
 
 
+def _set_environment(environment: dict[str, str]) -> None:
+    """Gives this process the environment that main had when it made the pickle. The engine removes the variables of
+    launchers from the environment of its workers, and a dataset of PyTorch may read its rank in them."""
+    for name, value in environment.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+    # The programs that a worker starts must not have what the loader has added.
+    for name in _OF_THE_LOADER - environment.keys():
+        os.environ.pop(name, None)
+
+
 def _working_directory() -> str | None:
     try:
         return os.getcwd()
@@ -124,20 +135,23 @@ def _enter(folder: str | None) -> None:
 
 
 def _resource_tracker() -> int | None:
-    """Returns the descriptor of main's resource tracker if main has one. Workers use it too, as those of PyTorch do: a
-    tracker of their own would remove main's shared memory when they end."""
-    file = multiprocessing.resource_tracker._resource_tracker._fd
+    """Returns the descriptor of main's resource tracker. Workers use it too, as those of PyTorch do: a tracker of their
+    own would remove the shared memory that they have attached when they end. ``None`` if main cannot start its tracker,
+    or if the program has closed the descriptor."""
+    tracker = multiprocessing.resource_tracker._resource_tracker
     with contextlib.suppress(OSError):
-        if file is not None and stat.S_ISFIFO(os.fstat(file).st_mode):
-            return file
+        if tracker._fd is None:
+            tracker.ensure_running()
+        if stat.S_ISFIFO(os.fstat(tracker._fd).st_mode):
+            return tracker._fd
     return None
 
 
-def set_parent_process(main_pid: int) -> None:
+def set_parent_process(main_pid: int, name: str) -> None:
     """Sets what ``multiprocessing.parent_process`` returns. Modules ask it whether they are imported in a worker."""
     # Main may have ended, or Python or the kernel has no pidfd.
     with contextlib.suppress(AttributeError, OSError):
-        parent = multiprocessing.process._ParentProcess("MainProcess", main_pid, os.pidfd_open(main_pid))
+        parent = multiprocessing.process._ParentProcess(name, main_pid, os.pidfd_open(main_pid))
         multiprocessing.process._parent_process = parent
 
 

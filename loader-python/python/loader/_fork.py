@@ -36,6 +36,8 @@ class Sent(NamedTuple):
 inherited: Sent | None = None
 #: In a fork: the standard streams of main, which must not be finalized there.
 _streams_of_main: list[Any] = []
+#: Only timers send these signals, and a process starts its own timers. All others may be meant for main.
+_OF_TIMERS = (signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF)
 #: In a worker: what :func:`existed` has found.
 _existed: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
@@ -87,7 +89,7 @@ def _run_template(forked: _native.ForkedTemplate, sent: Sent, main_pid: int) -> 
             # A thread of main may draw numbers at the fork, and workers seed this generator.
             numpy_random.get_bit_generator().lock._at_fork_reinit()
         for number in signal.valid_signals():
-            if callable(signal.getsignal(number)):
+            if number not in _OF_TIMERS and callable(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
         template = forked.in_child(sys.__stdin__ is not None, sys.__stderr__ is not None)
@@ -131,8 +133,9 @@ def _begin_worker(main_pid: int) -> None:
     are not those of a worker."""
     multiprocessing.process._children = set()
     multiprocessing.process._process_counter = itertools.count(1)
-    _dataset_pickle.set_parent_process(main_pid)
-    multiprocessing.process.current_process().name = "loader-worker"
+    process = multiprocessing.process.current_process()
+    _dataset_pickle.set_parent_process(main_pid, process.name)
+    process.name = "loader-worker"
     # What main has read ahead is in its object.
     sys.stdin = open(os.devnull)
     util._finalizer_registry.clear()

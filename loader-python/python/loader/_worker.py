@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import sys
 from typing import Any, NoReturn
 
@@ -11,6 +12,10 @@ from . import _dataset_pickle, _keys, _native, _worker_info
 def main() -> NoReturn:
     """Serves as a worker until main does not need it any more."""
     _worker_info.is_worker = True
+    # Python's own handler would raise `KeyboardInterrupt` in the user's code, and Ctrl-C is meant for main. `serve`
+    # installs a handler that does nothing.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     code = _native.serve()
     if util := sys.modules.get("multiprocessing.util"):
         # As a process of `multiprocessing` does at its end. The items that user code has put into queues may not be
