@@ -37,12 +37,12 @@ def all_processes() -> Iterator[Process]:
 def children() -> dict[int, str]:
     """Returns the states and command lines of all processes that this one has started, directly or through its template
     of workers, by process id. Left out are those that live as long as this process: the template itself, and Python's
-    tracker of shared resources. Ended processes that nobody has waited for count."""
+    tracker of shared resources and its server of forks. Ended processes that nobody has waited for count."""
     parents, commands = {}, {}
     for process in all_processes():
         parents[process.pid], commands[process.pid] = process.parent, f"{process.state} {process.command}"
     found, parent = {}, os.getpid()
-    lasting = ("loader._template", "multiprocessing.resource_tracker")
+    lasting = ("loader._template", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
     left_out = {pid for pid in parents if parents[pid] == parent and any(name in commands[pid] for name in lasting)}
     for pid in parents:
         ancestor = parents[pid]
