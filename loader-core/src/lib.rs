@@ -205,7 +205,7 @@ pub mod internal {
             panic::{record_backtraces, to_failure},
             random::{below, shuffle},
         },
-        engine::pool::ForkedTemplate,
+        engine::pool::{ForkedTemplate, launchers_variables},
         launch::{
             affinity::Topology,
             control_group::{left_in_control_group, of_control_group},

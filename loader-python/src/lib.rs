@@ -46,7 +46,7 @@ mod _native {
         memory::{Memory, allocate},
         order::{Numbers, plain_numbers},
         rust_dataset::RustDataset,
-        worker::{ForkedTemplate, Template, open_closed_streams, serve, start_template},
+        worker::{ForkedTemplate, Template, launchers_variables, open_closed_streams, serve, start_template},
     };
     use pyo3::prelude::*;
 

@@ -1,6 +1,7 @@
 //! The entries of worker processes, and of the template that forks them.
 
 use std::{
+    ffi::OsString,
     io,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
@@ -26,6 +27,13 @@ pub(crate) fn serve(py: Python<'_>) -> i32 {
 #[pyfunction]
 pub(crate) fn start_template(program: PathBuf, arguments: Vec<String>) -> PyResult<()> {
     Ok(WorkerProgram::new(program).args(arguments).template().start_template()?)
+}
+
+/// Called in main: the names of the environment variables by which a launcher has told main its rank. The template does
+/// not inherit them.
+#[pyfunction]
+pub(crate) fn launchers_variables() -> Vec<OsString> {
+    internal::launchers_variables().collect()
 }
 
 /// Called in main, before it makes files for workers: opens `/dev/null` in the place of each standard stream that is

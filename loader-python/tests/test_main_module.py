@@ -246,8 +246,17 @@ def test_a_guarded_script_may_use_a_global_that_cloudpickle_cannot_send(tmp_path
     locked = SCRIPT.replace("        return index", "        with LOCK:\n            return index")
     path.write_text(LOCK + locked + GUARDED)
     status, out, err = processes.Script(path).end()
-    assert (status, out.splitlines()[-1]) == (0, RESULT)
-    assert "cannot pickle '_thread.lock' object), so each worker imports the script" in err, err
+    assert (status, out.splitlines()[-1], err) == (0, RESULT, "")
+
+
+def test_a_script_without_a_guard_whose_global_cannot_be_sent_says_what_to_do(tmp_path):
+    pytest.importorskip("cloudpickle", reason="SKIPPED: cloudpickle is not installed")
+    path = tmp_path / "train.py"
+    locked = SCRIPT.replace("        return index", "        with LOCK:\n            return index")
+    path.write_text(LOCK + locked + TOP_LEVEL)
+    status, _, err = processes.Script(path).end()
+    assert status == 1
+    assert "cannot pickle '_thread.lock' object" in err and 'under `if __name__ == "__main__":`' in err, err
 
 
 def test_keys_are_of_the_class_that_a_dataset_in_an_imported_script_knows(tmp_path):

@@ -7,7 +7,6 @@ another function, with globals of its own. Main writes references too, in keys, 
 
 import functools
 import itertools
-import operator
 import pickle
 import sys
 import weakref
@@ -15,6 +14,8 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from . import _script
 
 _LRU_CACHE_TYPE = type(functools.cache(lambda: None))
 _SINGLE_DISPATCH = functools.singledispatch(lambda _: None)
@@ -55,6 +56,8 @@ class Sent:
         sent = weakref.proxy(self)
 
         def reduce(value: Any, by_value: Callable[[Any], Any]) -> Any:
+            if _script.workers_have(value):
+                return NotImplemented
             reduced = sent._register(value, by_value(value))
             if value in sent._numbers:
                 sent._in_dataset.add(value)
@@ -69,6 +72,8 @@ class Sent:
         def reduce(value: Any, by_value: Callable[[Any], Any]) -> Any:
             if value in sent._in_dataset:
                 return _copy_in_worker, (sent._numbers[value],)
+            if _script.workers_have(value):
+                return NotImplemented
             reduced = by_value(value)
             # A function may be made for one key, so main must not keep it.
             return sent._register(value, reduced) if isinstance(value, type) else reduced
@@ -95,7 +100,8 @@ class SentToForks(Sent):
 
     def key_pickler(self) -> type:
         def reduce(value: Any, by_value: Callable[[Any], Any]) -> Any:
-            return _reference(value) if isinstance(value, type) and not _is_in_its_module(value) else by_value(value)
+            is_local = isinstance(value, type) and not _script.is_in_its_module(value)
+            return _reference(value) if is_local else by_value(value)
 
         return _pickler(reduce)
 
@@ -107,7 +113,7 @@ def batch_pickler() -> type:
         if (number := _received.get(value)) is not None:
             return _original_in_main, (number,)
         # A fork of main has the script's module, so main finds there what the name says.
-        if _is_in_its_module(value):
+        if _script.is_in_its_module(value):
             return NotImplemented
         fork = sys.modules.get("loader._fork")
         is_of_main = fork is not None and isinstance(value, type) and fork.existed(value)
@@ -182,17 +188,9 @@ def _pickler(reduce: Callable[[Any, Callable[[Any], Any]], Any]) -> type:
 def _reduce_cached(function: Any) -> Any:
     """Sends a function with `functools.lru_cache` by value if no worker can import it, because cloudpickle refers to
     it by name. The cache is empty in the worker."""
-    if getattr(function, "__module__", None) != "__main__" and _is_in_its_module(function):
+    if getattr(function, "__module__", None) != "__main__" and _script.is_in_its_module(function):
         return NotImplemented
     return _rebuild_cached, (function.cache_parameters(), function.__wrapped__), function.__dict__
-
-
-def _is_in_its_module(value: Any) -> bool:
-    """Returns whether the module of a class or a function has it under its name."""
-    try:
-        return operator.attrgetter(value.__qualname__)(sys.modules[value.__module__]) is value
-    except (AttributeError, KeyError):
-        return False
 
 
 def _rebuild_cached(parameters: dict[str, Any], function: Any) -> Any:

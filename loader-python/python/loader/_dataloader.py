@@ -3,7 +3,7 @@
 import os
 from typing import Any, Literal, TypeVar
 
-from . import _base, _engine, _iterator, _native, _rust, _state, _stateful, _worker_info, _worker_program
+from . import _base, _engine, _iterator, _native, _rust, _script, _state, _stateful, _worker_info, _worker_program
 from ._base import _DatasetKind
 
 if _base.has_torch:
@@ -41,15 +41,17 @@ class DataLoader(_base.DataLoader[_Batch]):
         timeout: Maximum seconds of waiting for a batch. 0, the default, waits without limit.
         worker_init_fn: Called in each worker with the worker's number, before the worker loads.
         multiprocessing_context: A context of ``multiprocessing`` or the name of a start method. With ``"fork"``, workers
-            are forks of this process; with ``"forkserver"``, of a process that has run no user code; with ``"spawn"``,
-            each is a new Python process. By default, the start method of ``multiprocessing``. Workers of Rust datasets
-            are always new processes.
+            are forks of this process; with ``"forkserver"``, of a process that has imported the script of this one;
+            with ``"spawn"``, each is a new Python process. By default, the start method of ``multiprocessing``. Workers
+            of Rust datasets are always new processes.
         generator: Gives the random numbers of the order, and the base seed of the workers. By default they are from
             PyTorch's global generator.
         prefetch_factor: Number of batches that each worker loads ahead, 2 by default.
         persistent_workers: True to keep the workers from one epoch to the next. False by default.
         pin_memory_device: The device for whose copies memory is pinned.
         in_order: False to return batches as workers finish them. True by default.
+        warn_lost_settings: True (default) to warn if workers, which are no forks of this process, lack settings that it
+            has.
         on_bad_sample: What happens if ``dataset[i]`` raises: ``"error"`` (default) raises it in place of the batch,
             ``"skip"`` leaves the sample out, ``"replace"`` takes another one.
         max_bad_samples: Maximum number of bad samples in an epoch; one more ends it. 10 by default.
@@ -104,6 +106,7 @@ class DataLoader(_base.DataLoader[_Batch]):
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
+        warn_lost_settings: bool = True,
         on_bad_sample: str | None = None,
         max_bad_samples: int | None = None,
         sample_timeout: float | None = None,
@@ -151,6 +154,7 @@ class DataLoader(_base.DataLoader[_Batch]):
         if self._is_auto and self._dataset_kind == _DatasetKind.Map:
             # `get_worker_info` shows the maximum.
             self.num_workers = min(max(4 * self.num_workers, 16), 62)
+        self.warn_lost_settings = warn_lost_settings
         self.seed_samples = seed_samples
         self.move_tasks = seed_samples if move_tasks is None else move_tasks
         #: The statistics, the trace and the metrics, which the engines of all iterators share, and their options.
@@ -169,7 +173,7 @@ class DataLoader(_base.DataLoader[_Batch]):
         if (
             num_workers > 0
             and is_python
-            and not _worker_info.is_worker
+            and not (_worker_info.is_worker or _script.is_being_imported())
             and _worker_program.start_method(self.multiprocessing_context) == "forkserver"
         ):
             _native.start_template(_worker_program.interpreter(), _worker_program.template_arguments())

@@ -9,11 +9,10 @@ import os
 import pickle
 import stat
 import sys
-import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from . import _by_value, _errors, _sharing_pickler
+from . import _by_value, _errors, _imports, _script, _sharing_pickler
 from ._epoch_log import EpochLog
 from ._shared_arrays import ArrayFile, open_arrays
 
@@ -30,34 +29,37 @@ class Opened(NamedTuple):
     keys: list[int]
     #: ``None`` for a map-style dataset.
     epoch_log: int | None
+    #: The file in which a worker writes which settings of main it does not have; ``None`` if main does not ask.
+    lost_settings: int | None = None
 
 
 def dumps(
-    value: Any, settings: dict[str, Any], arrays: ArrayFile, keys: Any, epoch_log: EpochLog | None
+    value: Any, settings: dict[str, Any], arrays: ArrayFile, keys: Any, others: dict[str, Any]
 ) -> tuple[bytes, list[Any]]:
     """Returns what :func:`loads` reads in a worker: ``settings``, which need nothing to be prepared, and ``value``,
     whose large arrays go into ``arrays``; and the files that each worker gets with them. ``keys`` are told
-    whether workers import the user's script, and what they have by value.
+    whether workers have what the script defines, and what they have by value. ``others`` are files of main that have
+    names of :class:`Opened`.
 
     Raises:
         MemoryError: If the pickle does not fit into main's memory.
         pickle.PicklingError: If the value cannot be pickled, or needs a ``__main__`` that no worker can import.
     """
     try:
-        (inner, descriptors), keys.needs_main = _dumps(value, arrays, keys.sent)
+        (inner, descriptors), needs_main = _dumps(value, arrays, keys.sent)
     except MemoryError as error:
         raise MemoryError(
             f"main has no memory for the pickle of the dataset: {_errors.memory_limits()}; raise the limit, or keep large"
             " lists in NumPy arrays, of which the pickle has no copy"
         ) from error
+    keys.needs_main = needs_main and not _script.names_under_guard()
     arrays.seal()
-    own = {"arrays": arrays, "keys": keys.files[0], "other keys": keys.files[1]}
-    if epoch_log is not None:
-        own["epoch log"] = epoch_log
+    own = {"arrays": arrays, "keys": keys.files[0], "other keys": keys.files[1], **others}
     if (tracker := _resource_tracker()) is not None:
         own["resource tracker"] = _sharing_pickler.Duplicate(tracker)
+    multiprocessing.spawn._check_not_importing_main()
     main = os.getpid(), multiprocessing.process.current_process().name
-    prepared = _preparation(keys.needs_main), main, dict(os.environ), settings, list(own), arrays.ranges
+    prepared = _script.preparation(needs_main), main, dict(os.environ), settings, list(own), arrays.ranges
     outer = pickle.dumps(prepared, protocol=5)
     content = len(outer).to_bytes(8, "little") + outer + inner
     return content, [*own.values(), *descriptors]
@@ -72,41 +74,17 @@ def loads(memory: Any, files: list[int]) -> tuple[dict[str, Any], Any, Opened]:
         _set_environment(environment)
         set_parent_process(*main)
         _enter(preparation.pop("dir"))
-        multiprocessing.spawn.prepare(preparation)
         own = dict(zip(names, files))
         if (tracker := own.get("resource tracker")) is not None:
             multiprocessing.resource_tracker._resource_tracker._fd = tracker
+        _script.prepare(preparation)
+        _imports.import_all(settings["imports"])
         with _sharing_pickler.received(files[len(own) :]):
             value = pickle.loads(view[size:], buffers=open_arrays(own["arrays"], ranges))
         os.close(own["arrays"])
         _by_value.end_dataset()
-        return settings, value, Opened([own["keys"], own["other keys"]], own.get("epoch log"))
-
-
-def _preparation(needs_main: bool) -> dict[str, Any]:
-    """Returns the data with which ``multiprocessing.spawn.prepare`` gives a worker main's ``sys.path``, ``sys.argv`` and
-    working directory, and, if ``needs_main``, imports the user's script. This is what ``get_preparation_data`` returns,
-    except that the working directory is ``None`` if it was removed."""
-    multiprocessing.spawn._check_not_importing_main()
-    first = multiprocessing.process.ORIGINAL_DIR
-    data = {
-        "name": "loader-worker",
-        "authkey": bytes(multiprocessing.process.current_process().authkey),
-        "log_to_stderr": multiprocessing.util._log_to_stderr,
-        "sys_path": [folder or first for folder in sys.path],
-        "sys_argv": sys.argv,
-        "dir": _working_directory(),
-        "orig_dir": first,
-        "start_method": multiprocessing.get_start_method(),
-    }
-    if multiprocessing.util._logger is not None:
-        data["log_level"] = multiprocessing.util._logger.getEffectiveLevel()
-    main = sys.modules["__main__"]
-    if needs_main and (name := getattr(main.__spec__, "name", None)) is not None:
-        data["init_main_from_name"] = name
-    elif needs_main and (path := getattr(main, "__file__", None)) is not None:
-        data["init_main_from_path"] = os.path.normpath(os.path.join(first or "", path))
-    return data
+        opened = Opened([own["keys"], own["other keys"]], own.get("epoch_log"), own.get("lost_settings"))
+        return settings, value, opened
 
 
 def _set_environment(environment: dict[str, str]) -> None:
@@ -120,17 +98,10 @@ def _set_environment(environment: dict[str, str]) -> None:
         os.environ.pop(name, None)
 
 
-def _working_directory() -> str | None:
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        return None
-
-
 def _enter(folder: str | None) -> None:
     """Enters the directory that was main's when it made the pickle. A worker has inherited the directory that is main's
     now, which is usually the same one. Neither may be able to enter it again."""
-    if folder is not None and folder != _working_directory():
+    if folder is not None and folder != _script.working_directory():
         os.chdir(folder)
 
 
@@ -160,39 +131,34 @@ def _dumps(
 ) -> tuple[tuple[bytes, list[_sharing_pickler.Duplicate]], bool]:
     """Returns what :func:`_pickle` returns, and whether a worker must import the user's script to read it.
 
-    What the script itself defines is pickled by value with cloudpickle if that is installed. Then no worker runs the
-    script again, so the script needs no ``if __name__ == "__main__":``. By value, a method takes along the script's
-    globals that it uses, and some of them cannot be pickled, such as a lock. If cloudpickle fails for that reason,
-    workers import the script. They also import it if `multiprocessing` has spawned this process: pickles then refer to
-    the script as to a module.
+    With cloudpickle, main sends by value what workers cannot import: lambdas, local classes and functions, and what a
+    script defines that workers do not import (`_script`).
     """
-    problem, is_spawned = None, sys.modules["__main__"].__name__ == "__mp_main__"
+    problem, is_imported = None, _script.is_imported()
     try:
         pickled = _pickle(value, arrays)
     except MemoryError:
         raise
     except Exception as error:
         pickled, problem = (b"", []), error
-    if problem is None and b"__main__" not in pickled[0]:
-        return pickled, is_spawned
+    if problem is None and not _is_in_main_only(pickled[0], is_imported):
+        return pickled, is_imported
     try:
         import cloudpickle
     except ImportError:
         cloudpickle = None
+    advice = "" if cloudpickle else " or install cloudpickle, which can pickle local functions and classes,"
     if cloudpickle is not None:
         try:
-            return _pickle(value, arrays, sent.dataset_pickler()), is_spawned
+            return _pickle(value, arrays, sent.dataset_pickler()), is_imported
         except MemoryError:
             raise
         except Exception as error:
             sent.clear()
-            is_of_a_global = isinstance(error, (pickle.PicklingError, TypeError, AttributeError))
-            if problem is None and is_of_a_global and _has_importable_main():
-                _warn_of_import(error)
-            else:
-                problem = error
+            if problem is None and not is_imported:
+                advice = ' or put the lines that begin to train under `if __name__ == "__main__":`,'
+            problem = error
     if problem is not None:
-        advice = "" if cloudpickle else " or install cloudpickle, which can pickle local functions and classes,"
         pickler = sent.dataset_pickler() if cloudpickle else pickle.Pickler
         raise pickle.PicklingError(
             f"{_culprit(value, pickler)} cannot be sent to the workers: {problem}; define classes and functions at the top"
@@ -204,7 +170,14 @@ def _dumps(
             "the dataset or one of its functions is defined in an interactive session, which no worker can import;"
             " install cloudpickle, or define it in a module"
         )
-    return _pickle(value, arrays), True
+    return pickled, True
+
+
+def _is_in_main_only(pickled: bytes, is_imported: bool) -> bool:
+    """Returns whether a pickle may refer to something that the module of the script in a worker does not have."""
+    if b"__main__" not in pickled:
+        return False
+    return not is_imported or any(name.encode() in pickled for name in _script.names_under_guard())
 
 
 def _pickle(
@@ -214,16 +187,6 @@ def _pickle(
     arrays.clear()
     pickled, arrays.mappings, descriptors = _sharing_pickler.dumps(value, arrays.add, base)
     return pickled, descriptors
-
-
-def _warn_of_import(problem: Exception) -> None:
-    warnings.warn(
-        f"cloudpickle cannot send the dataset or one of its functions by value ({problem}), so each worker imports the"
-        ' script: what the script changes under `if __name__ == "__main__":` is not changed there; define the dataset in'
-        " a module, or make what cannot be pickled in worker_init_fn",
-        RuntimeWarning,
-        stacklevel=2,
-    )
 
 
 def _culprit(value: tuple[Any, Any, Any], pickler: type) -> str:

@@ -16,7 +16,9 @@ from . import (
     _epoch_log,
     _fetch,
     _fork,
+    _imports,
     _keys,
+    _lost_settings,
     _native,
     _rust,
     _rust_loader,
@@ -60,6 +62,7 @@ class EngineSetup(NamedTuple):
     epoch_log: _epoch_log.EpochLog | None = None
     arrays: _shared_arrays.ArrayFile | None = None
     sent: _by_value.Sent | None = None
+    lost_settings: _lost_settings.LostSettings | None = None
 
 
 def make(iterator: _BaseDataLoaderIter, loader: Any, states: dict[int, bytes]) -> EngineSetup:
@@ -160,7 +163,8 @@ def _python_setup(iterator: _BaseDataLoaderIter, loader: Any, states: dict[int, 
         )
     )
     sent = keys.sent if isinstance(keys, _keys.KeyFile) else None
-    return EngineSetup(engine, _collate.decode, order, fetcher, epoch_log, to_workers.arrays, sent)
+    kept = to_workers.arrays, sent, to_workers.lost_settings
+    return EngineSetup(engine, _collate.decode, order, fetcher, epoch_log, *kept)
 
 
 def _open_fetcher(iterator: _BaseDataLoaderIter, keys: _keys.KeyList) -> _fetch.Fetcher:
@@ -179,6 +183,7 @@ class _ToWorkers(NamedTuple):
     pickle: bytes | None = None
     files: Sequence[Any] = ()
     arrays: _shared_arrays.ArrayFile | None = None
+    lost_settings: _lost_settings.LostSettings | None = None
 
 
 def _to_workers(
@@ -214,9 +219,16 @@ def _to_workers(
             [file.fileno() for file in keys.files], None if epoch_log is None else epoch_log.fileno()
         )
         return _ToWorkers(_fork.fork_template(_fork.Sent(settings, value, opened)), b"")
+    program = _imports.of_program()
+    settings["imports"] = _imports.for_workers(method, program)
+    lost_settings = _lost_settings.LostSettings(method) if loader.warn_lost_settings else None
+    if lost_settings is not None:
+        settings["values"] = _lost_settings.collect(program)
+    others = {"epoch_log": epoch_log, "lost_settings": lost_settings}
+    others = {name: file for name, file in others.items() if file is not None}
     arrays = _shared_arrays.ArrayFile()
-    pickled, files = _dataset_pickle.dumps(value, settings, arrays, keys, epoch_log)
-    return _ToWorkers(_worker_program.command(method), pickled, files, arrays)
+    pickled, files = _dataset_pickle.dumps(value, settings, arrays, keys, others)
+    return _ToWorkers(_worker_program.command(method), pickled, files, arrays, lost_settings)
 
 
 class _EngineParts:

@@ -121,6 +121,7 @@ class LoaderIterator(_BaseDataLoaderIter):
         self._arrays = setup.arrays
         # Batches refer to classes and functions of main.
         self._sent = setup.sent
+        self._lost_settings = setup.lost_settings
 
     def _start(self, loader: "DataLoader", state: dict[str, Any] | None) -> _native.BatchIterator:
         within = state if state is not None and state["at"] == "within" else None
@@ -206,7 +207,17 @@ class LoaderIterator(_BaseDataLoaderIter):
             self._before_batch = last
             self._end_epoch()
             raise
+        except Exception:
+            # A lost setting may be the cause.
+            self._warn_of_lost_settings()
+            raise
         returned = batch
+        try:
+            self._warn_of_lost_settings()
+        except BaseException:
+            # The warning may be an exception.
+            self._batches.put_back(returned)
+            raise
         if type(batch) is _fetch.BatchWithState:
             batch = batch.batch
         if self._pin_memory:
@@ -230,6 +241,10 @@ class LoaderIterator(_BaseDataLoaderIter):
             if self._order.has_keys and (first := self._batches.first_unreturned()) is not None:
                 self._order.free(first)
         return batch
+
+    def _warn_of_lost_settings(self) -> None:
+        if self._lost_settings is not None and (text := self._lost_settings.warning()) is not None:
+            _errors.warn(text)
 
     def _end_epoch(self) -> None:
         """Warns if the epoch had no batches and the epoch before had some. The loop of the program would go on without

@@ -206,6 +206,10 @@ class ForkedTemplate:
 def serve() -> int:
     """Serves as a worker until main does not need it any more. Returns the exit code for the process."""
 
+def launchers_variables() -> list[str]:
+    """Returns the names of the environment variables by which a launcher has told this process its rank. A template
+    does not inherit them."""
+
 def open_closed_streams() -> None:
     """Opens ``/dev/null`` in the place of each standard stream that is closed."""
 

@@ -3,7 +3,6 @@ of main."""
 
 import contextlib
 import gc
-import importlib
 import os
 import signal
 import sys
@@ -11,23 +10,22 @@ import warnings
 from collections.abc import Callable
 from typing import NoReturn
 
-from . import _native
+from . import _dataset_pickle, _imports, _native, _worker_info
 
 
-def main(*modules: str) -> NoReturn:
-    """Imports those of ``modules`` that are installed, and forks a worker for each request of main.
+def main() -> NoReturn:
+    """Imports the script of main, or the modules that main has imported, and forks a worker for each request of main.
 
-    The template must stay idle: it calls no function that starts threads or uses a GPU, because a fork copies neither.
+    The template must stay idle: beside these imports, it calls no function that starts threads or uses a GPU, because a
+    fork copies neither.
     """
     # Python's own handler would raise `KeyboardInterrupt`. The template installs a handler that does nothing.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     template = _native.Template()
-    for name in modules:
-        try:
-            importlib.import_module(name)
-        except Exception:
-            pass  # A worker that needs the module raises the error.
-    from . import _collate, _dataset_pickle, _fetch, _keys, _worker  # noqa: F401  workers need them
+    _worker_info.is_worker = True
+    _dataset_pickle.set_parent_process(os.getppid())
+    _imports.prepare_template(sys.argv[1:])
+    from . import _collate, _fetch, _keys, _lost_settings, _worker  # noqa: F401  workers need them
 
     if sys.modules.get("torch"):
         from . import _collate_torch  # noqa: F401

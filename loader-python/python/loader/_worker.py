@@ -53,6 +53,13 @@ def open_dataset(memory: Any, files: list[int], worker: int) -> Any:
 
     from . import _collate, _fetch
 
+    if opened.lost_settings is not None:
+        if worker == 0:
+            from . import _lost_settings
+
+            _lost_settings.compare(settings["values"], opened.lost_settings)
+        os.close(opened.lost_settings)
+
     collation.prepare_worker()
     keys = _keys.KeyReader(opened.keys)
     collate_fn = collation.in_worker(collate_fn)

@@ -6,14 +6,10 @@ import multiprocessing
 import os
 import random
 import shutil
-import sys
 from multiprocessing import spawn, util
 from typing import Any, NamedTuple
 
-from . import _native
-
-#: What the template of workers imports if main has imported it.
-_LARGE_LIBRARIES = ("numpy", "torch", "torchvision")
+from . import _imports, _native
 
 #: The seed of the hashes of strings in workers. A new worker must iterate over a set in the same order as the worker
 #: that it replaces.
@@ -70,10 +66,8 @@ def worker_arguments() -> list[str]:
 
 
 def template_arguments() -> list[str]:
-    """Returns the interpreter's arguments for the template, which imports the large libraries that main has
-    imported."""
-    names = ", ".join(repr(name) for name in _LARGE_LIBRARIES if sys.modules.get(name))
-    return _arguments(f"from loader._template import main; main({names})")
+    """Returns the interpreter's arguments for the template."""
+    return [*_arguments("from loader._template import main; main()"), *_imports.template_arguments()]
 
 
 @functools.cache

@@ -48,6 +48,7 @@ use crate::{
 
 pub use forked::ForkedTemplate;
 pub(crate) use program::Program;
+pub use program::launchers_variables;
 use reaper::Reaper;
 use restart::Restart;
 pub(crate) use start::Launch;

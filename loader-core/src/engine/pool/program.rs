@@ -137,7 +137,7 @@ impl StartProcess for Program {
 
 /// Returns the names of the variables by which a launcher has told this process its rank. Workers do not
 /// inherit them.
-pub(super) fn launchers_variables() -> impl Iterator<Item = OsString> {
+pub fn launchers_variables() -> impl Iterator<Item = OsString> {
     let names = env::vars_os().map(|(name, _)| name);
     names.filter(|name| name.to_str().is_some_and(ranks::belongs_to_launcher))
 }

@@ -1,0 +1,313 @@
+"""The script of main: whether workers import it, and which of its statements they do not run.
+
+Workers import a script that has a *guard*, ``if __name__ == "__main__":``, as the module ``__mp_main__``, as those of
+``multiprocessing`` do. Any other program would begin to train in each worker, so main sends what it defines by value,
+and workers import the modules that main has imported (`_imports`).
+
+Alternative considered: decide by whether the loader is made under the guard. Rejected because a script may make it at
+its top and iterate over it under the guard.
+"""
+
+import ast
+import functools
+import multiprocessing.process
+import multiprocessing.util
+import operator
+import os
+import sys
+import tokenize
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+#: The names of the module of the script in main and in workers.
+NAMES = ("__main__", "__mp_main__")
+
+#: How the names of functions begin that register something in a library, for all that follows.
+_REGISTERING = ("register", "add_safe_globals", "patch")
+
+
+def is_imported() -> bool:
+    """Returns whether workers import the script."""
+    main = sys.modules["__main__"]
+    if main.__name__ == "__mp_main__":
+        # `multiprocessing` has spawned this process and imported the script in it.
+        return True
+    return not _is_main_of_package(main) and (tree := tree_of(main)) is not None and _has_guard(tree)
+
+
+def is_run_by_value() -> bool:
+    """Returns whether workers import the modules of main because they do not import its script. For the `__main__.py`
+    of a package they import neither, as `multiprocessing` does not: it is the program of a tool, such as pytest."""
+    return not is_imported() and not _is_main_of_package(sys.modules["__main__"])
+
+
+def workers_have(value: Any) -> bool:
+    """Returns whether a class or a function of the script is in the module that workers import."""
+    name = getattr(value, "__qualname__", "")
+    return (
+        getattr(value, "__module__", None) in NAMES
+        and is_imported()
+        and name.partition(".")[0] not in names_under_guard()
+        and is_in_its_module(value)
+    )
+
+
+def is_in_its_module(value: Any) -> bool:
+    """Returns whether the module of a class or a function has it under its name."""
+    try:
+        return operator.attrgetter(value.__qualname__)(sys.modules[value.__module__]) is value
+    except (AttributeError, KeyError):
+        return False
+
+
+def names_under_guard() -> frozenset[str]:
+    """Returns the names that the script binds under its guard only."""
+    tree = tree_of(sys.modules["__main__"])
+    return frozenset() if tree is None else _names_under_guard(tree)
+
+
+def preparation(needs_main: bool) -> dict[str, Any]:
+    """Returns the data with which ``multiprocessing.spawn.prepare`` gives a worker main's ``sys.path``, ``sys.argv``
+    and working directory, and, if ``needs_main``, imports the user's script. This is what ``get_preparation_data``
+    returns, except that the working directory is ``None`` if it was removed."""
+    first = multiprocessing.process.ORIGINAL_DIR
+    data = {
+        "name": "loader-worker",
+        "authkey": bytes(multiprocessing.process.current_process().authkey),
+        "log_to_stderr": multiprocessing.util._log_to_stderr,
+        "sys_path": [folder or first for folder in sys.path],
+        "sys_argv": sys.argv,
+        "dir": working_directory(),
+        "orig_dir": first,
+    }
+    # Without an argument, the function would choose the default for good.
+    if (method := multiprocessing.get_start_method(allow_none=True)) is not None:
+        data["start_method"] = method
+    if multiprocessing.util._logger is not None:
+        data["log_level"] = multiprocessing.util._logger.getEffectiveLevel()
+    main = sys.modules["__main__"]
+    if needs_main and (name := getattr(main.__spec__, "name", None)) is not None:
+        data["init_main_from_name"] = name
+    elif needs_main and (path := _path_of(main)) is not None:
+        data["init_main_from_path"] = path
+    return data
+
+
+def prepare(data: dict[str, Any]) -> None:
+    """Prepares this process as :func:`preparation` says. While it imports the script, `multiprocessing` refuses to
+    start processes."""
+    import multiprocessing.spawn
+
+    process = multiprocessing.process.current_process()
+    process._inheriting = True
+    try:
+        multiprocessing.spawn.prepare(data)
+    finally:
+        del process._inheriting
+
+
+def is_being_imported() -> bool:
+    """Returns whether this process is one of `multiprocessing` that still imports the script."""
+    return getattr(multiprocessing.process.current_process(), "_inheriting", False)
+
+
+def working_directory() -> str | None:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
+
+
+def statements_not_run() -> list[tuple[int, str]]:
+    """Returns the statements of a script by value that main has run and that have changed other modules, with their
+    lines: a value assigned to an attribute of a module or a class from outside of the standard library, and a call or a
+    decorator whose name says that it registers something.
+
+    Alternative considered: every call at the top of the script. Rejected because a script calls `torch.manual_seed`,
+    `plt.style.use` and the like there, which change no samples.
+    """
+    main = sys.modules["__main__"]
+    if not is_run_by_value() or (tree := tree_of(main)) is None:
+        return []
+    found, imported = [], {name for node in ast.walk(tree) if isinstance(node, ast.alias) for name in _bound(node)}
+    for statement in _before(tree.body, _current_line(main)):
+        changes = _changes(statement, {name: vars(main).get(name) for name in imported})
+        if changes is not None:
+            found.append((changes.lineno, ast.unparse(changes).partition("\n")[0]))
+    return found
+
+
+def imports(module: ModuleType) -> frozenset[str]:
+    """Returns what the import statements of a module name: modules, and perhaps other objects in them."""
+    tree = tree_of(module)
+    return frozenset() if tree is None else _imports(tree)
+
+
+def tree_of(module: ModuleType) -> ast.Module | None:
+    """Returns the syntax tree of a module that has a source file."""
+    path = _path_of(module)
+    return None if path is None else _parsed(path)
+
+
+def blocks_of(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    """Returns the blocks in a compound statement, except those of classes, of functions and under a guard."""
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return
+    for name in ("body", "orelse", "finalbody"):
+        if not (name == "body" and _is_guard(statement)):
+            yield getattr(statement, name, [])
+    yield from (handler.body for handler in getattr(statement, "handlers", []))
+
+
+def _path_of(module: ModuleType) -> str | None:
+    path = getattr(module, "__file__", None)
+    return None if path is None else os.path.normpath(os.path.join(multiprocessing.process.ORIGINAL_DIR or "", path))
+
+
+@functools.cache
+def _parsed(path: str) -> ast.Module | None:
+    try:
+        with tokenize.open(path) as file:
+            return ast.parse(file.read())
+    except Exception:
+        # There is no such file, such as `<stdin>`, or it is no source.
+        return None
+
+
+def _is_main_of_package(main: ModuleType) -> bool:
+    name = getattr(getattr(main, "__spec__", None), "name", None)
+    return name is not None and (name == "__main__" or name.endswith(".__main__"))
+
+
+@functools.cache
+def _imports(tree: ast.Module) -> frozenset[str]:
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            found.update((node.module, *(f"{node.module}.{alias.name}" for alias in node.names)))
+    return frozenset(found)
+
+
+@functools.cache
+def _has_guard(tree: ast.Module) -> bool:
+    return any(map(_is_guard, tree.body))
+
+
+def _is_guard(statement: ast.stmt) -> bool:
+    """Returns whether a statement is ``if __name__ == "__main__":``, which may have further conditions."""
+    if not isinstance(statement, ast.If):
+        return False
+    test = statement.test
+    conditions = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+    return any(ast.unparse(each) in ("__name__ == '__main__'", "'__main__' == __name__") for each in conditions)
+
+
+@functools.cache
+def _names_under_guard(tree: ast.Module) -> frozenset[str]:
+    under, outside = set(), set()
+    for statement in tree.body:
+        is_guard = _is_guard(statement)
+        for part in statement.body if is_guard else [statement]:
+            (under if is_guard else outside).update(_bound(part))
+        if is_guard:
+            outside.update(name for part in statement.orelse for name in _bound(part))
+    return frozenset(under - outside)
+
+
+def _bound(part: ast.AST) -> Iterator[str]:
+    for node in ast.walk(part):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.alias):
+            yield node.asname or node.name.partition(".")[0]
+
+
+def _current_line(main: ModuleType) -> int | None:
+    """Returns the line of the script that main runs; ``None`` if another thread runs it."""
+    frame, line = sys._getframe(), None
+    while frame is not None:
+        if frame.f_globals is vars(main) and frame.f_code.co_name == "<module>":
+            line = frame.f_lineno
+        frame = frame.f_back
+    return line
+
+
+def _before(block: list[ast.stmt], line: int | None) -> Iterator[ast.stmt]:
+    """Returns the statements of a block, and of the blocks in it, that end before a line."""
+    for statement in block:
+        if line is None or statement.end_lineno < line:
+            yield statement
+        for inner in blocks_of(statement):
+            yield from _before(inner, line)
+
+
+def _changes(statement: ast.stmt, imported: dict[str, Any]) -> ast.expr | ast.stmt | None:
+    """Returns the part of a statement that changes another module, if there is one."""
+    if isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        return statement if any(_is_of_other_module(target, imported) for target in targets) else None
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return next((each for each in statement.decorator_list if _registers(each, imported)), None)
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        return statement if _registers(statement.value, imported) else None
+    return None
+
+
+def _is_of_other_module(target: ast.expr, imported: dict[str, Any]) -> bool:
+    if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Attribute):
+        owner = _value(target.value.value, imported)
+        return isinstance(owner, ModuleType) and is_own(owner.__name__)
+    owner = _value(target.value, imported) if isinstance(target, ast.Attribute) else None
+    return isinstance(owner, (ModuleType, type)) and _is_other(owner)
+
+
+def _registers(call: ast.expr, imported: dict[str, Any]) -> bool:
+    function = call
+    while isinstance(function, ast.Call):
+        function = function.func
+    name, owner = ast.unparse(function).rpartition(".")[2], function
+    while isinstance(owner, ast.Attribute):
+        owner = owner.value
+    value = imported.get(owner.id) if isinstance(owner, ast.Name) else None
+    return value is not None and name.startswith(_REGISTERING) and _is_other(value)
+
+
+def _is_other(value: Any) -> bool:
+    """Returns whether a value is a module from outside of the standard library, or is of one. PyTorch's settings of GPU
+    libraries change no samples."""
+    name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+    if not isinstance(name, str):
+        name = type(value).__module__
+    return not is_standard(name) and name not in NAMES and not name.startswith("torch.backends")
+
+
+def is_standard(name: str) -> bool:
+    return name.partition(".")[0] in sys.stdlib_module_names
+
+
+@functools.cache
+def is_own(name: str) -> bool:
+    """Returns whether an imported module is one of the user: a source file that is no part of Python or of an installed
+    package. Main asks about all modules for each iterator."""
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    path = getattr(spec, "origin", None)
+    if getattr(spec, "name", None) != name or not isinstance(path, str) or not path.endswith(".py"):
+        return False
+    is_of_python = is_standard(name) or os.path.dirname(path) == os.path.dirname(os.__file__)
+    is_of_package = not {"site-packages", "dist-packages"}.isdisjoint(path.split(os.sep))
+    return not (is_of_python or is_of_package or name.partition(".")[0] == __package__)
+
+
+def _value(node: ast.expr, imported: dict[str, Any]) -> Any:
+    """Returns the module or the class that an expression names, without running code."""
+    if isinstance(node, ast.Name):
+        return imported.get(node.id)
+    if isinstance(node, ast.Attribute):
+        owner = _value(node.value, imported)
+        return vars(owner).get(node.attr) if isinstance(owner, (ModuleType, type)) else None
+    return None

@@ -1,0 +1,495 @@
+"""The start methods ``forkserver`` and ``spawn``: what workers have of main's script and of its imports, as PyTorch's
+have under the same method, and the warning of what they do not have."""
+
+import os
+
+import pytest
+from processes import Script, run
+
+METHODS = ["forkserver", "spawn"]
+
+#: Modules of the user: `registry` has settings, and an import of `extra_registry` registers a reader.
+REGISTRY = """
+import functools, time
+
+READERS = {}
+KINDS = {}
+SIZE = 32
+TRUNCATED = False
+STARTED = time.time()
+mode = "slow"
+calls = 0
+version = None
+
+
+class Reader:
+    limit = 10
+    opened = 0
+
+    def __init__(self):
+        Reader.opened += 1
+
+
+def load():
+    global calls, version
+    calls, version = calls + 1, "1.0"
+    return "own"
+
+
+def register(name):
+    def add(kind):
+        KINDS[name] = kind
+        return kind
+
+    return add
+"""
+EXTRA = "import registry\nregistry.READERS['heic'] = True\n"
+
+WITHOUT_TORCH = "import sys; sys.modules['torch'] = None  # It takes long to import.\n"
+
+#: A program that prints what a worker has of main, a line for each property.
+WORLD = """
+import multiprocessing, os, sys
+
+import torch
+from PIL import Image, ImageFile
+import registry
+import extra_registry  # registers a reader, as hdf5plugin and pillow_heif do
+
+ImageFile.LOAD_TRUNCATED_IMAGES = True
+Image.MAX_IMAGE_PIXELS = 7
+registry.load = lambda: "replaced"
+registry.TRUNCATED = True
+torch.use_deterministic_algorithms(True)
+
+
+@registry.register("sample")
+class Sample:
+    scale = 1
+
+
+torch.serialization.add_safe_globals([Sample])
+
+
+class World(torch.utils.data.Dataset):
+    def __init__(self):
+        self.sample = Sample()
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        return {
+            "a reader that an import has registered": "heic" in registry.READERS,
+            "a setting of Pillow": (ImageFile.LOAD_TRUNCATED_IMAGES, Image.MAX_IMAGE_PIXELS),
+            "a replaced function": registry.load(),
+            "a value at the top of the script": registry.TRUNCATED,
+            "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+            "a registered class of the script": isinstance(self.sample, registry.KINDS["sample"]),
+            "a class that torch.load accepts": Sample in torch.serialization.get_safe_globals(),
+            "a value under the guard": registry.SIZE,
+            "an attribute of a class of the script": Sample.scale,
+            "a global of the script": SCALE,
+            "a global under the guard": "UNDER" in globals(),
+            "the name of main": __name__,
+            "the name of a class": (type(self).__module__, type(self).__qualname__),
+            "the script": os.path.basename(sys.modules["__main__"].__file__),
+            "arguments": sys.argv[1:],
+            "the rank": RANK,
+            "the parent": multiprocessing.parent_process() is not None,
+            "the number of the worker": torch.utils.data.get_worker_info().id,
+        }
+
+
+def as_it_is(value):
+    return value
+
+
+SCALE, RANK = 1, os.environ["RANK"]
+
+if "__main__" == __name__:
+    from LOADER import DataLoader
+
+    SCALE = UNDER = Sample.scale = 5
+    registry.SIZE = 224
+    loader = DataLoader(World(), batch_size=None, num_workers=1, multiprocessing_context=METHOD, collate_fn=as_it_is)
+    for name, value in next(iter(loader)).items():
+        print(name, value, sep=": ")
+"""
+
+
+def write(folder, name, text, **replaced):
+    for wanted, value in replaced.items():
+        text = text.replace(wanted, value)
+    (folder / "registry.py").write_text(REGISTRY)
+    (folder / "extra_registry.py").write_text(EXTRA)
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def ended(*arguments, **environment):
+    """Runs a program that must succeed. Returns the lines of its output, and its warnings in one text."""
+    status, out, err = Script(*arguments, **environment).end(120)
+    assert status == 0, err
+    return out.splitlines(), " ".join(err.split())
+
+
+@pytest.mark.parametrize("how, method", [("script", "forkserver"), ("-m", "forkserver"), ("script", "spawn")])
+def test_a_worker_has_what_pytorch_s_workers_have(tmp_path, method, how):
+    pytest.importorskip("torch", reason="SKIPPED: PyTorch is not installed")
+    found, warned = {}, {}
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("")
+    for module in ("torch.utils.data", "loader"):
+        path = write(tmp_path, "package/script.py", WORLD, LOADER=module, METHOD=repr(method))
+        arguments = [path, "chosen"] if how == "script" else ["-m", "package.script", "chosen"]
+        paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+        found[module], warned[module] = ended(*arguments, PYTHONPATH=paths, RANK="3", WORLD_SIZE="4")
+    assert len(found["loader"]) == 18
+    assert found["loader"] == found["torch.utils.data"]
+    for text in (
+        "registry.SIZE is 224 in this process and 32 in a worker",
+        "__main__.SCALE is 5 in this process and 1 in a worker",
+        "__main__.Sample.scale is 5 in this process and 1 in a worker",
+    ):
+        assert text in warned["loader"]
+    assert warned["loader"].count(" in a worker") == 3, warned["loader"]
+
+
+LISTED = WITHOUT_TORCH + """
+import os
+import numpy as np
+import registry
+from loader import DataLoader
+
+with open(os.environ["LISTED"], "a") as file:
+    print(__name__, file=file)
+
+
+class Rows:
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return 10 * index
+
+
+def epochs(collate_fn=None, **options):
+    loader = DataLoader(Rows(), num_workers=2, multiprocessing_context=METHOD, collate_fn=collate_fn, **options)
+    for _ in range(2):
+        print([int(batch[0]) for batch in loader])
+
+"""
+ROWS = "[0, 10, 20, 30]"
+
+
+@pytest.mark.parametrize("method, imports", [("forkserver", 1), ("spawn", 4)])
+def test_a_template_imports_the_script_once_for_all_workers(tmp_path, method, imports):
+    guarded = "if __name__ == '__main__':\n    epochs()\n    epochs() if METHOD == 'forkserver' else None\n"
+    path = write(tmp_path, "script.py", LISTED + guarded, METHOD=repr(method))
+    lines, warned = ended(path, LISTED=str(tmp_path / "listed"))
+    assert lines == [ROWS] * (4 if method == "forkserver" else 2) and warned == ""
+    assert (tmp_path / "listed").read_text().split() == ["__main__"] + ["__mp_main__"] * imports
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_the_script_defines_under_its_guard_is_sent_by_value(tmp_path, method):
+    pytest.importorskip("cloudpickle", reason="SKIPPED: cloudpickle is not installed")
+    guarded = """
+if __name__ == "__main__" and registry.SIZE:
+    class More(Rows):
+        def __getitem__(self, index):
+            return index + isinstance(self, Rows) + super().__getitem__(index)
+
+    Rows, shift = More, 100
+    epochs(lambda samples: [samples[0] + shift])
+"""
+    path = write(tmp_path, "script.py", LISTED + guarded, METHOD=repr(method))
+    # `Rows` under the guard is `More`, and the module that a worker imports has the first one.
+    path.write_text(path.read_text().replace("Rows, shift = More, 100", "shift, more = 100, More()"))
+    path.write_text(path.read_text().replace("DataLoader(Rows()", "DataLoader(globals().get('more', Rows())"))
+    lines, _ = ended(path, LISTED=str(tmp_path / "listed"))
+    assert lines == [str([101 + 11 * index for index in range(4)])] * 2
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_error_of_a_script_that_a_worker_cannot_import_is_shown(tmp_path, method):
+    failing = "if __name__ != '__main__': raise KeyError('not in a worker')\nif __name__ == '__main__': epochs()\n"
+    path = write(tmp_path, "script.py", LISTED + failing, METHOD=repr(method))
+    status, out, err = Script(path, LISTED=str(tmp_path / "listed")).end()
+    assert status == 1 and out == ""
+    assert "KeyError: 'not in a worker'" in err and f'File "{path}", line' in err, err
+
+
+def test_a_script_that_trains_beside_its_guard_is_told_what_to_do(tmp_path):
+    training = "epochs()\nif __name__ == '__main__':\n    print('end')\n"
+    path = write(tmp_path, "script.py", LISTED + training, METHOD="'spawn'")
+    status, _, err = Script(path, LISTED=str(tmp_path / "listed")).end()
+    assert status == 1
+    assert 'put the lines that begin to train under `if __name__ == "__main__":`' in err, err
+
+
+#: An unguarded program. Its dataset is in a module that does not import the plugin.
+UNGUARDED = WITHOUT_TORCH + """
+import os
+import registry, extra_registry
+from loader import DataLoader
+from rows import Rows
+
+class Own(Rows):
+    pass
+
+def show(rows):
+    [found] = DataLoader(rows, batch_size=None, num_workers=1, multiprocessing_context=METHOD)
+    print(found)
+
+show(Rows())
+import late_registry
+show(Own())
+show(Rows())
+"""
+ROWS_MODULE = """
+import registry, sys
+
+class Rows:
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        return f"{sorted(registry.READERS)} {'unused' in sys.modules}"
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("how", ["script", "-c", "stdin"])
+def test_workers_import_what_a_program_without_a_guard_has_imported(tmp_path, method, how):
+    pytest.importorskip("cloudpickle", reason="SKIPPED: cloudpickle is not installed")
+    text = UNGUARDED.replace("METHOD", repr(method))
+    path = write(tmp_path, "script.py", text)
+    (tmp_path / "rows.py").write_text(ROWS_MODULE)
+    (tmp_path / "late_registry.py").write_text("import registry\nregistry.READERS['late'] = True\n")
+    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    arguments = {"script": [path], "-c": ["-c", text], "stdin": ["-"]}[how]
+    script = Script(*arguments, text=text if how == "stdin" else None, PYTHONPATH=paths)
+    status, out, err = script.end()
+    assert (status, err) == (0, "")
+    assert out.splitlines() == ["['heic'] False", *["['heic', 'late'] False"] * 2]
+
+
+def test_workers_do_not_import_what_a_library_has_imported_later(tmp_path):
+    pytest.importorskip("torch", reason="SKIPPED: PyTorch is not installed")
+    path = write(
+        tmp_path,
+        "script.py",
+        "import sys, torch\nfrom loader import DataLoader\n"
+        "def has(_): return [name in sys.modules for name in ('torch', 'torch._dynamo', 'own_module')]\n"
+        "torch.optim.SGD([torch.ones(1)], lr=1)  # It imports PyTorch's compiler.\n"
+        "import own_module\n"
+        "assert has(None) == [True] * 3\n"
+        "for _ in range(2):\n"
+        "    print(list(DataLoader([0], num_workers=1, multiprocessing_context='forkserver', collate_fn=has)))\n"
+        "    torch.optim.SGD([torch.ones(1)], lr=1).step()\n",
+    )
+    (tmp_path / "own_module.py").write_text("")
+    assert run(path) == "[[True, False, True]]\n" * 2
+
+
+ORDINARY = """
+import argparse, atexit, logging, os, random, sys, warnings
+import numpy as np
+import torch
+from torch import nn
+import registry
+from loader import DataLoader
+
+warnings.filterwarnings("ignore", category=DeprecationWarning)
+logging.basicConfig(level=logging.INFO)
+os.environ["WANDB_MODE"] = "disabled"
+sys.path.append(".")
+atexit.register(print, "end")
+random.seed(0)
+np.random.seed(0)
+np.set_printoptions(precision=3)
+torch.manual_seed(0)
+torch.backends.cudnn.benchmark = True
+torch.set_num_threads(1)
+torch.set_float32_matmul_precision("high")
+
+SIZE, device, best = 4, "cpu", 0.0
+arguments = argparse.ArgumentParser().parse_args()
+arguments.size = SIZE
+model = nn.Linear(1, 1).to(device)
+model.name = "linear"
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return SIZE
+
+    def __getitem__(self, index):
+        return torch.ones(1)
+
+registry.load()
+registry.Reader()
+loader = DataLoader(Rows(), batch_size=2, num_workers=1, multiprocessing_context="forkserver")
+for epoch in range(2):
+    for batch in loader:
+        loss = model(batch).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    best = max(best, loss.item())
+    registry.calls, registry.mode = registry.calls + 1, "train"
+    with torch.no_grad():
+        list(DataLoader(Rows(), num_workers=1, multiprocessing_context="forkserver"))
+print("trained")
+"""
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("is_guarded", [False, True])
+def test_an_ordinary_script_gets_no_warning(tmp_path, is_guarded):
+    pytest.importorskip("torch", reason="SKIPPED: PyTorch is not installed")
+    pytest.importorskip("cloudpickle", reason="SKIPPED: cloudpickle is not installed")
+    text = ORDINARY
+    if is_guarded:
+        top, _, training = text.partition("registry.load()\n")
+        training = "\n".join(f"    {line}" for line in training.splitlines())
+        text = f"{top}\nif __name__ == '__main__':\n    registry.load()\n{training}\n"
+    path = write(tmp_path, "script.py", text)
+    lines, warned = ended("-W", "default", path)
+    assert (lines, warned) == (["trained", "end"], "")
+
+
+STATEMENTS = WITHOUT_TORCH + """
+import functools, logging
+import numpy as np
+import registry
+from registry import Reader, register
+from loader import DataLoader
+
+register("other")(str)
+registry.load = functools.partial(str, "fast")
+registry.READERS["heic"] = True
+Reader.limit = 20
+if registry.READERS:
+    registry.TRUNCATED = True
+logging.raiseExceptions = False
+np.asarray([1]).flags.writeable = False
+
+@registry.register("own")
+class Own:
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        return index
+
+for _ in range(2):
+    list(DataLoader(Own(), num_workers=1, multiprocessing_context="forkserver"OPTIONS))
+    registry.TRUNCATED = False
+"""
+
+
+def test_the_warning_names_the_statements_of_an_unguarded_script_that_workers_do_not_run(tmp_path):
+    pytest.importorskip("cloudpickle", reason="SKIPPED: cloudpickle is not installed")
+    path = write(tmp_path, "script.py", STATEMENTS, OPTIONS="")
+    _, warned = ended(path)
+    statements = [
+        "register('other')(str)",
+        "registry.load = functools.partial(str, 'fast')",
+        "registry.READERS['heic'] = True",
+        "Reader.limit = 20",
+        "registry.TRUNCATED = True",
+        "registry.register('own')",
+    ]
+    lines = path.read_text().replace('"', "'").splitlines()
+    for statement in statements:
+        [line] = [number for number, line in enumerate(lines, 1) if line.strip().removeprefix("@") == statement]
+        assert f"workers do not run line {line} of script.py ({statement})" in warned
+    assert warned.count("workers do not run") == len(statements)
+    assert "registry.Reader.limit is 20 in this process and 10 in a worker" in warned
+    assert "registry.TRUNCATED is True in this process and False in a worker" in warned
+    assert warned.count("RuntimeWarning") == 1 and "warn_lost_settings=False" in warned
+    path = write(tmp_path, "script.py", STATEMENTS, OPTIONS=", warn_lost_settings=False")
+    assert ended(path)[1] == ""
+
+
+CHANGED = WITHOUT_TORCH + """
+import numpy as np
+import registry
+from loader import DataLoader
+
+FACTOR, count = 3, 0
+
+class Rows:
+    factor = 1
+    made = 0
+
+    def __init__(self):
+        Rows.made += 1
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        return FACTOR * count * self.factor
+
+def init(worker):
+    registry.SIZE = 64
+    WORKER_INIT
+
+def fast():
+    return "fast"
+
+if __name__ == "__main__":
+    registry.load()
+    CHANGE
+    loader = DataLoader(Rows(), num_workers=2, multiprocessing_context="forkserver", worker_init_fn=init)
+    for epoch in range(2):
+        registry.SIZE = 64
+        list(loader)
+        registry.mode = f"epoch {epoch}"
+        AFTER
+"""
+
+
+@pytest.mark.parametrize(
+    "change, init, after, named",
+    [
+        ("pass", "pass", "pass", []),
+        # A worker has it once `worker_init_fn` has run.
+        ("registry.TRUNCATED = True", "registry.TRUNCATED = True", "pass", []),
+        ("registry.mode = 'fast'", "pass", "pass", ["registry.mode is 'fast' in this process and 'slow' in a worker"]),
+        ("registry.Reader.limit = 2", "pass", "pass", ["registry.Reader.limit is 2 in this process and 10 in"]),
+        ("registry.load = fast", "pass", "pass", ["registry.load is the script's own in this process and"]),
+        ("np.seterr(divide='raise')", "pass", "pass", ["numpy.geterr() is {'divide': 'raise', "]),
+        ("FACTOR = count = 4", "pass", "pass", ["__main__.FACTOR is 4 in", "__main__.count is 4 in"]),
+        ("Rows.factor = 4", "pass", "pass", ["__main__.Rows.factor is 4 in this process and 1 in a worker"]),
+        # A setting of the second epoch.
+        ("pass", "pass", "registry.TRUNCATED = True", ["registry.TRUNCATED is True in"]),
+        ("device = 'cuda'; registry.STARTED = registry.calls = 5", "pass", "registry.calls = 7", []),
+    ],
+)
+def test_settings_that_workers_lack_are_named(tmp_path, change, init, after, named):
+    path = write(tmp_path, "script.py", CHANGED, CHANGE=change, WORKER_INIT=init, AFTER=after)
+    _, warned = ended(path)
+    assert warned.count("in this process and") == len(named), warned
+    for text in named:
+        assert text in warned
+
+
+def test_a_warning_that_is_an_exception_loses_no_batch(tmp_path):
+    program = WITHOUT_TORCH + (
+        "import registry, warnings\nfrom loader import DataLoader\n"
+        "if __name__ == '__main__':\n"
+        "    registry.SIZE = 64\n"
+        "    warnings.simplefilter('error')\n"
+        "    batches = iter(DataLoader(list(range(4)), num_workers=2, multiprocessing_context='forkserver'))\n"
+        "    try:\n        next(batches)\n"
+        "    except RuntimeWarning as warning:\n        print('registry.SIZE' in str(warning))\n"
+        "    print([int(batch[0]) for batch in batches])\n"
+    )
+    assert run(write(tmp_path, "script.py", program)) == "True\n[0, 1, 2, 3]\n"
