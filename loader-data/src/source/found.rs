@@ -219,15 +219,16 @@ pub(super) fn find_partitions<P: AsRef<Path>>(
     Ok(())
 }
 
-/// Returns the folders of partitions in the path of a file, such as `year=2024/month=1`, also those that the pattern of
-/// the file names.
+/// Returns the folders of partitions directly above a file, such as `year=2024/month=1`, also those that the pattern of
+/// the file names. A folder further up, such as `job=7`, is not part of the table.
 pub(super) fn partition_of(file: &Location) -> String {
     let path = file.as_path().to_string_lossy();
     let mut parts = parts_of(&path);
     parts.pop();
     // In a URL, the first part may have a password.
-    let folders = parts.iter().skip(usize::from(matches!(file, Location::Url(_))));
-    folders.copied().filter(|folder| is_partition(folder)).collect::<Vec<_>>().join("/")
+    let parts = &parts[usize::from(matches!(file, Location::Url(_))).min(parts.len())..];
+    let above = parts.iter().rposition(|folder| !is_partition(folder)).map_or(0, |last| last + 1);
+    parts[above..].join("/")
 }
 
 /// Returns the names in `path`, a path or a URL.
@@ -430,7 +431,8 @@ mod tests {
     #[test]
     fn the_folders_of_partitions_are_those_above_the_file() {
         for (path, expected) in [
-            ("/a=1/t/b=x%20y/c=3.csv", "a=1/b=x%20y"),
+            ("/a=1/t/b=x%20y/c=3.csv", "b=x%20y"),
+            ("/a=1/t/b=2/c=3/x.csv", "b=2/c=3"),
             ("t/x.csv", ""),
             ("s3://key:a=1@bucket/b=2/x.csv", "b=2"),
             ("https://host/b=2/x.csv?signature=a/c=3/x", "b=2"),
