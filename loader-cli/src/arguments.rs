@@ -10,9 +10,7 @@ use loader_core::units;
 use loader_data::{DatasetConfig, PixelOption, StandardTransform, TransformOptions};
 use serde_json::Value;
 
-#[cfg(feature = "formats")]
-use crate::layout;
-use crate::{options::LoaderArguments, settings::Target, stop::Stop};
+use crate::{options::LoaderArguments, stop::Stop};
 
 /// Data loader for training loops, with worker processes
 #[derive(Debug, Parser)]
@@ -379,10 +377,16 @@ impl DatasetArguments {
         ])
     }
 
-    /// Puts the options into the dataset of `target`.
-    pub(crate) fn apply_to(&self, target: &mut Target) -> Result<(), Stop> {
+    /// True if the records in which a field is null are left out.
+    #[cfg(feature = "formats")]
+    pub(crate) fn drops_nulls(&self) -> bool {
+        !self.drop_nulls.is_empty()
+    }
+
+    /// Puts the options into `dataset`.
+    pub(crate) fn apply_to(&self, dataset: &mut DatasetConfig) -> Result<(), Stop> {
         let &Self { transform, size, pixels, exif_orientation, max_file_bytes, .. } = self;
-        match &mut target.dataset {
+        match dataset {
             DatasetConfig::ImageFolder(_) if !self.field_names().is_empty() => {
                 let message = "--fields, --dtypes, --fill, --drop-nulls and --pad are for records, and the dataset is an \
                                image folder; leave them out";
@@ -415,10 +419,6 @@ impl DatasetArguments {
                             "--fields, --dtypes, --fill, --drop-nulls or --pad: {error}"
                         ))
                     })?;
-                    // Without a config, the command chooses the kind, and only a stream can leave out records.
-                    if target.config.is_none() && !self.drop_nulls.is_empty() {
-                        **config = layout::in_order((**config).clone());
-                    }
                 }
             }
         }

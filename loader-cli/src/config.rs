@@ -19,7 +19,7 @@ pub(crate) fn config(arguments: &ConfigArguments) -> Result<(), Stop> {
     let text = match &arguments.print {
         Some(path) => {
             let mut target = settings::read(path, &arguments.loader)?;
-            arguments.images.apply_to(&mut target)?;
+            target.apply(&arguments.images)?;
             let dataset = dataset_lines(&target, arguments)?;
             let loader = loader_lines(&target)?;
             format!("[dataset]\n{}\n[loader]\n{}", aligned(&dataset), aligned(&loader))

@@ -12,7 +12,7 @@ use serde::Serialize;
 #[cfg(feature = "formats")]
 use crate::layout;
 use crate::{
-    arguments::{RunArguments, is_url},
+    arguments::{DatasetArguments, RunArguments, is_url},
     options::LoaderArguments,
     stop::Stop,
 };
@@ -30,7 +30,7 @@ pub(crate) struct Settings {
 impl Settings {
     pub(crate) fn new(arguments: &RunArguments) -> Result<Self, Stop> {
         let mut target = read(&arguments.target, &arguments.loader)?;
-        arguments.images.apply_to(&mut target)?;
+        target.apply(&arguments.images)?;
         let Target { dataset, options, .. } = target;
         let (mut loader, launched) = with_rank(options.options().clone())?;
         if arguments.samples.is_some() {
@@ -68,6 +68,22 @@ pub(crate) struct Target {
     pub(crate) options: LayeredOptions,
     /// The config, if the target is one.
     pub(crate) config: Option<Config<KindOnly>>,
+}
+
+impl Target {
+    /// Puts the options of the command line into the dataset.
+    pub(crate) fn apply(&mut self, arguments: &DatasetArguments) -> Result<(), Stop> {
+        arguments.apply_to(&mut self.dataset)?;
+        // Without a config, the command chooses the kind, and only a stream can leave out records.
+        #[cfg(feature = "formats")]
+        if self.config.is_none()
+            && arguments.drops_nulls()
+            && let DatasetConfig::Records(config) = &mut self.dataset
+        {
+            **config = layout::in_order((**config).clone());
+        }
+        Ok(())
+    }
 }
 
 /// Returns the dataset that `target` names, and the options of the loader.
