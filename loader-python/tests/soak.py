@@ -76,6 +76,8 @@ OWN_KINDS = ("draws", "rust loader")
 class Killer:
     """Sends signals to random workers from a thread."""
 
+    interval, stops = INTERVAL, 0.2
+
     def __init__(self, seed):
         self.targets, self.killed, self.stopped = [], 0, 0
         self._random, self._end = random.Random(seed), threading.Event()
@@ -83,28 +85,25 @@ class Killer:
         self._thread.start()
 
     def _run(self):
-        while not self._end.wait(self._random.uniform(0, 2 * INTERVAL)):
+        while not self._end.wait(self._random.uniform(0, 2 * self.interval)):
             if not (targets := self.targets):
                 continue
             try:
-                worker = os.pidfd_open(self._random.choice(targets))
+                pid = self._random.choice(targets)
+                worker = os.pidfd_open(pid)
             except ProcessLookupError:
                 continue
             try:
-                self._send(worker)
+                # The number may be that of a later process, which is none of this program's.
+                if pid in processes.children():
+                    self._send(worker, pid)
             except ProcessLookupError:
                 pass
             finally:
                 os.close(worker)
 
-    def _send(self, worker):
-        # The number may be that of a later process, which is none of this program's.
-        pid = next(
-            line for line in Path(f"/proc/self/fdinfo/{worker}").read_text().splitlines() if line.startswith("Pid:")
-        )
-        if int(pid.split()[1]) not in processes.children():
-            return
-        if self._random.random() < 0.2:
+    def _send(self, worker, pid):
+        if self._random.random() < self.stops:
             signal.pidfd_send_signal(worker, signal.SIGSTOP)
             self.stopped += 1
             time.sleep(self._random.uniform(0, MAX_STOP))
