@@ -83,9 +83,9 @@ def find_class(module: str, name: str) -> type[BaseException] | None:
     return found if isinstance(found, type) and issubclass(found, Exception) else None
 
 
-def warn(text: str) -> None:
-    """Gives a warning of the engine."""
-    warnings.warn(text, RuntimeWarning, stacklevel=4)
+def warn(text: str, stacklevel: int = 4) -> None:
+    """Gives a warning of the engine, by default from `next` of its iterator. It has the line of the program."""
+    warnings.warn(text, RuntimeWarning, stacklevel=stacklevel)
 
 
 def is_of_signal_handler(raised_at: TracebackType | None) -> bool:

@@ -244,7 +244,7 @@ class LoaderIterator(_BaseDataLoaderIter):
 
     def _warn_of_lost_settings(self) -> None:
         if self._lost_settings is not None and (text := self._lost_settings.warning()) is not None:
-            _errors.warn(text)
+            _errors.warn(text, stacklevel=5)
 
     def _end_epoch(self) -> None:
         """Warns if the epoch had no batches and the epoch before had some. The loop of the program would go on without
