@@ -23,7 +23,8 @@ def main() -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     template = _native.Template()
     _worker_info.is_worker = True
-    _dataset_pickle.set_parent_process(os.getppid())
+    # Each worker gets the name that main has at `iter`.
+    _dataset_pickle.set_parent_process(os.getppid(), "MainProcess")
     _imports.prepare_template(sys.argv[1:])
     from . import _collate, _fetch, _keys, _lost_settings, _worker  # noqa: F401  workers need them
 
