@@ -111,7 +111,7 @@ mod with_the_stub {
     #[test]
     fn batches_are_in_registered_memory() {
         let _watchdog = Watchdog::start();
-        // The max number of registrations with two workers and without workers.
+        // The maximum number of registrations with two workers and without workers.
         let ways = [
             ("strings", 20, [8, 8]),
             ("nested", 20, [8, 8]),
