@@ -19,7 +19,7 @@ use crate::Error;
 )]
 pub trait ToBurn {
     /// What the batch becomes. The tensors in it have rank `D`. That of a [`Tensor`] is a burn tensor of kind
-    /// `Float` if the elements are floats, `Int` if they are integers, and `Bool` if they are truth values.
+    /// `Float` if the elements are floats, `Int` if they are integers, and `Bool` if they are booleans.
     type Burn<const D: usize>;
 
     /// Returns burn tensors over the same memory. The elements keep their type: an `i64` stays an `i64`,
@@ -30,8 +30,8 @@ pub trait ToBurn {
     /// copies the elements to the device instead, and then releases the memory. From page-locked
     /// memory ([`Tensor::is_pinned`]) burn copies directly, without a buffer of its own.
     ///
-    /// Bytes of truth values that are neither 0 nor 1 count as true. If there are such bytes, the tensor is
-    /// copied. On a device that stores truth values in another way, burn converts them.
+    /// Bytes of booleans that are neither 0 nor 1 count as true. If there are such bytes, the tensor is
+    /// copied. On a device that stores booleans in another way, burn converts them.
     ///
     /// Burn has no tensors of rank 0. A tensor of rank 0 becomes one of shape `[1]`, as burn's own scalars.
     ///
@@ -39,7 +39,7 @@ pub trait ToBurn {
     /// - [`Error::WrongRank`]: the tensor does not have rank `D`.
     /// - [`Error::Shape`]: burn cannot represent the shape of the empty tensor.
     /// - [`Error::UnsupportedDType`]: the device has no tensors with these elements.
-    /// - [`Error::Tensor`]: there is no memory for a copy of truth values.
+    /// - [`Error::Tensor`]: there is no memory for a copy of booleans.
     /// - [`Error::Field`]: one of these errors, in a part of the batch.
     ///
     /// For a tensor, `D` = 0 does not compile.
@@ -58,7 +58,7 @@ pub trait ToBurn {
 }
 
 /// A tensor that becomes a burn tensor of a kind that the program names: an [`AnyTensor`], and a tensor of
-/// `u8` that has truth values.
+/// `u8` that has booleans.
 pub trait ToBurnAs {
     /// Returns a burn tensor of kind `K` over the same memory, as [`ToBurn::to_burn`] does. Elements are not
     /// converted, but a `Bool` tensor can be made of `u8` that are all 0 or 1.
@@ -135,7 +135,7 @@ fn convert<const D: usize, K: Basic>(tensor: AnyTensor, device: &Device) -> Resu
     check_shape(&shape)?;
     let dtype = dtype_as::<K>(tensor.dtype())?;
     let tensor = if K::KIND == Kind::Bool { checked_bools(tensor)? } else { tensor };
-    // Burn converts truth values to those of the device.
+    // Burn converts booleans to those of the device.
     if K::KIND != Kind::Bool && !device.supports_dtype(dtype) {
         return Err(Error::UnsupportedDType { dtype: tensor.dtype(), device: Box::new(device.clone()) });
     }

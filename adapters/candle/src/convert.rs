@@ -11,13 +11,13 @@ use crate::{
 
 /// Tensors that become tensors of candle with another dtype.
 pub trait ToCandleAs {
-    /// Copies the tensor to `device` and converts its elements to `dtype`. Truth values become 0 and 1. An
+    /// Copies the tensor to `device` and converts its elements to `dtype`. Booleans become 0 and 1. An
     /// integer must fit; one that becomes a float is rounded. Floats are converted as candle's `to_dtype`
     /// does: a float that becomes an integer loses its fraction and is limited to the integer's range.
     ///
     /// # Errors
     /// Returns [`Problem::OutOfRange`] if an integer does not fit, [`Problem::NoConversion`] if `dtype` is one of
-    /// candle's 4-, 6- and 8-bit floats and the elements are integers or truth values, and the errors of
+    /// candle's 4-, 6- and 8-bit floats and the elements are integers or booleans, and the errors of
     /// [`to_candle`](ToCandle::to_candle).
     fn to_candle_as(&self, dtype: DType, device: &Device) -> Result<candle_core::Tensor, Error>;
 }

@@ -18,7 +18,7 @@ pub fn every_shape_arrives<A: Adapter>() {
     }
 }
 
-/// A tensor whose bytes are counted up, and alternate between 0 and 1 if they are truth values.
+/// A tensor whose bytes are counted up, and alternate between 0 and 1 if they are booleans.
 pub(crate) fn tensor_of(dtype: DType, shape: Vec<usize>) -> AnyTensor {
     let len = shape.iter().product::<usize>() * dtype.size();
     let bytes: Vec<u8> = (0..len).map(|n| if dtype == DType::Bool { n % 2 } else { n } as u8).collect();

@@ -29,7 +29,7 @@ pub use slots::{
     held_tensors_hold_slots_unless_copied, tensors_are_dropped_on_other_threads,
     writing_leaves_other_tensors_of_the_slot_alone,
 };
-pub use values::{every_dtype_arrives_bit_for_bit_or_is_refused, invalid_truth_values_arrive_as_true};
+pub use values::{every_dtype_arrives_bit_for_bit_or_is_refused, invalid_booleans_arrive_as_true};
 
 /// How many times an adapter copies the elements of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub trait Adapter: 'static {
     /// A part of the error that refuses a dtype, which says what to do. The error must also name the dtype.
     const ADVICE: &'static str = "";
 
-    /// True if a truth value of the framework may be any byte. Otherwise a byte of a `Bool` that is neither 0 nor
+    /// True if a boolean of the framework may be any byte. Otherwise a byte of a `Bool` that is neither 0 nor
     /// 1 must arrive as 1.
     const BOOL_IS_ANY_BYTE: bool = false;
 
@@ -123,7 +123,7 @@ macro_rules! suite {
         $crate::suite!(
             $adapter:
             every_dtype_arrives_bit_for_bit_or_is_refused
-            invalid_truth_values_arrive_as_true
+            invalid_booleans_arrive_as_true
             every_shape_arrives
             shapes_that_overflow_are_refused
             a_copied_tensor_is_allocated_once

@@ -22,10 +22,10 @@ pub fn every_dtype_arrives_bit_for_bit_or_is_refused<A: Adapter>() {
     }
 }
 
-/// The bytes of truth values may come from a file or from another process, so they need not be 0 or 1. Most
+/// The bytes of booleans may come from a file or from another process, so they need not be 0 or 1. Most
 /// frameworks compute nonsense with such bytes, so these must arrive as 1, or unchanged if the framework allows
-/// any byte. A framework without truth values refuses them.
-pub fn invalid_truth_values_arrive_as_true<A: Adapter>() {
+/// any byte. A framework without booleans refuses them.
+pub fn invalid_booleans_arrive_as_true<A: Adapter>() {
     let bytes = [0, 1, 2, 255];
     let exported = A::export(AnyTensor::from_bytes(DType::Bool, [4], &bytes).unwrap());
     if A::UNSUPPORTED.contains(&DType::Bool) {

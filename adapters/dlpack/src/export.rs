@@ -18,7 +18,7 @@ pub trait IntoDlpack {
     /// - data in page-locked memory ([`Tensor::is_pinned`]), from which a device could still read after the deleter
     ///   has freed it. [`into_dlpack_pinned`](Self::into_dlpack_pinned) does not copy it;
     /// - data that another process may still read, as for [`Tensor::as_mut_slice`];
-    /// - truth values that are neither 0 nor 1, which DLPack does not allow: the copy has 1 in their place.
+    /// - booleans that are neither 0 nor 1, which DLPack does not allow: the copy has 1 in their place.
     ///
     /// # Errors
     /// - [`Error::UnsupportedDType`]: DLPack has no data type for the dtype. It has one for every dtype of this

@@ -152,7 +152,7 @@ fn any_address_and_offset_is_imported() {
     assert_eq!((imported.dtype(), imported.as_bytes()), (DType::U32, &BYTES[1..9]));
     let empty = foreign(BYTES, DLDataType::I16, &[3, 0], |tensor| tensor.data = ptr::null_mut());
     assert_eq!(import(&empty).unwrap().shape(), [3, 0]);
-    // Any byte of a truth value but 0 is true.
+    // Any byte of a boolean but 0 is true.
     let truths = import(&foreign(BYTES, DLDataType::BOOL, &[3], |_| ())).unwrap();
     let truths: Vec<bool> = truths.as_slice::<loader::Bool>().unwrap().iter().map(|b| b.get()).collect();
     assert_eq!(truths, [false, true, true]);

@@ -62,7 +62,7 @@ fn dtype_of(dtype: Dtype) -> DType {
 }
 
 #[test]
-fn a_tensor_is_lent_unless_truth_values_must_change() {
+fn a_tensor_is_lent_unless_booleans_must_change() {
     let address = |tensor: &AnyTensor| View::new(tensor).unwrap().data().as_ptr();
     for &dtype in DType::ALL {
         let tensor = AnyTensor::from_bytes(dtype, [2, 3], &vec![1; 6 * dtype.size()]).unwrap();

@@ -68,7 +68,7 @@ impl Arrays<Record> {
     /// # Errors
     /// Returns [`DataError`] if there is no such file, a file cannot be read or is damaged, the arrays have
     /// different numbers of rows, or a file has other fields than the first one. An array in Fortran order,
-    /// or whose elements are not numbers or truth values, is an error too; [`ArraysOptions::fields`] selects
+    /// or whose elements are not numbers or booleans, is an error too; [`ArraysOptions::fields`] selects
     /// the other arrays.
     pub fn open(pattern: impl AsRef<Path>) -> Result<Self, DataError> {
         ArraysOptions::new(pattern).open()

@@ -99,7 +99,7 @@ fn element_type(descr: &str) -> Result<ElementType, DataProblem> {
         "f8" => DType::F64,
         _ => {
             return Err(DataProblem::Unsupported(format!(
-                "elements of NumPy's type `{descr}`; save them as numbers or truth values"
+                "elements of NumPy's type `{descr}`; save them as numbers or booleans"
             )));
         }
     };

@@ -30,8 +30,8 @@ use crate::{error::DataError, lines::Lines, record::Record};
 /// - `bool`: `true` and `false`, in any case;
 /// - text, also if all of them are missing.
 ///
-/// A later field of another type is an error that names the option `types`. Spaces around numbers and truth
-/// values do not count. An empty field is null, or an empty text in a column of texts;
+/// A later field of another type is an error that names the option `types`. Spaces around numbers and booleans
+/// do not count. An empty field is null, or an empty text in a column of texts;
 /// [`CsvOptions::missing`] adds other texts that are null in any column.
 ///
 /// # Errors
@@ -90,7 +90,7 @@ impl<R> Csv<R> {
     }
 
     /// Returns rows of type `T`, which are parsed directly from the record: the types of columns do not
-    /// matter. As in records, truth values may be in any case, and spaces around numbers and truth values do not
+    /// matter. As in records, booleans may be in any case, and spaces around numbers and booleans do not
     /// count. A field that is missing is `None` of an `Option`. If columns are selected or converted, the rows are
     /// made from records.
     ///

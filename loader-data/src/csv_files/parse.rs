@@ -64,7 +64,7 @@ struct Prepared {
     forms: Vec<OnceLock<Form>>,
 }
 
-/// The form of a field that the crate `csv` reads as a number or as a truth value.
+/// The form of a field that the crate `csv` reads as a number or as a boolean.
 #[derive(Debug, Clone, Copy)]
 enum Form {
     /// Without spaces around it.

@@ -27,7 +27,7 @@ use crate::record::{Scalar, Value};
 pub enum ColumnType {
     /// Numbers of a dtype.
     Number(DType),
-    /// Truth values: `true` or `false`, in any case.
+    /// Booleans: `true` or `false`, in any case.
     Bool,
     /// Texts.
     Text,

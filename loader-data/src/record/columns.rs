@@ -32,7 +32,7 @@ pub struct Columns {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Column {
-    /// Numbers: shape `[B]` for single numbers, `[B, ..S]` for tensors of shape `S`. Truth values are `Bool`.
+    /// Numbers: shape `[B]` for single numbers, `[B, ..S]` for tensors of shape `S`. Booleans are `Bool`.
     Tensor(AnyTensor),
     /// Sequences of different lengths.
     Padded {

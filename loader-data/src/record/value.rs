@@ -17,7 +17,7 @@ use super::{
 pub enum Value {
     /// No value.
     Null,
-    /// A truth value. A batch of them is a tensor of [`Bool`].
+    /// A boolean. A batch of them is a tensor of [`Bool`].
     Bool(bool),
     /// A number of any dtype. A batch of them is a tensor of shape `[B]`.
     Number(Scalar),
@@ -42,7 +42,7 @@ impl Value {
     pub(crate) fn kind(&self) -> String {
         match self {
             Self::Null => "null".to_owned(),
-            Self::Bool(_) => "a truth value".to_owned(),
+            Self::Bool(_) => "a boolean".to_owned(),
             Self::Number(number) => format!("a number of type {}", number.dtype()),
             Self::Text(_) => "a text".to_owned(),
             Self::Bytes(_) => "bytes".to_owned(),
@@ -230,7 +230,7 @@ impl fmt::Debug for Scalar {
 }
 
 impl From<Scalar> for Value {
-    /// Returns a number, or a truth value for a scalar of type [`Bool`].
+    /// Returns a number, or a boolean for a scalar of type [`Bool`].
     fn from(scalar: Scalar) -> Self {
         scalar.get::<Bool>().map_or(Self::Number(scalar), |value| Self::Bool(value.get()))
     }

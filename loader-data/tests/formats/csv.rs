@@ -241,7 +241,7 @@ fn a_bad_record_is_a_typed_error_that_names_the_row_and_the_field() {
 }
 
 #[test]
-fn a_row_type_reads_truth_values_and_numbers_as_records_have_them() {
+fn a_row_type_reads_booleans_and_numbers_as_records_have_them() {
     #[derive(Debug, PartialEq, Deserialize)]
     struct Row {
         n: Option<i32>,

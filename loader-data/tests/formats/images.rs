@@ -246,7 +246,7 @@ fn a_csv_table_has_typed_columns_and_names_that_look_like_numbers() {
 fn a_row_may_name_several_files() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, content: &str| fs::write(folder.path().join(name), content).unwrap();
-    // Names that look like numbers and truth values.
+    // Names that look like numbers and booleans.
     for name in ["1", "2", "true", "false"] {
         write(name, &format!("content of {name}"));
     }

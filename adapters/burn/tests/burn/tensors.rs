@@ -32,7 +32,7 @@ fn labels_are_not_converted_to_the_default_of_the_device() {
 }
 
 #[test]
-fn truth_values_are_not_copied_unless_bytes_must_change() {
+fn booleans_are_not_copied_unless_bytes_must_change() {
     let mask = Tensor::from_slice(&[false, true, true].map(loader::Bool::new), [3]).unwrap();
     let tensor: BurnTensor<1, Bool> = mask.to_burn(&Device::flex()).unwrap();
     assert_eq!(tensor.dtype(), BurnDType::Bool(BoolStore::Native));

@@ -242,7 +242,7 @@ fn config_of(field: &[String], problem: &CollateProblem) -> String {
             _ => return String::new(),
         },
         CollateProblem::MixedDTypes { expected, found } => {
-            // A float holds an integer, and a number holds a truth value.
+            // A float holds an integer, and a number holds a boolean.
             let is_float =
                 |dtype: &DType| matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64);
             let both = [*expected, *found];

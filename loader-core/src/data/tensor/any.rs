@@ -121,7 +121,7 @@ impl<T: Element> From<Tensor<T>> for AnyTensor {
 }
 
 impl PartialEq for AnyTensor {
-    /// Compares dtype, shape and the bytes of the elements: floats bit by bit, and truth values by their bytes.
+    /// Compares dtype, shape and the bytes of the elements: floats bit by bit, and booleans by their bytes.
     fn eq(&self, other: &Self) -> bool {
         self.dtype == other.dtype && self.shape == other.shape && self.as_bytes() == other.as_bytes()
     }

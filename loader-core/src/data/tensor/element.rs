@@ -42,7 +42,7 @@ pub enum DType {
     Bool,
 }
 
-/// A truth value in a tensor: one byte, 0 for false and 1 for true.
+/// A boolean in a tensor: one byte, 0 for false and 1 for true.
 ///
 /// A `Tensor<bool>` does not exist, because a byte that is neither 0 nor 1 is not a valid `bool`, and the bytes
 /// of a tensor may come from a file or from another process. Such a byte counts as true.
@@ -66,7 +66,7 @@ impl Bool {
         Self(value as u8)
     }
 
-    /// Returns the truth value.
+    /// Returns the boolean.
     pub const fn get(self) -> bool {
         self.0 != 0
     }
