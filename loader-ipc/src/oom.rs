@@ -12,9 +12,9 @@ const COUNTERS: &str = "/proc/vmstat";
 const ADJUSTMENT: &str = "/proc/self/oom_score_adj";
 /// What a worker adds to the number of main.
 const MORE_THAN_MAIN: i32 = 500;
-/// The number of main, once this process has raised its own, or the template has that has forked it. It is never that of
-/// another main: neither a worker nor a process that it forks can start workers, so no process that inherits the number
-/// raises its own.
+/// The number of main. This process has set it when it raised its own number, or has inherited it from the template
+/// that forked it and had raised its own. It is never that of another main: neither a worker nor a process that it forks
+/// can start workers, so no process that inherits the number raises its own.
 static OF_MAIN: OnceLock<i32> = OnceLock::new();
 
 /// Makes the OOM killer end this process rather than main, which is usually the larger one and cannot be replaced. Processes

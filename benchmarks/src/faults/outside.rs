@@ -100,7 +100,7 @@ impl Program<'_> {
             (Outside::Deny(call), Some(text)) => self.report.wrong |= !text.contains(call.name),
             // An iterator may have lost its descriptors, but a new loader has its own.
             (Outside::CloseOthers(_), Some(_)) => {
-                // After that moment.
+                // With this moment, the epoch closes no descriptors again.
                 self.what = Outside::CloseOthers(Moment::Built);
                 let loader = self.build()?;
                 self.epoch(&loader)?;
@@ -162,15 +162,15 @@ impl Program<'_> {
             self.report.wrong |= !right;
             self.report.right += usize::from(right);
         }
-        // Otherwise the sample's memory would have fitted.
+        // If no worker was replaced, the memory of the sample fitted into the control group.
         let is_replaced = batches.report().restarts > 0;
         ensure!(self.what != Outside::MemoryGroup || is_replaced, "the control group limited nothing");
-        // Batches that are missing without an error.
+        // An error would have ended this function, so these batches are missing without one.
         self.report.wrong |= self.report.right < BATCHES;
         Ok(())
     }
 
-    /// What happens in mid-epoch.
+    /// Causes the fault, if it happens in mid-epoch.
     fn happen(&self, workers: &[u32]) -> anyhow::Result<()> {
         match self.what {
             Outside::Pause => {

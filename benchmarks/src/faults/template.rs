@@ -53,7 +53,7 @@ pub(crate) fn serve(fault: &str, number: usize) -> anyhow::Result<ExitCode> {
     let folder = env::temp_dir();
     fs::write(folder.join(format!("{PID}{}", getpid())), "")?;
     let reach = |moment| -> anyhow::Result<()> {
-        // Once, by the one that removes the file.
+        // Only the process that removes the file gets the signal, so this happens once.
         if Some(moment) == chosen && fs::remove_file(folder.join(ARMED)).is_ok() {
             raise(signal(ending))?;
         }

@@ -23,7 +23,7 @@ use crate::{
 /// An open dataset, without the files that cannot be opened.
 #[derive(Debug)]
 pub(super) struct Source {
-    opened: Opened,
+    opened: OpenFiles,
     pub(super) bad_files: Vec<BadFileEntry>,
     /// Columns of types that are not supported.
     pub(super) left_out: Vec<ColumnEntry>,
@@ -36,7 +36,7 @@ pub(super) struct Source {
 }
 
 #[derive(Debug)]
-enum Opened {
+enum OpenFiles {
     Images {
         settings: ImageFolderOptions,
         images: Box<ImageFolder<u8>>,
@@ -76,7 +76,7 @@ impl Source {
         let file_bytes = (0..images.len()).filter_map(|index| images.file_bytes(index)).sum();
         let files = images.len() as u64;
         Ok(Self {
-            opened: Opened::Images { settings, images: Box::new(images) },
+            opened: OpenFiles::Images { settings, images: Box::new(images) },
             bad_files: Vec::new(),
             left_out: Vec::new(),
             config: None,
@@ -88,23 +88,23 @@ impl Source {
     /// Returns the name of the format, as in a config.
     pub(super) fn kind(&self) -> &'static str {
         match &self.opened {
-            Opened::Images { .. } => "image-folder",
+            OpenFiles::Images { .. } => "image-folder",
             #[cfg(feature = "formats")]
-            Opened::Records { config, .. } => config.kind(),
+            OpenFiles::Records { config, .. } => config.kind(),
         }
     }
 
     /// Returns the number of files of each class of an image folder, including files that cannot be read.
     pub(super) fn classes(&self) -> Vec<ClassEntry> {
         match &self.opened {
-            Opened::Images { images, .. } => {
+            OpenFiles::Images { images, .. } => {
                 let new = |name: &String| ClassEntry { name: name.clone(), files: 0 };
                 let mut classes: Vec<_> = images.classes().iter().map(new).collect();
                 images.labels().for_each(|label| classes[label as usize].files += 1);
                 classes
             }
             #[cfg(feature = "formats")]
-            Opened::Records { .. } => Vec::new(),
+            OpenFiles::Records { .. } => Vec::new(),
         }
     }
 
@@ -115,13 +115,13 @@ impl Source {
         warn: impl Fn(&Warning) + Send + Sync + 'static,
     ) -> Result<DataLoader<Statistics>, Stop> {
         match &self.opened {
-            Opened::Images { images, .. } => {
+            OpenFiles::Images { images, .. } => {
                 let described =
                     ImageFolder::clone(images).map(|sample, _cx| Ok(statistics::of_image(sample)));
                 build(DataLoader::builder(described), options, warn)
             }
             #[cfg(feature = "formats")]
-            Opened::Records { records, .. } => records::statistics(records, options, warn),
+            OpenFiles::Records { records, .. } => records::statistics(records, options, warn),
         }
     }
 
@@ -133,12 +133,12 @@ impl Source {
         warn: impl Fn(&Warning) + Send + Sync + 'static,
     ) -> Result<DataLoader<Tensor<u8>>, Stop> {
         match &self.opened {
-            Opened::Images { settings, .. } => {
+            OpenFiles::Images { settings, .. } => {
                 let images = thumbnails(settings.clone()).open_u8()?.map(|(image, _label), _cx| Ok(image));
                 build(DataLoader::builder(images), options, warn)
             }
             #[cfg(feature = "formats")]
-            Opened::Records { records, .. } => records::thumbnails(records, options, warn),
+            OpenFiles::Records { records, .. } => records::thumbnails(records, options, warn),
         }
     }
 }
@@ -172,7 +172,7 @@ mod records {
     use loader_core::{DataLoader, Dataset, IterableDataset, LoaderOptions, Tensor, Warning};
     use loader_data::{DataError, DataProblem, ListedFiles, RecordConfig, Records};
 
-    use super::{BadFileEntry, ColumnEntry, Opened, Source, Statistics, Stop, build, statistics};
+    use super::{BadFileEntry, ColumnEntry, OpenFiles, Source, Statistics, Stop, build, statistics};
     use crate::inspect::{
         every_file::{Described, EveryFile},
         sheet,
@@ -233,7 +233,7 @@ mod records {
             config: None,
             files: files.len() as u64,
             file_bytes: files.iter().map(|(_, bytes)| bytes).sum(),
-            opened: Opened::Records { config: Box::new(config), records: Box::new(records) },
+            opened: OpenFiles::Records { config: Box::new(config), records: Box::new(records) },
         })
     }
 

@@ -81,7 +81,8 @@ impl<'a> Groups<'a> {
     /// The folders of the process's own group and of the ancestors whose limits apply to it.
     fn levels(&self) -> impl Iterator<Item = &Path> {
         let ancestors = self.own.ancestors().skip(1).take_while(|level| level.starts_with(&self.mount));
-        // In version 1, the kernel may count the memory of a group without that of the groups in it.
+        // In version 1, the kernel may count the memory of a group without that of the groups in it. Then the group's
+        // limit does not apply to these.
         let applies = |level: &&Path| self.in_files(level, &["use_hierarchy"]) != Some(0);
         iter::once(&*self.own).chain(ancestors.take_while(applies))
     }
@@ -108,9 +109,10 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// Returns the folder of a mounted file system that is the root of the mount, and where it is mounted. `is_wanted` gets
-/// the type of the file system and its options. A hierarchy may be mounted several times, also with a group that is not
-/// above the group `path` as the root. Of the mounts that have the group, returns the one with the most groups above it.
+/// Finds a mount, and returns the folder of its file system that is its root, and the path at which it is mounted.
+/// `is_wanted` gets the type of the file system and its options. A hierarchy may be mounted several times, also with a
+/// root that is not above the group `path`. Of the mounts that have this group, returns the one with the most groups
+/// above it.
 fn mount_of<'m>(
     mounts: &'m str,
     path: &str,

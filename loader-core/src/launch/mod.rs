@@ -1,5 +1,5 @@
-//! What the loader finds on the machine and in its environment: the launcher's rank, CPUs, memory, what
-//! the options of a loader are there, and whether `loader::init()` was called.
+//! What the loader finds on the machine and in its environment: the launcher's rank, CPUs, memory, the
+//! values of a loader's options there, and whether `loader::init()` was called.
 
 pub(crate) mod affinity;
 pub(crate) mod control_group;

@@ -1,4 +1,4 @@
-//! What the options of a loader are on this machine.
+//! The values of a loader's options on this machine.
 
 use super::{
     affinity::{AffinityError, WorkerCpus},

@@ -30,13 +30,13 @@ pub(super) struct Cache {
     decoded: PartCache<Decoded>,
     /// Row groups of which rows were read, and their sizes: as many as the cache could hold.
     seen: VecDeque<(usize, u64)>,
-    /// Row groups that did not fit when they were decoded, and the min number of bytes that they need.
+    /// Row groups that did not fit when they were decoded, and the minimum number of bytes that they need.
     needed: HashMap<usize, u64>,
 }
 
 /// Decoded rows of a row group.
 #[derive(Debug)]
-pub(super) enum Found {
+pub(super) enum DecodedRows {
     /// All rows.
     All(Arc<Decoded>),
     /// Only the rows that were asked for, in this order.
@@ -56,9 +56,9 @@ impl Cache {
         rows: &[usize],
         limit: u64,
         memory: &DatasetMemory,
-    ) -> Result<Found> {
+    ) -> Result<DecodedRows> {
         if let Some(decoded) = self.decoded.get(index) {
-            return Ok(Found::All(decoded));
+            return Ok(DecodedRows::All(decoded));
         }
         let group = table.group(index);
         let was_seen = self.note(index, group.bytes, limit);
@@ -70,14 +70,14 @@ impl Cache {
                 Ok(decoded) => {
                     let decoded = Arc::new(decoded);
                     self.decoded.insert(index, &decoded, reserved, limit);
-                    return Ok(Found::All(decoded));
+                    return Ok(DecodedRows::All(decoded));
                 }
                 Err(NoRoom { bytes, .. }) => {
                     self.needed.insert(index, bytes);
                 }
             }
         }
-        read_rows(table, group, rows).map(Found::Some)
+        read_rows(table, group, rows).map(DecodedRows::Some)
     }
 
     /// Notes that the row group is read. Returns whether it would still be in the cache if all row groups
@@ -107,7 +107,7 @@ fn read_rows(table: &Table, group: Group, rows: &[usize]) -> Result<Vec<Arc<Batc
     Ok(read)
 }
 
-impl Found {
+impl DecodedRows {
     /// Returns the batch that has row `row`, which is number `number` of the rows that were asked for, and
     /// the index of the row in the batch.
     pub(super) fn locate(&self, row: usize, mut number: usize) -> (&Arc<Batch>, usize) {

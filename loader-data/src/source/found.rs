@@ -1,5 +1,5 @@
-//! What is known of files that were found in a folder or by wildcards: their order, which of them are copies, and whether they
-//! are the rows of one table.
+//! What is known of files that were found in a folder or by wildcards: their order, which of them are copies, and whether
+//! they are the rows of one table.
 
 use std::{
     cmp::Ordering,
@@ -30,8 +30,8 @@ const TEXT: &str = ".txt";
 /// What stands for null in the name of the folder of a partition.
 const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
 
-/// Compares two names so that numbers in them are ordered by their value: `part-2` comes before `part-10`. Everything else is
-/// ordered bytewise.
+/// Compares two names so that numbers in them are ordered by their value: `part-2` comes before `part-10`. Everything
+/// else is ordered bytewise.
 pub(super) fn natural_order(one: &[u8], other: &[u8]) -> Ordering {
     let (mut left, mut right) = (one, other);
     while let (Some(a), Some(b)) = (left.first(), right.first()) {
@@ -57,9 +57,10 @@ fn take_number<'a>(text: &mut &'a [u8]) -> &'a [u8] {
     &digits[digits.iter().position(|&digit| digit != b'0').unwrap_or(digits.len())..]
 }
 
-/// Returns what tells the names that a folder and a wildcard do not stand for, in a format with these `extensions`. Names
-/// that begin with a dot are such names. In the formats of rows, Spark, Hive and pyarrow write files and folders beside the
-/// rows, such as `_temporary` and `_SUCCESS`, whose names begin with `_`, and leave such names out.
+/// Returns a function that is true for hidden names: those that neither a folder nor a wildcard stands for, in a format
+/// with these `extensions`. Names that begin with a dot are hidden. In the formats of rows, names that begin with `_` are
+/// hidden too: Spark, Hive and pyarrow write files and folders such as `_temporary` and `_SUCCESS` beside the rows, and
+/// leave such names out when they read.
 pub(super) fn hidden_names(extensions: &[&str]) -> fn(&str) -> bool {
     let is_of_rows = |extension: &&str| {
         ROWS.contains(extension) || WITH_PARTITIONS.contains(extension) || *extension == TEXT

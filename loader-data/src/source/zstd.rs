@@ -12,7 +12,7 @@ use ruzstd::decoding::{
     errors::{FrameDecoderError, ReadFrameHeaderError},
 };
 
-/// Number of bytes that are decompressed at a time: the max size of a block.
+/// Number of bytes that are decompressed at a time: the maximum size of a block.
 const STEP: usize = 128 << 10;
 
 /// Reads what Zstandard has compressed into `source`. A frame may need a window of at most 128 MiB;

@@ -222,7 +222,7 @@ fn a_shard_is_opened_once() {
         }
     }
     let _watchdog = Watchdog::start();
-    // Returns the max number of shards that one process has opened.
+    // Returns the maximum number of shards that one process has opened.
     let opened = |workers| {
         let loader = DataLoader::stream(Opens).shards(2).batch_size(2).num_workers(workers).build().unwrap();
         let mut batches = loader.iter().unwrap();

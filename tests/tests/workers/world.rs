@@ -46,18 +46,18 @@ const ROWS: [(&str, [bool; 3]); 21] = [
 
 /// What a process has.
 #[derive(serde::Deserialize)]
-struct Seen(BTreeMap<String, bool>, BTreeMap<String, String>);
+struct ProcessSettings(BTreeMap<String, bool>, BTreeMap<String, String>);
 
 /// What the program has printed and written.
-struct Found {
-    main: Seen,
-    worker: Seen,
+struct Outcome {
+    main: ProcessSettings,
+    worker: ProcessSettings,
     errors: String,
     /// The number of processes that have written to each file.
     notes: BTreeMap<&'static str, usize>,
 }
 
-fn run(moment: &str) -> Found {
+fn run(moment: &str) -> Outcome {
     let family = Family::empty();
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(PROGRAM);
@@ -78,7 +78,7 @@ fn run(moment: &str) -> Found {
     let line = text.strip_prefix("printed").unwrap_or(&text);
     let (main, worker) = serde_json::from_str(line).unwrap();
     let notes = ["made", "dropped", "exited"].map(|name| (name, lines(&folder.path().join(name))));
-    Found { main, worker, errors, notes: BTreeMap::from(notes) }
+    Outcome { main, worker, errors, notes: BTreeMap::from(notes) }
 }
 
 fn lines(path: &Path) -> usize {

@@ -15,16 +15,19 @@ use crate::data::tensor::{Element, Tensor};
 /// ```
 /// use loader_core::collate::{List, Sample, Stack};
 ///
-/// let mut stack = List::stack(2); stack.push(List(vec![(1u8, "a"), (2, "b"), (3, "c")]))?; stack.push(List(vec![(4,
-/// "d"), (5, "e"), (6, "f")]))?; let batches = stack.finish()?; assert_eq!(batches.len(), 3);
-/// assert_eq!((batches[2].0.as_slice(), &batches[2].1[..]), ([3, 6].as_slice(), ["c".to_owned(),
-/// "f".to_owned()].as_slice()));
+/// let mut stack = List::stack(2);
+/// stack.push(List(vec![(1u8, "a"), (2, "b"), (3, "c")]))?;
+/// stack.push(List(vec![(4, "d"), (5, "e"), (6, "f")]))?;
+/// let batches = stack.finish()?;
+/// assert_eq!(batches.len(), 3);
+/// assert_eq!(batches[2].0.as_slice(), [3, 6]);
+/// assert_eq!(batches[2].1, ["c", "f"]);
 /// # anyhow::Ok(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct List<S>(pub Vec<S>);
 
-/// PositionStacks lists position by position. All lists must have the length of the first.
+/// Stacks lists position by position. All lists must have the length of the first.
 struct PositionStacks<S: Sample> {
     capacity: usize,
     stacks: Option<Vec<S::Stack>>,

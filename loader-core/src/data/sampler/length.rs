@@ -57,10 +57,13 @@ pub enum LengthError {
 /// ```
 /// use loader_core::{collate::Ragged, prelude::*, sampler::LengthBatches};
 ///
-/// let lens = [3, 9, 4, 2, 8, 3]; let rows = TensorDataset::new(Tensor::<i64>::from_vec((0..6).collect(), [6])?)?; let
-/// documents = rows.map(|row, _cx| Ok(Ragged::new(vec![row[0]; [3, 9, 4, 2, 8, 3][row[0] as usize]]))); let loader =
-/// DataLoader::builder(documents).batch_sampler(LengthBatches::new(lens, 18)?).build()?; let mut shapes: Vec<_> =
-/// loader.iter()?.map(|batch| Ok(batch?.values.shape().to_vec())).collect::<anyhow::Result<_>>()?; shapes.sort();
+/// let lens = [3, 9, 4, 2, 8, 3];
+/// let rows = TensorDataset::new(Tensor::<i64>::from_vec((0..6).collect(), [6])?)?;
+/// let documents = rows.map(|row, _cx| Ok(Ragged::new(vec![row[0]; [3, 9, 4, 2, 8, 3][row[0] as usize]])));
+/// let loader = DataLoader::builder(documents).batch_sampler(LengthBatches::new(lens, 18)?).build()?;
+/// let shapes = loader.iter()?.map(|batch| Ok(batch?.values.shape().to_vec()));
+/// let mut shapes = shapes.collect::<anyhow::Result<Vec<_>>>()?;
+/// shapes.sort();
 /// assert_eq!(shapes, [[2, 9], [4, 4]]);
 /// # anyhow::Ok(())
 /// ```

@@ -228,7 +228,7 @@ mod tests {
         }
     }
 
-    /// Lengths of the tested permutations: the min length, which has the smallest halves, and one for which
+    /// Lengths of the tested permutations: the minimum length, which has the smallest halves, and one for which
     /// the network covers more numbers than the length, so that `at` applies it again.
     const LENGTHS: [usize; 2] = [MIN_KEYED_LEN, MIN_KEYED_LEN + 257];
     /// Number of permutations that a test examines.

@@ -265,8 +265,8 @@ impl<B: Batch> Iter<B> {
         self.wait_for_room = Some(wait_for_room);
     }
 
-    /// Takes the first batch from the sampler now. Without workers, the first call of `next` does it otherwise. For
-    /// hosts whose samplers draw from generators that the program changes.
+    /// Takes the first batch from the sampler now. Without this call and without workers, the first call of `next`
+    /// takes it. A host calls this if its samplers draw from generators that the program changes.
     #[doc(hidden)]
     pub fn draw_first(&mut self) {
         if let Inner::Batches(iter) = &mut self.inner {

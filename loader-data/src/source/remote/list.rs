@@ -24,7 +24,7 @@ const PARALLEL: usize = 16;
 type Table = (String, &'static str);
 
 /// A URL, its store and its key there.
-type Found = (String, Arc<dyn ObjectStore>, Path);
+type ObjectName = (String, Arc<dyn ObjectStore>, Path);
 
 impl Remote {
     /// Adds the files that `pattern` stands for: a URL of a file, of a folder (with `/` at its end), or with
@@ -36,7 +36,7 @@ impl Remote {
         files: &mut Vec<DataFile>,
     ) -> Result<()> {
         let failed = |url: &str, problem| DataError::new(Location::Url(url.to_owned()), problem);
-        let mut names: Vec<Found> = Vec::new();
+        let mut names: Vec<ObjectName> = Vec::new();
         for url in patterns::expand_braces(pattern).map_err(|problem| failed(pattern, problem))? {
             let address = Address::parse(&url).map_err(|problem| failed(&url, problem))?;
             let Some(mut found) = self.search(&url, &address, extensions)? else {
@@ -150,7 +150,7 @@ impl Remote {
     }
 
     /// Asks for the sizes and versions of files, many at a time.
-    fn ask(&self, names: Vec<Found>, files: &mut Vec<DataFile>) -> Result<()> {
+    fn ask(&self, names: Vec<ObjectName>, files: &mut Vec<DataFile>) -> Result<()> {
         if names.is_empty() {
             return Ok(());
         }
@@ -287,7 +287,7 @@ async fn list_folder(
 }
 
 /// Asks for the size and version of a file.
-async fn describe(limits: Limits, (url, store, path): Found) -> Result<DataFile> {
+async fn describe(limits: Limits, (url, store, path): ObjectName) -> Result<DataFile> {
     let location = Location::Url(url);
     // An HTTP server's store has one file, whose path is empty.
     let meta = if path.as_ref().is_empty() {

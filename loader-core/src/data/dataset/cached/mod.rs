@@ -108,7 +108,7 @@ enum Comparison {
 const ATTEMPTS: u32 = 3;
 
 /// A sample in the cache, or the entry that says that it is absent.
-enum Found<S> {
+enum Lookup<S> {
     Sample(S),
     Absent(Entry),
 }
@@ -156,15 +156,15 @@ impl<D: Dataset<Sample: Serialize + DeserializeOwned>> Cached<D> {
         self.store.get_or_init(open).as_ref()
     }
 
-    fn find(&self, index: usize, cx: &SampleContext) -> anyhow::Result<Found<D::Sample>> {
-        let Some(store) = self.store() else { return Ok(Found::Absent(Entry::default())) };
+    fn find(&self, index: usize, cx: &SampleContext) -> anyhow::Result<Lookup<D::Sample>> {
+        let Some(store) = self.store() else { return Ok(Lookup::Absent(Entry::default())) };
         if let Comparison::Differs(other) = self.comparison(store, index, cx)? {
             return Err(CacheError::OtherSample { folder: self.folder.clone().into(), index: other }.into());
         }
         let (entry, bytes) = store.read(index);
         match bytes {
-            Some(bytes) => Ok(Found::Sample(self.decode(index, &bytes)?)),
-            None => Ok(Found::Absent(entry)),
+            Some(bytes) => Ok(Lookup::Sample(self.decode(index, &bytes)?)),
+            None => Ok(Lookup::Absent(entry)),
         }
     }
 
@@ -276,8 +276,8 @@ impl<D: Dataset<Sample: Serialize + DeserializeOwned>> Dataset for Cached<D> {
 
     fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<D::Sample> {
         match self.find(index, cx)? {
-            Found::Sample(sample) => Ok(sample),
-            Found::Absent(seen) => {
+            Lookup::Sample(sample) => Ok(sample),
+            Lookup::Absent(seen) => {
                 let sample = self.compute(index, cx, |cx| self.dataset.get(index, cx))?;
                 Ok(self.keep(index, seen, &sample)?)
             }
@@ -287,7 +287,7 @@ impl<D: Dataset<Sample: Serialize + DeserializeOwned>> Dataset for Cached<D> {
     fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<D::Sample>> {
         let found = indices.iter().map(|&index| self.find(index, cx)).collect::<Result<Vec<_>, _>>()?;
         let is_absent =
-            |(found, &index): (&Found<_>, &usize)| matches!(found, Found::Absent(_)).then_some(index);
+            |(found, &index): (&Lookup<_>, &usize)| matches!(found, Lookup::Absent(_)).then_some(index);
         let absent: Vec<usize> = found.iter().zip(indices).filter_map(is_absent).collect();
         let mut computed = Vec::new();
         if let Some(&first) = absent.first() {
@@ -299,8 +299,8 @@ impl<D: Dataset<Sample: Serialize + DeserializeOwned>> Dataset for Cached<D> {
         }
         let mut computed = computed.iter();
         let samples = found.into_iter().zip(indices).map(|(found, &index)| match found {
-            Found::Sample(sample) => Ok(sample),
-            Found::Absent(seen) => {
+            Lookup::Sample(sample) => Ok(sample),
+            Lookup::Absent(seen) => {
                 let sample = computed.next().expect("`try_get_many` checks the number");
                 Ok(self.keep(index, seen, sample)?)
             }

@@ -61,7 +61,7 @@ pub(super) struct Cache {
 type Parts = Vec<(usize, Range<u64>)>;
 
 /// The parts of ranges that were read, by range and block.
-type Found = BTreeMap<(usize, u64), Bytes>;
+type FoundBlocks = BTreeMap<(usize, u64), Bytes>;
 
 /// The lock of a block.
 enum Lock {
@@ -121,7 +121,7 @@ impl Cache {
                 missing.entry(block).or_default().push((number, part));
             }
         }
-        let mut found = Found::new();
+        let mut found = FoundBlocks::new();
         missing.retain(|block, parts| !self.look_up(object, *block, parts, &mut found));
         let mut deadline = Instant::now() + object.limits.timeout;
         while !missing.is_empty() {
@@ -148,7 +148,7 @@ impl Cache {
         &self,
         object: &Object,
         missing: &mut BTreeMap<u64, Parts>,
-        found: &mut Found,
+        found: &mut FoundBlocks,
         max: usize,
         wait: bool,
     ) -> Result<bool, DataProblem> {
@@ -186,7 +186,7 @@ impl Cache {
     }
 
     /// Adds the parts of a block to `found`. Returns false if the block is not there or is damaged.
-    fn look_up(&self, object: &Object, block: u64, parts: &Parts, found: &mut Found) -> bool {
+    fn look_up(&self, object: &Object, block: u64, parts: &Parts, found: &mut FoundBlocks) -> bool {
         let key = self.key(object, block);
         let opened = own_files::open(&self.path(key), OpenOptions::new().read(true), None);
         let Ok(file) = opened else { return false };
@@ -292,7 +292,7 @@ fn block_range(object: &Object, block: u64) -> Range<u64> {
 }
 
 /// Puts the parts of a range together.
-fn joined(found: &Found, number: usize) -> Bytes {
+fn joined(found: &FoundBlocks, number: usize) -> Bytes {
     let mut parts = found.range((number, 0)..=(number, u64::MAX)).map(|(_, part)| part);
     match (parts.next(), parts.next()) {
         (None, _) => Bytes::new(),
