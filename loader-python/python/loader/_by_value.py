@@ -23,7 +23,7 @@ _SINGLE_DISPATCH = functools.singledispatch(lambda _: None)
 TYPES_BY_VALUE = (type, FunctionType, _LRU_CACHE_TYPE)
 
 _numbers = itertools.count()
-#: In main: the objects that it has sent, by number. A `Sent` holds the strong references.
+#: In main: the objects that it has sent, by number. A `SentObjects` holds the strong references.
 _sent: WeakValueDictionary[int, Any] = WeakValueDictionary()
 #: In main: the numbers of these objects, which are the same for all loaders.
 _number_of: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
@@ -37,7 +37,7 @@ _has_dataset = False
 _found: WeakValueDictionary[int, type] = WeakValueDictionary()
 
 
-class Sent:
+class SentObjects:
     """The objects that main has sent by value to the workers of a loader. Main must keep it until the last batch has
     arrived."""
 
@@ -95,7 +95,7 @@ class Sent:
         return _rebuild_copy, (self._numbers[value], make, *arguments), *state
 
 
-class SentToForks(Sent):
+class NoSentObjects(SentObjects):
     """What main has sent to workers that are forks of it, which is nothing: they have main's classes."""
 
     def key_pickler(self) -> type:
@@ -116,7 +116,7 @@ def batch_pickler() -> type:
         if _script.is_in_its_module(value):
             return NotImplemented
         fork = sys.modules.get("loader._fork")
-        is_of_main = fork is not None and isinstance(value, type) and fork.existed(value)
+        is_of_main = fork is not None and isinstance(value, type) and fork.is_in_main(value)
         return _reference(value) if is_of_main else by_value(value)
 
     return _pickler(reduce)

@@ -38,7 +38,7 @@ def encode(batch: Any) -> tuple[bytes, list[Any]]:
         in_slot.clear()
 
 
-def dumps(value: Any, needs_main: bool, sent: _by_value.Sent) -> bytes:
+def dumps(value: Any, needs_main: bool, sent: _by_value.SentObjects) -> bytes:
     """Returns a pickle with arrays in it. If an array is a view, the pickle has only the elements of the view. If
     cloudpickle is installed and ``needs_main`` is false, the pickle has the classes and functions of the script by
     value, because then no worker imports the script, except those of ``sent`` that the workers have already."""

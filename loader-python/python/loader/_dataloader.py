@@ -50,8 +50,8 @@ class DataLoader(_base.DataLoader[_Batch]):
         persistent_workers: True to keep the workers from one epoch to the next. False by default.
         pin_memory_device: The device for whose copies memory is pinned.
         in_order: False to return batches as workers finish them. True by default.
-        warn_lost_settings: True (default) to warn if workers, which are no forks of this process, lack settings that it
-            has.
+        warn_lost_settings: True (default) to warn if workers that are not forks of this process lack settings that this
+            process has.
         on_bad_sample: What happens if ``dataset[i]`` raises: ``"error"`` (default) raises it in place of the batch,
             ``"skip"`` leaves the sample out, ``"replace"`` takes another one.
         max_bad_samples: Maximum number of bad samples in an epoch; one more ends it. 10 by default.

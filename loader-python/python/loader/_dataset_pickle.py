@@ -17,12 +17,12 @@ from ._epoch_log import EpochLog
 from ._shared_arrays import ArrayFile, open_arrays
 
 #: The variables that the loader adds to the environment of a new process.
-_OF_THE_LOADER = {"LOADER_WORKER_LIFELINE", "PYTHONHASHSEED"}
+_VARIABLES_OF_LOADER = {"LOADER_WORKER_LIFELINE", "PYTHONHASHSEED"}
 #: Number of levels at which an error looks for what cannot be pickled.
 _MAX_DEPTH = 10
 
 
-class Opened(NamedTuple):
+class WorkerFiles(NamedTuple):
     """The descriptors of main's files that a worker uses as long as it runs."""
 
     #: The files of keys.
@@ -37,9 +37,9 @@ def dumps(
     value: Any, settings: dict[str, Any], arrays: ArrayFile, keys: Any, others: dict[str, Any]
 ) -> tuple[bytes, list[Any]]:
     """Returns what :func:`loads` reads in a worker: ``settings``, which need nothing to be prepared, and ``value``,
-    whose large arrays go into ``arrays``; and the files that each worker gets with them. ``keys`` are told
-    whether workers have what the script defines, and what they have by value. ``others`` are files of main that have
-    names of :class:`Opened`.
+    whose large arrays go into ``arrays``; and the files that each worker gets with them. Sets in ``keys`` whether
+    workers have what the script defines, and what main has sent by value. ``others`` are files of main, by their names
+    in :class:`WorkerFiles`.
 
     Raises:
         MemoryError: If the pickle does not fit into main's memory.
@@ -65,7 +65,7 @@ def dumps(
     return content, [*own.values(), *descriptors]
 
 
-def loads(memory: Any, files: list[int]) -> tuple[dict[str, Any], Any, Opened]:
+def loads(memory: Any, files: list[int]) -> tuple[dict[str, Any], Any, WorkerFiles]:
     """Prepares this process as :func:`dumps` says, and returns the settings, the value, and those of the descriptors
     ``files`` that stay open."""
     with memoryview(memory) as view:
@@ -83,8 +83,8 @@ def loads(memory: Any, files: list[int]) -> tuple[dict[str, Any], Any, Opened]:
             value = pickle.loads(view[size:], buffers=open_arrays(own["arrays"], ranges))
         os.close(own["arrays"])
         _by_value.end_dataset()
-        opened = Opened([own["keys"], own["other keys"]], own.get("epoch_log"), own.get("lost_settings"))
-        return settings, value, opened
+        own_files = WorkerFiles([own["keys"], own["other keys"]], own.get("epoch_log"), own.get("lost_settings"))
+        return settings, value, own_files
 
 
 def _set_environment(environment: dict[str, str]) -> None:
@@ -94,13 +94,13 @@ def _set_environment(environment: dict[str, str]) -> None:
         if os.environ.get(name) != value:
             os.environ[name] = value
     # The programs that a worker starts must not have what the loader has added.
-    for name in _OF_THE_LOADER - environment.keys():
+    for name in _VARIABLES_OF_LOADER - environment.keys():
         os.environ.pop(name, None)
 
 
 def _enter(folder: str | None) -> None:
     """Enters the directory that was main's when it made the pickle. A worker has inherited the directory that is main's
-    now, which is usually the same one. Neither may be able to enter it again."""
+    now, which is usually the same one. It then does not enter it again, because it may not be allowed to."""
     if folder is not None and folder != _script.working_directory():
         os.chdir(folder)
 
@@ -127,7 +127,7 @@ def set_parent_process(main_pid: int, name: str) -> None:
 
 
 def _dumps(
-    value: Any, arrays: ArrayFile, sent: _by_value.Sent
+    value: Any, arrays: ArrayFile, sent: _by_value.SentObjects
 ) -> tuple[tuple[bytes, list[_sharing_pickler.Duplicate]], bool]:
     """Returns what :func:`_pickle` returns, and whether a worker must import the user's script to read it.
 

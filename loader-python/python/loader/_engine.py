@@ -61,7 +61,7 @@ class EngineSetup(NamedTuple):
     fetcher: _fetch.Fetcher | None = None
     epoch_log: _epoch_log.EpochLog | None = None
     arrays: _shared_arrays.ArrayFile | None = None
-    sent: _by_value.Sent | None = None
+    sent: _by_value.SentObjects | None = None
     lost_settings: _lost_settings.LostSettings | None = None
 
 
@@ -214,13 +214,13 @@ def _to_workers(
         if iterator._num_workers > 1:
             _fork.warn_of_open_files(iterator._dataset)
         # Workers have the classes and functions of the script.
-        keys.needs_main, keys.sent = True, _by_value.SentToForks()
-        opened = _dataset_pickle.Opened(
+        keys.needs_main, keys.sent = True, _by_value.NoSentObjects()
+        files = _dataset_pickle.WorkerFiles(
             [file.fileno() for file in keys.files], None if epoch_log is None else epoch_log.fileno()
         )
-        return _ToWorkers(_fork.fork_template(_fork.Sent(settings, value, opened)), b"")
-    program = _imports.of_program()
-    settings["imports"] = _imports.for_workers(method, program)
+        return _ToWorkers(_fork.fork_template(_fork.WorkerSetup(settings, value, files)), b"")
+    program = _imports.modules_of_program()
+    settings["imports"] = _imports.modules_for_workers(method, program)
     lost_settings = _lost_settings.LostSettings(method) if loader.warn_lost_settings else None
     if lost_settings is not None:
         settings["values"] = _lost_settings.collect(program)

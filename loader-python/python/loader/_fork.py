@@ -1,7 +1,7 @@
 """The start method ``fork``: main forks a template from itself, and the template forks the workers.
 
-A worker that replaces another one is a fork of the same template, so it has the dataset as ``iter`` has seen it, whatever
-main has changed since. Main forks once for all workers, in the thread of ``iter``, and nothing is pickled.
+A worker that replaces another one is a fork of the same template, so it has the dataset as ``iter`` has seen it,
+whatever main has changed since. Main forks once for all workers, in the thread of ``iter``, and nothing is pickled.
 
 Alternative considered: main forks each worker, as ``multiprocessing`` does. Rejected because a worker that replaces
 another one would have what main has changed since, and because main would fork at any moment, in another thread.
@@ -24,31 +24,31 @@ from typing import Any, NamedTuple, NoReturn
 from . import _dataset_pickle, _native, _template, _worker_info
 
 
-class Sent(NamedTuple):
-    """What the workers have from main, as :func:`_dataset_pickle.loads` returns it."""
+class WorkerSetup(NamedTuple):
+    """What the workers get from main, as :func:`_dataset_pickle.loads` returns it."""
 
     settings: dict[str, Any]
     value: Any
-    opened: _dataset_pickle.Opened
+    files: _dataset_pickle.WorkerFiles
 
 
 #: What this process has from main; ``None`` except in the template and in its workers.
-inherited: Sent | None = None
+inherited: WorkerSetup | None = None
 #: In a fork: the standard streams of main, which must not be finalized there.
 _streams_of_main: list[Any] = []
 #: Only timers send these signals, and a process starts its own timers. All others may be meant for main.
 _OF_TIMERS = (signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF)
-#: In a worker: what :func:`existed` has found.
-_existed: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
+#: In a worker: what :func:`is_in_main` has returned for each class.
+_is_in_main: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
 
-def fork_template(sent: Sent) -> _native.ForkedTemplate:
-    """Forks a template whose workers have ``sent``."""
+def fork_template(setup: WorkerSetup) -> _native.ForkedTemplate:
+    """Forks a template whose workers have ``setup``."""
     template, main_pid = _native.ForkedTemplate(), os.getpid()
     util._flush_std_streams()
     try:
         if template.fork():
-            _run_template(template, sent, main_pid)
+            _run_template(template, setup, main_pid)
     finally:
         if os.getpid() != main_pid:
             os._exit(1)
@@ -56,14 +56,14 @@ def fork_template(sent: Sent) -> _native.ForkedTemplate:
 
 
 def warn_of_open_files(dataset: Any) -> None:
-    """Warns if several workers would read a file of the dataset from one position, which each of them moves: samples
-    would be wrong without an error. Looks at the attributes of the dataset only."""
+    """Warns if several workers would read a file of the dataset from one position, which each of them moves, so that
+    samples would be wrong without an error. Looks only at the attributes of the dataset."""
     names = [name for name, value in list(getattr(dataset, "__dict__", {}).items()) if _is_read_from_position(value)]
     if names:
         warnings.warn(
-            f"the dataset has an open file in its attribute {' and '.join(map(repr, names))}. Workers are forks of main, so"
-            " all of them read it from one position, and samples may be wrong: open the file in worker_init_fn, or when"
-            " the dataset first reads it",
+            f"the dataset has an open file in its attribute {' and '.join(map(repr, names))}. Workers are forks of main,"
+            " so all of them read it from one position, and samples may be wrong: open the file in worker_init_fn, or"
+            " when the dataset first reads it",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -76,13 +76,13 @@ def _is_read_from_position(value: Any) -> bool:
         return False  # It is closed, or in memory.
 
 
-def _run_template(forked: _native.ForkedTemplate, sent: Sent, main_pid: int) -> NoReturn:
+def _run_template(forked: _native.ForkedTemplate, setup: WorkerSetup, main_pid: int) -> NoReturn:
     """Runs the template, which never returns to main's code."""
     global inherited
     try:
         # The collector would copy the memory of main's objects in each worker.
         gc.freeze()
-        inherited = sent
+        inherited = setup
         _worker_info.is_worker = True
         _renew_streams()
         if numpy_random := sys.modules.get("numpy.random"):
@@ -129,24 +129,24 @@ def _renew_streams() -> None:
 
 
 def _begin_worker(main_pid: int) -> None:
-    """Does what a process of ``multiprocessing`` does after a fork: main's child processes, finalizers and standard input
-    are not those of a worker."""
+    """Does what a process of ``multiprocessing`` does after a fork: removes main's child processes, finalizers and
+    standard input from a worker."""
     multiprocessing.process._children = set()
     multiprocessing.process._process_counter = itertools.count(1)
     process = multiprocessing.process.current_process()
     _dataset_pickle.set_parent_process(main_pid, process.name)
     process.name = "loader-worker"
-    # What main has read ahead is in its object.
+    # The object of main has what main has read ahead.
     sys.stdin = open(os.devnull)
     util._finalizer_registry.clear()
     util._run_after_forkers()
 
 
-def existed(value: type) -> bool:
+def is_in_main(value: type) -> bool:
     """Returns whether main has a class of a worker too, because it existed at the fork."""
     if inherited is None:
         return False
-    if value not in _existed:
+    if value not in _is_in_main:
         # The collector does not list what was frozen at the fork.
-        _existed[value] = not any(found is value for found in gc.get_objects())
-    return _existed[value]
+        _is_in_main[value] = not any(found is value for found in gc.get_objects())
+    return _is_in_main[value]

@@ -13,16 +13,17 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 
 from . import _native, _script
 
-#: What a template imports in any case if main has imported it: each worker needs PyTorch, and these take long.
+#: The libraries that a template imports if main has imported them, whatever the script is. Their import takes long, and
+#: each worker needs PyTorch.
 _LARGE_LIBRARIES = ("numpy", "torch", "torchvision")
-#: The maximum length of an argument of a program is 128 KiB.
+#: Maximum length of an argument of a template. The kernel allows 128 KiB.
 _MAX_ARGUMENT = 100_000
 
 
 @functools.cache
-def _first() -> tuple[str, ...]:
+def _first_modules() -> tuple[str, ...]:
     """Returns the modules that main has imported when it makes its first loader with workers that need them."""
-    return tuple(of_program())
+    return tuple(modules_of_program())
 
 
 def template_arguments() -> list[str]:
@@ -36,17 +37,17 @@ def template_arguments() -> list[str]:
 
 @functools.cache
 def _for_template() -> bytes:
-    """Returns a pickle of what a template imports, which the program does not change later as it may change
-    `sys.argv`."""
+    """Returns what a template imports, as a pickle, so that the program cannot change it later when it changes
+    `sys.argv` or `sys.path`."""
     # All users can read the arguments of a process, so each worker gets the key from main, and the rest with it.
     left_out = ("authkey", "dir", "log_to_stderr", "log_level")
     data = {key: value for key, value in _script.preparation(_script.is_imported()).items() if key not in left_out}
     large = tuple(name for name in _LARGE_LIBRARIES if sys.modules.get(name))
-    return pickle.dumps((data, (*(_first() if _script.is_run_by_value() else ()), *large)))
+    return pickle.dumps((data, (*(_first_modules() if _script.is_sent_by_value() else ()), *large)))
 
 
 def prepare_template(arguments: Iterable[str]) -> None:
-    """Imports in a template what :func:`template_arguments` says."""
+    """Imports, in a template, what :func:`template_arguments` has written."""
     variables, rest = pickle.loads(zlib.decompress(base64.b85decode("".join(arguments))))
     os.environ.update(variables)
     data, names = pickle.loads(rest)
@@ -57,23 +58,23 @@ def prepare_template(arguments: Iterable[str]) -> None:
     import_all(names)
 
 
-def for_workers(method: str, program: list[str]) -> list[str]:
+def modules_for_workers(method: str, program: list[str]) -> list[str]:
     """Returns the modules that a worker imports in addition to its template, in main's order, where ``program`` is what
-    :func:`of_program` returns now."""
-    if not _script.is_run_by_value():
+    :func:`modules_of_program` returns now."""
+    if not _script.is_sent_by_value():
         return []
-    first = _first()
+    first = _first_modules()
     return program if method == "spawn" else [name for name in program if name not in first]
 
 
-def of_program() -> list[str]:
+def modules_of_program() -> list[str]:
     """Returns the modules that the program of main has imported, in their order: those of the user, and those of
-    libraries that the script names. To import them imports what they need.
+    libraries that the script names. Their import also imports what they need.
 
     Alternative considered: all modules of main. Rejected because libraries import many modules when they use them: a
     first optimizer makes PyTorch import 900 modules of its compiler, which take seconds.
     """
-    named = _named()
+    named = _named_modules()
     return [name for name in list(sys.modules) if name in named or _script.is_own(name)]
 
 
@@ -86,7 +87,7 @@ def import_all(names: Iterable[str]) -> None:
                 pass  # A worker that needs the module raises the error.
 
 
-def _named() -> set[str]:
+def _named_modules() -> set[str]:
     """Returns the modules outside of the standard library that the script names, in its imports and in its variables,
     and the packages that they are in."""
     main = sys.modules["__main__"]
@@ -103,8 +104,8 @@ def _named() -> set[str]:
 
 
 def _has_file(name: str) -> bool:
-    """Returns whether another process can import a module. One that was made at run time has no specification, or that
-    of another module."""
+    """Returns whether another process can import a module. A module that was made at run time has no specification, or
+    it has that of another module."""
     spec = getattr(sys.modules.get(name), "__spec__", None)
     is_file = getattr(spec, "name", None) == name and isinstance(getattr(spec, "origin", None), str)
     return is_file and name.partition(".")[0] != __package__

@@ -40,7 +40,7 @@ class KeyFile:
         #: dataset.
         self.needs_main = False
         #: The classes and functions that workers have by value.
-        self.sent = _by_value.Sent()
+        self.sent = _by_value.SentObjects()
         #: Workers get them in this order.
         self.files = (_EpochFile(), _EpochFile())
         self._current = self.files[0]
@@ -71,7 +71,7 @@ class _EpochFile(MemoryFile):
         #: The number of each batch in the file, and where its keys begin.
         self._batches: deque[tuple[int, int]] = deque()
 
-    def add(self, number: int, batch: list[Any], needs_main: bool, sent: _by_value.Sent) -> list[int]:
+    def add(self, number: int, batch: list[Any], needs_main: bool, sent: _by_value.SentObjects) -> list[int]:
         self._batches.append((number, self._size))
         numbers: list[int] = []
         for first in range(0, len(batch), _BLOCK_KEYS):

@@ -1,11 +1,14 @@
 """Settings of main that workers do not have, because they import modules afresh. Worker 0 writes them into a file, and
 main warns of them.
 
-Values that may be settings are those of a few settings of libraries, functions of the script in the place of a
-library's own, and plain values under the public names of the user's modules and classes. A plain value that differs in a
-worker is not a setting (:func:`_is_setting`) if the module itself assigns it in a function, as it does to count or to
-remember, if its default is the result of a call, such as the time, or, after the first comparison in the program, if its
-name is not in capitals: the program may count too.
+These values may be settings: a few settings of libraries, functions of the script that replace a library's own, and
+plain values under the public names of the user's modules and classes. :func:`_is_setting` says which plain values that
+differ in a worker are no settings:
+
+- the values that a function of the module assigns, for example to count;
+- the values whose default is the result of a call, such as the time;
+- after the first comparison in the program, the values whose names are not in capitals, because the program may assign
+  those as it counts.
 
 Alternative considered: main finds the defaults in the source, without a worker. Rejected because it would name settings
 that workers have too, from the top of the script.
@@ -36,12 +39,12 @@ _OF_LIBRARIES: dict[str, dict[str, Callable[[Any], Any]]] = {
 _PLAIN = (bool, int, float, complex, str, bytes, NoneType)
 #: Longer values are not compared.
 _MAX_LENGTH = 200
-#: What stands for a function or a class of the script in another module.
-_REPLACED = "the script's own"
+#: What main compares in place of a function or a class of the script that is in another module.
+_REPLACEMENT = "the script's own"
 #: Calls whose results are the same in each process.
 _STABLE_CALLS = ("bool", "float", "int", "str", "os.environ.get", "os.getenv")
 
-#: What main has warned of.
+#: The lost settings of which main has warned.
 _warned: set[str] = set()
 _has_compared = False
 
@@ -56,14 +59,15 @@ class LostSettings(MemoryFile):
         self._is_read = False
 
     def warning(self) -> str | None:
-        """Returns the text of a warning, once, when worker 0 has written and there is something new to warn of."""
+        """Returns the text of a warning once worker 0 has written, if there is a lost setting of which main has not
+        warned yet; otherwise ``None``."""
         global _has_compared
         if self._is_read:
             return None
         try:
             content = os.pread(self.fileno(), os.fstat(self.fileno()).st_size, 0)
         except RuntimeError:
-            content = b"[]\n"  # The program has closed the descriptor, of which other errors tell.
+            content = b"[]\n"  # The program has closed the descriptor. Other errors say so.
         if not content.endswith(b"\n"):
             return None
         is_first, _has_compared, self._is_read = not _has_compared, True, True
@@ -81,7 +85,9 @@ class LostSettings(MemoryFile):
 
 
 def _text(lost: list[str], method: str) -> str:
-    guard = 'put the lines that begin to train under `if __name__ == "__main__":`, ' if _script.is_run_by_value() else ""
+    guard = ""
+    if _script.is_sent_by_value():
+        guard = 'put the lines that begin to train under `if __name__ == "__main__":`, '
     return (
         f"workers, which start by {method!r}, lack settings of this process, so samples may differ: {'; '.join(lost)}."
         f' Use multiprocessing_context="fork", {guard}set them in worker_init_fn, or keep them in attributes of the'
@@ -91,7 +97,7 @@ def _text(lost: list[str], method: str) -> str:
 
 def collect(program: list[str]) -> dict[str, dict[str, str]]:
     """Returns the values of main that may be settings, as texts, by module and name. ``program`` are the modules that
-    its program has imported."""
+    main's program has imported."""
     found = ((name, _values(name, sys.modules.get(name))) for name in ("__main__", *_OF_LIBRARIES, *program))
     return {name: values for name, values in found if values}
 
@@ -105,7 +111,7 @@ def compare(ours: dict[str, dict[str, str]], file: int) -> None:
             continue
         found = _values(module, sys.modules[module])
         for name, value in values.items():
-            own = found.get(name, "the library's" if value == _REPLACED else value)
+            own = found.get(name, "the library's" if value == _REPLACEMENT else value)
             if own != value:
                 different.append((module, name, value, own))
     os.pwrite(file, json.dumps(different).encode() + b"\n", 0)
@@ -129,15 +135,15 @@ def _values(name: str, module: Any) -> dict[str, str]:
         kind = type(value)
         is_class = issubclass(kind, type)
         if (is_class or kind is FunctionType) and value.__module__ in _script.NAMES and not is_main:
-            found[key] = _REPLACED
+            found[key] = _REPLACEMENT
         elif is_own and is_class and value.__module__ in (name, *(_script.NAMES if is_main else ())):
-            found.update(_plain(f"{key}.", value))
+            found.update(_plain_values(f"{key}.", value))
     if is_own:
-        found.update(_plain("", module))
+        found.update(_plain_values("", module))
     return found
 
 
-def _plain(prefix: str, owner: ModuleType | type) -> Iterator[tuple[str, str]]:
+def _plain_values(prefix: str, owner: ModuleType | type) -> Iterator[tuple[str, str]]:
     for key, value in list(vars(owner).items()):
         is_plain = type(value) in _PLAIN or (type(value) is tuple and all(type(each) in _PLAIN for each in value))
         if is_plain and not key.startswith("_") and len(text := repr(value)) <= _MAX_LENGTH:
@@ -146,20 +152,20 @@ def _plain(prefix: str, owner: ModuleType | type) -> Iterator[tuple[str, str]]:
 
 def _is_setting(module: str, key: str, value: str, is_first: bool) -> bool:
     """Returns whether a value that differs between main and a worker is one that the program has set."""
-    if value == _REPLACED or key in _OF_LIBRARIES.get(module, {}):
+    if value == _REPLACEMENT or key in _OF_LIBRARIES.get(module, {}):
         return True
     owner, _, name = key.rpartition(".")
     tree = _script.tree_of(sys.modules[module]) if module in sys.modules else None
     if tree is None or not (is_first or name.isupper()):
         return False
-    # A script has variables that only the lines of the training use.
+    # Some variables of a script are used by its training loop only.
     is_variable = module == "__main__" and not owner and not name.isupper()
     if is_variable and not _is_read_by_definitions(tree, name):
         return False
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == owner]
     scopes = [node.body for node in classes] if owner else [tree.body]
-    defaults = [each for scope in scopes for each in _assigned(scope, name)]
-    return name not in _assigned_by_functions(tree) and all(map(_is_stable, defaults))
+    defaults = [each for scope in scopes for each in _assigned_values(scope, name)]
+    return name not in _names_assigned_by_functions(tree) and all(map(_is_stable, defaults))
 
 
 def _is_read_by_definitions(tree: ast.Module, name: str) -> bool:
@@ -167,18 +173,18 @@ def _is_read_by_definitions(tree: ast.Module, name: str) -> bool:
     return any(isinstance(each, ast.Name) and each.id == name for node in definitions for each in ast.walk(node))
 
 
-def _assigned(block: list[ast.stmt], name: str) -> Iterator[ast.expr]:
-    """Returns what the statements of a block assign to a name, except those of functions and under a guard."""
+def _assigned_values(block: list[ast.stmt], name: str) -> Iterator[ast.expr]:
+    """Returns what the statements of a block assign to a name, without those of functions, and those under a guard."""
     for statement in block:
         if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and statement.value is not None:
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             if any(isinstance(each, ast.Name) and each.id == name for target in targets for each in ast.walk(target)):
                 yield statement.value
         for inner in _script.blocks_of(statement):
-            yield from _assigned(inner, name)
+            yield from _assigned_values(inner, name)
 
 
-def _assigned_by_functions(tree: ast.Module) -> set[str]:
+def _names_assigned_by_functions(tree: ast.Module) -> set[str]:
     found = set()
     for function in ast.walk(tree):
         if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):

@@ -23,7 +23,7 @@ from typing import Any
 #: The names of the module of the script in main and in workers.
 NAMES = ("__main__", "__mp_main__")
 
-#: How the names of functions begin that register something in a library, for all that follows.
+#: Prefixes of the names of functions that register something in a library, or replace a part of it.
 _REGISTERING = ("register", "add_safe_globals", "patch")
 
 
@@ -36,9 +36,10 @@ def is_imported() -> bool:
     return not _is_main_of_package(main) and (tree := tree_of(main)) is not None and _has_guard(tree)
 
 
-def is_run_by_value() -> bool:
-    """Returns whether workers import the modules of main because they do not import its script. For the `__main__.py`
-    of a package they import neither, as `multiprocessing` does not: it is the program of a tool, such as pytest."""
+def is_sent_by_value() -> bool:
+    """Returns whether main sends by value what its script defines, because workers do not import the script. They then
+    import the modules of main. The `__main__.py` of a package is the program of a tool, such as pytest: for it, workers
+    import neither the script nor its modules, and `multiprocessing` does not either."""
     return not is_imported() and not _is_main_of_package(sys.modules["__main__"])
 
 
@@ -120,21 +121,22 @@ def working_directory() -> str | None:
 
 
 def statements_not_run() -> list[tuple[int, str]]:
-    """Returns the statements of a script by value that main has run and that have changed other modules, with their
-    lines: a value assigned to an attribute of a module or a class from outside of the standard library, and a call or a
-    decorator whose name says that it registers something.
+    """Returns the statements with which main has changed other modules, in a script that workers do not import, and
+    their lines: assignments to an attribute of a module or a class from outside of the standard library, and calls and
+    decorators whose names say that they register something.
 
     Alternative considered: every call at the top of the script. Rejected because a script calls `torch.manual_seed`,
     `plt.style.use` and the like there, which change no samples.
     """
     main = sys.modules["__main__"]
-    if not is_run_by_value() or (tree := tree_of(main)) is None:
+    if not is_sent_by_value() or (tree := tree_of(main)) is None:
         return []
-    found, imported = [], {name for node in ast.walk(tree) if isinstance(node, ast.alias) for name in _bound(node)}
-    for statement in _before(tree.body, _current_line(main)):
-        changes = _changes(statement, {name: vars(main).get(name) for name in imported})
-        if changes is not None:
-            found.append((changes.lineno, ast.unparse(changes).partition("\n")[0]))
+    aliases = (node for node in ast.walk(tree) if isinstance(node, ast.alias))
+    found, imported = [], {name for alias in aliases for name in _bound_names(alias)}
+    for statement in _statements_before(tree.body, _current_line(main)):
+        part = _part_with_change(statement, {name: vars(main).get(name) for name in imported})
+        if part is not None:
+            found.append((part.lineno, ast.unparse(part).partition("\n")[0]))
     return found
 
 
@@ -147,11 +149,11 @@ def imports(module: ModuleType) -> frozenset[str]:
 def tree_of(module: ModuleType) -> ast.Module | None:
     """Returns the syntax tree of a module that has a source file."""
     path = _path_of(module)
-    return None if path is None else _parsed(path)
+    return None if path is None else _parse(path)
 
 
 def blocks_of(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
-    """Returns the blocks in a compound statement, except those of classes, of functions and under a guard."""
+    """Returns the blocks in a compound statement, without those of classes and functions, and those under a guard."""
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return
     for name in ("body", "orelse", "finalbody"):
@@ -166,12 +168,12 @@ def _path_of(module: ModuleType) -> str | None:
 
 
 @functools.cache
-def _parsed(path: str) -> ast.Module | None:
+def _parse(path: str) -> ast.Module | None:
     try:
         with tokenize.open(path) as file:
             return ast.parse(file.read())
     except Exception:
-        # There is no such file, such as `<stdin>`, or it is no source.
+        # There is no such file, as for `<stdin>`, or it is not a source file.
         return None
 
 
@@ -211,13 +213,13 @@ def _names_under_guard(tree: ast.Module) -> frozenset[str]:
     for statement in tree.body:
         is_guard = _is_guard(statement)
         for part in statement.body if is_guard else [statement]:
-            (under if is_guard else outside).update(_bound(part))
+            (under if is_guard else outside).update(_bound_names(part))
         if is_guard:
-            outside.update(name for part in statement.orelse for name in _bound(part))
+            outside.update(name for part in statement.orelse for name in _bound_names(part))
     return frozenset(under - outside)
 
 
-def _bound(part: ast.AST) -> Iterator[str]:
+def _bound_names(part: ast.AST) -> Iterator[str]:
     for node in ast.walk(part):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield node.name
@@ -237,16 +239,16 @@ def _current_line(main: ModuleType) -> int | None:
     return line
 
 
-def _before(block: list[ast.stmt], line: int | None) -> Iterator[ast.stmt]:
+def _statements_before(block: list[ast.stmt], line: int | None) -> Iterator[ast.stmt]:
     """Returns the statements of a block, and of the blocks in it, that end before a line."""
     for statement in block:
         if line is None or statement.end_lineno < line:
             yield statement
         for inner in blocks_of(statement):
-            yield from _before(inner, line)
+            yield from _statements_before(inner, line)
 
 
-def _changes(statement: ast.stmt, imported: dict[str, Any]) -> ast.expr | ast.stmt | None:
+def _part_with_change(statement: ast.stmt, imported: dict[str, Any]) -> ast.expr | ast.stmt | None:
     """Returns the part of a statement that changes another module, if there is one."""
     if isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]

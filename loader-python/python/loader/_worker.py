@@ -31,11 +31,11 @@ def main() -> NoReturn:
 
 
 def open_dataset(memory: Any, files: list[int], worker: int) -> Any:
-    """Opens the dataset that main has sent, with the descriptors of the files that it refers to, or that this process
-    has from main by a fork."""
+    """Opens the dataset of main. Main has sent it in ``memory``, and it refers to ``files``; or this process is a fork
+    of main and has the dataset."""
     fork = sys.modules.get("loader._fork")
-    sent = fork.inherited if fork and fork.inherited else _dataset_pickle.loads(memory, files)
-    settings, (dataset, collate_fn, worker_init_fn), opened = sent
+    setup = fork.inherited if fork and fork.inherited else _dataset_pickle.loads(memory, files)
+    settings, (dataset, collate_fn, worker_init_fn), own_files = setup
     base_seed, num_workers = settings["base_seed"], settings["num_workers"]
     if settings["torch"]:
         import torch
@@ -53,18 +53,18 @@ def open_dataset(memory: Any, files: list[int], worker: int) -> Any:
 
     from . import _collate, _fetch
 
-    if opened.lost_settings is not None:
+    if own_files.lost_settings is not None:
         if worker == 0:
             from . import _lost_settings
 
-            _lost_settings.compare(settings["values"], opened.lost_settings)
-        os.close(opened.lost_settings)
+            _lost_settings.compare(settings["values"], own_files.lost_settings)
+        os.close(own_files.lost_settings)
 
     collation.prepare_worker()
-    keys = _keys.KeyReader(opened.keys)
+    keys = _keys.KeyReader(own_files.keys)
     collate_fn = collation.in_worker(collate_fn)
     fetcher = _fetch.Fetcher(dataset, collate_fn, settings["auto_collation"], keys, _collate.encode)
-    fetcher.set_worker(worker, settings["is_map"], opened.epoch_log, settings["is_persistent"])
+    fetcher.set_worker(worker, settings["is_map"], own_files.epoch_log, settings["is_persistent"])
     fetcher.restore(settings["states"].get(worker))
     return fetcher
 

@@ -72,8 +72,8 @@ def template_arguments() -> list[str]:
 
 @functools.cache
 def rust_worker_arguments() -> list[str]:
-    """Returns the arguments of the interpreter for a worker. It imports the extension module and nothing else: no
-    ``site``, no variables of the environment, no other module of this package."""
+    """Returns the interpreter's arguments for a worker of a Rust dataset. The worker imports the extension module and
+    no other module of this package. The interpreter imports no ``site``, and ignores its environment variables."""
     folder = os.path.dirname(os.path.abspath(_native.__file__))
     code = f"import os, sys; sys.path.append({folder!r}); import _native; os._exit(_native.serve())"
     return ["-I", "-S", "-c", code]
