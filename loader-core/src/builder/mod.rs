@@ -382,8 +382,8 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// Sets the maximum bytes of data that the loader may hold in all of its processes together, at least
-    /// 131,072. [`shared_memory_limit`](Self::shared_memory_limit) is the part for batches in shared memory.
+    /// Sets the maximum number of bytes of data that the loader may hold in all of its processes together, at
+    /// least 131,072. [`shared_memory_limit`](Self::shared_memory_limit) is the part for batches in shared memory.
     /// The rest is for what datasets keep, such as decoded row groups and caches, and what streams read ahead from
     /// servers; see [`DatasetMemory`](crate::DatasetMemory).
     ///
@@ -400,7 +400,7 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// Sets the maximum bytes of shared memory for batches, at least 65,536 and below
+    /// Sets the maximum number of bytes of shared memory for batches, at least 65,536 and below
     /// [`memory_limit`](Self::memory_limit). The default is half of `memory_limit`. All iterators of the
     /// loader share it, and batches that the program holds count.
     #[must_use]
@@ -557,7 +557,7 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// Sets the maximum bytes of private memory that a worker allocates after its start, at least 16,777,216
+    /// Sets the maximum number of bytes of private memory that a worker allocates after its start, at least 16,777,216
     /// (16 MiB); no limit by default. Shared memory does not count, and neither does what a worker has before
     /// it opens the dataset, such as the libraries of [the template](crate::WorkerProgram::template) that has
     /// forked it. Needs workers.
