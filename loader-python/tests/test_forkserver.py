@@ -2,8 +2,10 @@
 have under the same method, and the warning of what they do not have."""
 
 import os
+import sys
 
 import pytest
+from loader import _lost_settings
 from processes import Script, run
 
 METHODS = ["forkserver", "spawn"]
@@ -221,6 +223,108 @@ def test_the_error_of_a_script_that_a_worker_cannot_import_is_shown(tmp_path, me
     status, out, err = Script(path, LISTED=str(tmp_path / "listed")).end()
     assert status == 1 and out == ""
     assert "KeyError: 'not in a worker'" in err and f'File "{path}", line' in err, err
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_script_that_cannot_be_imported_is_not_imported_twice(tmp_path, method):
+    failing = "import once\nonce.register('a')\nif __name__ != '__main__': raise KeyError('the cause')\n"
+    path = write(tmp_path, "script.py", failing + LISTED + "if __name__ == '__main__': epochs()\n", METHOD=repr(method))
+    once = "NAMES = []\n\ndef register(name):\n    assert name not in NAMES\n    NAMES.append(name)\n"
+    write(tmp_path, "once.py", once)
+    status, _, err = Script(path, LISTED=str(tmp_path / "listed")).end()
+    assert status == 1
+    assert "KeyError: 'the cause'" in err and "AssertionError" not in err, err
+
+
+#: A dataset, and functions that no pickle can send: they set a global of their module and read another one.
+WITH_GLOBALS = WITHOUT_TORCH + """
+MISSING = object()
+SCALE = 1
+
+class Rows:
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return MISSING if index == 1 else index * SCALE
+
+def init_with(scale):
+    def init(number):
+        global SCALE
+        SCALE = scale
+    return init
+
+def collate_without_missing():
+    return lambda samples: [sample for sample in samples if sample is not MISSING]
+"""
+LOADS = """
+from loader import DataLoader
+
+if __name__ == "__main__":
+    init = init_with(10)
+    batches = DataLoader(Rows(), 2, num_workers=2, collate_fn=collate_without_missing(), worker_init_fn=init,
+        multiprocessing_context=METHOD)
+    print(list(batches))
+"""
+
+
+@pytest.mark.parametrize("where", ["script", "module"])
+@pytest.mark.parametrize("method", ["fork", *METHODS])
+def test_a_local_function_has_the_globals_of_its_module(tmp_path, method, where):
+    if where == "module":
+        write(tmp_path, "rows.py", WITH_GLOBALS)
+    definitions = WITH_GLOBALS if where == "script" else "from rows import *\n"
+    path = write(tmp_path, "script.py", definitions + LOADS, METHOD=repr(method))
+    assert run(path).splitlines() == ["[[0], [20, 30], [40, 50]]"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_script_may_have_large_values_and_a_standard_output_of_its_own(tmp_path, method):
+    own = """
+import sys
+LARGE = 2 ** 20_000 - 1
+
+class Tee:
+    def write(self, text):
+        sys.__stdout__.write(text)
+
+sys.stdout = Tee()
+"""
+    text = own + WITH_GLOBALS + LOADS + "    sys.stdout = sys.__stdout__\n"
+    path = write(tmp_path, "script.py", text, METHOD=repr(method))
+    assert run(path).splitlines() == ["[[0], [20, 30], [40, 50]]"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_profiler_that_runs_the_script_changes_no_sample(tmp_path, method):
+    script = WITHOUT_TORCH + """
+import registry, extra_registry
+from loader import DataLoader
+
+class Rows:
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        return "heic" in registry.READERS
+
+if __name__ == "__main__":
+    print(list(DataLoader(Rows(), num_workers=1, collate_fn=list, multiprocessing_context=METHOD)))
+"""
+    path = write(tmp_path, "script.py", script, METHOD=repr(method))
+    assert "[[True], [True]]" in run("-m", "cProfile", path).splitlines()
+
+
+def test_the_report_of_a_worker_that_replaces_another_one_is_read(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(write(tmp_path, "registry.py", REGISTRY).parent))
+    monkeypatch.delitem(sys.modules, "registry", raising=False)
+    import registry
+
+    lost = _lost_settings.LostSettings("forkserver")
+    for value in (1789.123456, 17.5):
+        monkeypatch.setattr(registry, "SIZE", value)
+        _lost_settings.compare({"registry": {"SIZE": "1"}}, lost.fileno())
+    assert "registry.SIZE is 1 in this process and 17.5 in a worker" in lost.warning()
 
 
 def test_a_script_that_trains_beside_its_guard_is_told_what_to_do(tmp_path):

@@ -12,10 +12,10 @@ import sys
 import weakref
 from collections.abc import Callable
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from . import _script
+from . import _script, _worker_info
 
 _LRU_CACHE_TYPE = type(functools.cache(lambda: None))
 _SINGLE_DISPATCH = functools.singledispatch(lambda _: None)
@@ -180,9 +180,35 @@ def _pickler(reduce: Callable[[Any, Callable[[Any], Any]], Any]) -> type:
             reduced = super().reducer_override(value)
             if reduced is not NotImplemented and _is_single_dispatch(value):
                 return _reduce_single_dispatch(value)
+            if isinstance(value, FunctionType) and isinstance(reduced, tuple) and len(reduced) == 6:
+                return _with_globals_of_module(value, reduced)
             return reduced
 
     return Pickler
+
+
+class _Globals(NamedTuple):
+    """Stands for the globals of the functions of a module, in main and in a worker."""
+
+    module: str
+
+    def __reduce__(self) -> Any:
+        return _script.globals_of, (self.module,)
+
+
+def _with_globals_of_module(function: FunctionType, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Lets a function that is sent by value, such as a local one, share its globals with the other functions of its
+    module, which workers import. cloudpickle would give it copies: it would set globals that the others do not read. Of
+    a script, the worker gets main's values of the names that the import of the script does not bind. Main gets no
+    values of a worker."""
+    module = function.__globals__.get("__name__")
+    if not isinstance(module, str) or not _script.workers_import(module, function.__globals__):
+        return reduced
+    make, (code, _, *others), (attributes, slots), *rest = reduced
+    is_main = module in _script.NAMES and not _worker_info.is_worker
+    names = _script.names_not_imported() if is_main else frozenset()
+    kept = {name: value for name, value in slots["__globals__"].items() if name in names}
+    return make, (code, _Globals(module), *others), (attributes, slots | {"__globals__": kept}), *rest
 
 
 def _reduce_cached(function: Any) -> Any:

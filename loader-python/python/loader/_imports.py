@@ -53,8 +53,8 @@ def prepare_template(arguments: Iterable[str]) -> None:
     data, names = pickle.loads(rest)
     try:
         _script.prepare(data)
-    except (Exception, SystemExit):
-        pass  # Each worker imports the script again, and raises the error.
+    except (Exception, SystemExit) as error:
+        _script.failure = error
     import_all(names)
 
 
@@ -100,12 +100,5 @@ def _named_modules() -> set[str]:
             found.add(value.__module__)
     found = {name for name in found if isinstance(name, str) and not _script.is_standard(name)}
     found |= {name.partition(".")[0] for name in found}
-    return {name for name in found if name not in _script.NAMES and _has_file(name)}
-
-
-def _has_file(name: str) -> bool:
-    """Returns whether another process can import a module. A module that was made at run time has no specification, or
-    it has that of another module."""
-    spec = getattr(sys.modules.get(name), "__spec__", None)
-    is_file = getattr(spec, "name", None) == name and isinstance(getattr(spec, "origin", None), str)
-    return is_file and name.partition(".")[0] != __package__
+    left_out = (__package__, *_script.NAMES)
+    return {name for name in found if _script.has_file(name) and name.partition(".")[0] not in left_out}

@@ -114,6 +114,8 @@ def compare(ours: dict[str, dict[str, str]], file: int) -> None:
             own = found.get(name, "the library's" if value == _REPLACEMENT else value)
             if own != value:
                 different.append((module, name, value, own))
+    # A worker that this one replaces may have written more.
+    os.truncate(file, 0)
     os.pwrite(file, json.dumps(different).encode() + b"\n", 0)
 
 
@@ -145,9 +147,17 @@ def _values(name: str, module: Any) -> dict[str, str]:
 
 def _plain_values(prefix: str, owner: ModuleType | type) -> Iterator[tuple[str, str]]:
     for key, value in list(vars(owner).items()):
-        is_plain = type(value) in _PLAIN or (type(value) is tuple and all(type(each) in _PLAIN for each in value))
-        if is_plain and not key.startswith("_") and len(text := repr(value)) <= _MAX_LENGTH:
+        if not key.startswith("_") and _is_plain(value) and len(text := repr(value)) <= _MAX_LENGTH:
             yield f"{prefix}{key}", text
+
+
+def _is_plain(value: Any) -> bool:
+    """Returns whether a value is plain and short enough for `repr`, which refuses large integers."""
+    if type(value) is tuple:
+        return len(value) <= _MAX_LENGTH and all(type(each) is not tuple and _is_plain(each) for each in value)
+    if type(value) is int:
+        return value.bit_length() <= 4 * _MAX_LENGTH
+    return type(value) in _PLAIN and (not isinstance(value, (str, bytes)) or len(value) <= _MAX_LENGTH)
 
 
 def _is_setting(module: str, key: str, value: str, is_first: bool) -> bool:

@@ -10,19 +10,24 @@ its top and iterate over it under the guard.
 
 import ast
 import functools
+import importlib
 import multiprocessing.process
 import multiprocessing.util
 import operator
 import os
 import sys
 import tokenize
+import warnings
 from collections.abc import Iterator
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 #: The names of the module of the script in main and in workers.
 NAMES = ("__main__", "__mp_main__")
 
+#: In a template and in its workers: what the import of the script has raised. A worker does not import it again, because
+#: what it has registered until then cannot be registered twice, and raises this error.
+failure: BaseException | None = None
 #: Prefixes of the names of functions that register something in a library, or replace a part of it.
 _REGISTERING = ("register", "add_safe_globals", "patch")
 
@@ -33,7 +38,10 @@ def is_imported() -> bool:
     if main.__name__ == "__mp_main__":
         # `multiprocessing` has spawned this process and imported the script in it.
         return True
-    return not _is_main_of_package(main) and (tree := tree_of(main)) is not None and _has_guard(tree)
+    if _is_main_of_package(main) or is_standard(_name_of(main)):
+        # It is a tool, such as pytest or cProfile.
+        return False
+    return (tree := tree_of(main)) is not None and _has_guard(tree)
 
 
 def is_sent_by_value() -> bool:
@@ -68,6 +76,46 @@ def names_under_guard() -> frozenset[str]:
     return frozenset() if tree is None else _names_under_guard(tree)
 
 
+def names_not_imported() -> frozenset[str]:
+    """Returns the globals of the script that it binds under its guard or in a function, or that it does not bind."""
+    main = sys.modules["__main__"]
+    tree = tree_of(main)
+    return frozenset(globals_of(main.__name__)) - (frozenset() if tree is None else _names_of_import(tree))
+
+
+def workers_import(module: str, of_functions: dict[str, Any]) -> bool:
+    """Returns whether workers import a module, of whose functions these are the globals."""
+    if module in NAMES:
+        return is_imported() and of_functions is globals_of(module)
+    import cloudpickle
+
+    found = sys.modules.get(module)
+    is_sent = any(f"{module}.".startswith(f"{each}.") for each in cloudpickle.list_registry_pickle_by_value())
+    return found is not None and vars(found) is of_functions and has_file(module) and not is_sent
+
+
+def globals_of(module: str) -> dict[str, Any]:
+    """Returns the globals of the functions of a module. `multiprocessing` imports the script in a worker with `runpy`,
+    so the module `__main__` has a copy of them there."""
+    if module not in NAMES:
+        return vars(importlib.import_module(module))
+    main = sys.modules["__main__"]
+    if main.__name__ != "__mp_main__":
+        return vars(main)
+    for value in list(vars(main).values()):
+        for each in (value, *(vars(value).values() if isinstance(value, type) else ())):
+            if type(each) is FunctionType and each.__globals__.get("__name__") == "__mp_main__":
+                return each.__globals__
+    return vars(main)
+
+
+def has_file(name: str) -> bool:
+    """Returns whether another process can import a module. One that was made at run time has no specification, or that
+    of another module."""
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return getattr(spec, "name", None) == name and isinstance(getattr(spec, "origin", None), str)
+
+
 def preparation(needs_main: bool) -> dict[str, Any]:
     """Returns the data with which ``multiprocessing.spawn.prepare`` gives a worker main's ``sys.path``, ``sys.argv``
     and working directory, and, if ``needs_main``, imports the user's script. This is what ``get_preparation_data``
@@ -100,6 +148,8 @@ def prepare(data: dict[str, Any]) -> None:
     start processes."""
     import multiprocessing.spawn
 
+    if failure is not None and any(key.startswith("init_main") for key in data):
+        raise failure
     process = multiprocessing.process.current_process()
     process._inheriting = True
     try:
@@ -170,7 +220,8 @@ def _path_of(module: ModuleType) -> str | None:
 @functools.cache
 def _parse(path: str) -> ast.Module | None:
     try:
-        with tokenize.open(path) as file:
+        # Python has warned of what the source has when it compiled it.
+        with tokenize.open(path) as file, warnings.catch_warnings(action="ignore"):
             return ast.parse(file.read())
     except Exception:
         # There is no such file, as for `<stdin>`, or it is not a source file.
@@ -178,8 +229,12 @@ def _parse(path: str) -> ast.Module | None:
 
 
 def _is_main_of_package(main: ModuleType) -> bool:
-    name = getattr(getattr(main, "__spec__", None), "name", None)
-    return name is not None and (name == "__main__" or name.endswith(".__main__"))
+    return _name_of(main).rpartition(".")[2] == "__main__"
+
+
+def _name_of(main: ModuleType) -> str:
+    """Returns the name of the module that `python -m` runs; empty for any other program."""
+    return getattr(getattr(main, "__spec__", None), "name", None) or ""
 
 
 @functools.cache
@@ -217,6 +272,20 @@ def _names_under_guard(tree: ast.Module) -> frozenset[str]:
         if is_guard:
             outside.update(name for part in statement.orelse for name in _bound_names(part))
     return frozenset(under - outside)
+
+
+@functools.cache
+def _names_of_import(tree: ast.Module) -> frozenset[str]:
+    others = {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
+    found = set()
+    for statement in tree.body:
+        is_guard = _is_guard(statement)
+        for part in statement.body if is_guard else ():
+            others.update(_bound_names(part))
+        for part in statement.orelse if is_guard else [statement]:
+            is_definition = isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+            found.update([part.name] if is_definition else _bound_names(part))
+    return frozenset(found - others)
 
 
 def _bound_names(part: ast.AST) -> Iterator[str]:

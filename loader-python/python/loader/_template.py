@@ -8,6 +8,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable
+from multiprocessing import util
 from typing import NoReturn
 
 from . import _dataset_pickle, _imports, _native, _worker_info
@@ -37,8 +38,7 @@ def main() -> NoReturn:
     gc.collect()
     gc.freeze()
     # Each worker would print the rest of these buffers again.
-    sys.stdout.flush()
-    sys.stderr.flush()
+    util._flush_std_streams()
     # Libraries that start threads when they are imported have fork handlers of their own.
     warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
     serve(template, _begin_worker)
