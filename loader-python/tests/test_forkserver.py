@@ -327,6 +327,16 @@ def test_the_report_of_a_worker_that_replaces_another_one_is_read(tmp_path, monk
     assert "registry.SIZE is 1 in this process and 17.5 in a worker" in lost.warning()
 
 
+def test_a_warning_shows_no_secret(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(write(tmp_path, "secrets_of_user.py", "API_KEY = 'default'\n").parent))
+    import secrets_of_user  # noqa: F401  the comparison looks for it
+
+    lost = _lost_settings.LostSettings("forkserver")
+    _lost_settings.compare({"secrets_of_user": {"API_KEY": "'sk-1'"}}, lost.fileno())
+    text = lost.warning()
+    assert "secrets_of_user.API_KEY is not shown in this process" in text and "sk-1" not in text
+
+
 def test_a_script_that_trains_beside_its_guard_is_told_what_to_do(tmp_path):
     training = "epochs()\nif __name__ == '__main__':\n    print('end')\n"
     path = write(tmp_path, "script.py", LISTED + training, METHOD="'spawn'")

@@ -37,6 +37,8 @@ _OF_LIBRARIES: dict[str, dict[str, Callable[[Any], Any]]] = {
     "torchvision": {"get_image_backend()": lambda module: module.get_image_backend()},
 }
 _PLAIN = (bool, int, float, complex, str, bytes, NoneType)
+#: Words in the names of values that a warning does not show, because a log would keep them.
+_SECRET = ("KEY", "PASSWORD", "SECRET", "TOKEN")
 #: Longer values are not compared.
 _MAX_LENGTH = 200
 #: What main compares in place of a function or a class of the script that is in another module.
@@ -72,7 +74,7 @@ class LostSettings(MemoryFile):
             return None
         is_first, _has_compared, self._is_read = not _has_compared, True, True
         lost = [
-            f"{module}.{name} is {ours} in this process and {theirs} in a worker"
+            f"{module}.{name} is {_shown(name, ours)} in this process and {_shown(name, theirs)} in a worker"
             for module, name, ours, theirs in json.loads(content)
             if _is_setting(module, name, ours, is_first)
         ]
@@ -82,6 +84,10 @@ class LostSettings(MemoryFile):
         lost = [text for text in lost if text not in _warned]
         _warned.update(lost)
         return _text(lost, self._method) if lost else None
+
+
+def _shown(name: str, value: str) -> str:
+    return "not shown" if any(word in name.upper() for word in _SECRET) else value
 
 
 def _text(lost: list[str], method: str) -> str:
