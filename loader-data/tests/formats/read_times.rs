@@ -62,7 +62,8 @@ fn waits_for_files_that_are_read_together_count_as_reading() {
         [(times(&server, clips), 2), (times(&server, images), 2), (times(&server, table), 4)]
     {
         assert!(times.read >= latencies * LATENCY, "{times:?}");
-        assert!(times.fetch < LATENCY, "{times:?}");
+        // If a wait counted as fetching, the time of fetching would be the longer one.
+        assert!(times.fetch < times.read, "{times:?}");
     }
 }
 
