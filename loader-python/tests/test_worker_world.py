@@ -19,8 +19,6 @@ METHODS = ("fork", "forkserver", "spawn")
 IMPORTABLE = ("script", "module", "package", "pytest")
 #: Ways in which PyTorch's workers can only be forks. Here they are compared with main.
 NOT_IMPORTABLE = ("unguarded", "command", "notebook")
-#: Ways in which the class of the dataset is in the script that is run.
-IN_SCRIPT = ("script", "package")
 
 
 class Difference(NamedTuple):
@@ -101,29 +99,21 @@ DIFFERENCES = (
     ),
     Difference(
         "reference",
-        "Workers do not import the script, so they lack what its top level does.",
+        "Workers do not import a program that would train there, so they lack what its statements do.",
         (
-            "a reader that an import has registered",
             "a value at the top of the script",
             "a function that the top of the script replaces",
             "a level of logging at the top of the script",
             "globals of __main__",
         ),
         FRESH,
-        IN_SCRIPT + NOT_IMPORTABLE,
+        NOT_IMPORTABLE,
     ),
     Difference(
         "reference",
-        "Workers do not import the script, so their `__main__` has no file.",
-        ("the file of __main__", "the spec of __main__"),
+        "Workers do not import such a program, so their `__main__` has no file.",
+        ("the file of __main__",),
         FRESH,
-    ),
-    Difference(
-        "loader",
-        "PyTorch imports the script under another name, and so makes its objects a second time.",
-        ("the name of __main__", "the module of the class", "a sentinel of the script"),
-        FRESH,
-        IMPORTABLE,
     ),
     Difference(
         "reference",
@@ -131,7 +121,6 @@ DIFFERENCES = (
         (
             "a value that main sets in a module",
             "a global that main sets",
-            "a module that main imports",
             "the limit of recursion",
             "the interval of thread switches",
             "digits of integers",
