@@ -1,5 +1,6 @@
 """Workers that die: they are replaced, and the epoch is unchanged."""
 
+import multiprocessing.resource_tracker
 import os
 import signal
 import time
@@ -168,6 +169,8 @@ def first_and_id(samples):
 
 
 def test_a_worker_whose_interpreter_cannot_start_is_reported(monkeypatch):
+    # Main starts its resource tracker before its workers, and that is an interpreter too.
+    multiprocessing.resource_tracker.ensure_running()
     monkeypatch.setenv("PYTHONHOME", "/nowhere")
     with pytest.raises(RuntimeError) as error:
         list(DataLoader(Rows(3), num_workers=1, multiprocessing_context="forkserver"))
