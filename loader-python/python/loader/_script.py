@@ -110,8 +110,8 @@ def globals_of(module: str) -> dict[str, Any]:
 
 
 def has_file(name: str) -> bool:
-    """Returns whether another process can import a module. One that was made at run time has no specification, or that
-    of another module."""
+    """Returns whether another process can import a module. A module that was made at run time has no specification, or
+    it has that of another module."""
     spec = getattr(sys.modules.get(name), "__spec__", None)
     return getattr(spec, "name", None) == name and isinstance(getattr(spec, "origin", None), str)
 
@@ -365,9 +365,10 @@ def is_standard(name: str) -> bool:
 def is_own(name: str) -> bool:
     """Returns whether an imported module is one of the user: a source file that is no part of Python or of an installed
     package. Main asks about all modules for each iterator."""
-    spec = getattr(sys.modules.get(name), "__spec__", None)
-    path = getattr(spec, "origin", None)
-    if getattr(spec, "name", None) != name or not isinstance(path, str) or not path.endswith(".py"):
+    if not has_file(name):
+        return False
+    path = sys.modules[name].__spec__.origin
+    if not path.endswith(".py"):
         return False
     is_of_python = is_standard(name) or os.path.dirname(path) == os.path.dirname(os.__file__)
     is_of_package = not {"site-packages", "dist-packages"}.isdisjoint(path.split(os.sep))
