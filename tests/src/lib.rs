@@ -37,6 +37,11 @@ struct Resume;
 #[doc = include_str!("../../docs/workers.md")]
 struct Workers;
 
+/// The programs in the guide to embedding must run.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/embedding.md")]
+struct Embedding;
+
 /// The programs in the guide to many processes must run.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/distributed.md")]

@@ -168,7 +168,7 @@ impl Columns {
             return None;
         }
         let last = offsets.chunks_exact(ends).filter_map(|offsets| u64::try_from(*offsets.last()?).ok());
-        Some(Fill { tokens: last.sum(), capacity: tokens.shape().iter().product::<usize>() as u64 })
+        Some(Fill { tokens: last.sum(), capacity: tokens.numel() as u64 })
     }
 }
 

@@ -65,6 +65,11 @@ impl AnyTensor {
         self.shape.first().copied().unwrap_or(1)
     }
 
+    /// Number of elements: the product of the sizes of all dimensions, and 1 for rank 0.
+    pub fn numel(&self) -> usize {
+        self.shape.iter().product()
+    }
+
     /// True if the size of the first dimension is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -144,6 +144,20 @@ impl<T: Element> Tensor<T> {
         self.shape.first().copied().unwrap_or(1)
     }
 
+    /// Number of elements: the product of the sizes of all dimensions, and 1 for rank 0.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::Tensor;
+    ///
+    /// let tensor = Tensor::<f32>::zeros([8, 3, 2])?;
+    /// assert_eq!((tensor.len(), tensor.numel()), (8, 48));
+    /// # Ok::<(), loader_core::TensorError>(())
+    /// ```
+    pub fn numel(&self) -> usize {
+        self.shape.iter().product()
+    }
+
     /// True if the size of the first dimension is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
