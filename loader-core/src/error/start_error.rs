@@ -78,6 +78,18 @@ impl WorkerStartError {
             (_, error) => Self::InvalidAnswer(error.to_string()),
         }
     }
+
+    /// True if each later start would fail too: no process has main's objects of the fork any more, or the system does
+    /// not permit the start. Other causes may go away, such as a lack of memory or a file that is being replaced.
+    pub(crate) fn is_final(&self) -> bool {
+        match self {
+            Self::ForkFailed { can_fork, .. } => !can_fork,
+            Self::NotSpawned { source, .. } => {
+                matches!(source.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported)
+            }
+            _ => false,
+        }
+    }
 }
 
 /// True if the template was killed, by main because it hung or by another process, so that another template may start
@@ -122,5 +134,29 @@ fn ended(status: ExitStatus) -> String {
              loader::init() crashes"
         ),
         _ => format!("its process is {status}, before it answered"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::libc::{EACCES, ENOENT, ENOSYS, EPERM, ETXTBSY};
+
+    use super::*;
+
+    #[test]
+    fn only_what_stays_is_final() {
+        let not_spawned = |errno| {
+            let source = io::Error::from_raw_os_error(errno);
+            WorkerStartError::NotSpawned { program: "worker".into(), source }
+        };
+        for errno in [EACCES, EPERM, ENOSYS] {
+            assert!(not_spawned(errno).is_final(), "{errno}");
+        }
+        for errno in [EAGAIN, EMFILE, ENFILE, ENOMEM, ENOENT, ETXTBSY] {
+            assert!(!not_spawned(errno).is_final(), "{errno}");
+        }
+        let forked = |can_fork| WorkerStartError::ForkFailed { source: TemplateError::NoAnswer, can_fork };
+        assert!(forked(false).is_final() && !forked(true).is_final());
+        assert!(!WorkerStartError::NoAnswer.is_final());
     }
 }

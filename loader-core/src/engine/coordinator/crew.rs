@@ -47,7 +47,7 @@ pub(crate) trait Crew {
     /// Takes over the process that [`start`](Self::start) has started, after the report that it is there.
     ///
     /// # Errors
-    /// Why it could not be started; it can be tried again.
+    /// Why it could not be started.
     fn adopt(&mut self, worker: usize) -> Result<(), Error>;
 
     /// Tells the workers whether the tasks that they have are still wanted.

@@ -347,7 +347,7 @@ impl Coordinator {
         told.is_none_or(|told| told.contains(&(sample as u64)))
     }
 
-    /// Handles the end of an attempt to start a worker: takes over the new process, or tries again.
+    /// Handles the end of an attempt to start a worker: takes over the new process, or tries again if that can help.
     pub(super) fn worker_started(&mut self, worker: usize, crew: &mut impl Crew) -> Result<(), Error> {
         if self.take_started(worker, crew)? {
             return Ok(());
@@ -356,7 +356,7 @@ impl Coordinator {
             Ok(()) => self.roster.send_backlog(worker, crew),
             // The worker was parked meanwhile, and its tasks were moved.
             Err(error) if self.note_left(worker, &error.to_string(), crew) => Ok(()),
-            Err(error) if self.deaths.count(worker) => Err(error),
+            Err(error) if is_final(&error) || self.deaths.count(worker) => Err(error),
             Err(error) => {
                 let (deaths, max_worker_deaths) = (self.deaths.workers[worker].deaths, self.deaths.max);
                 let problem = error.to_string();
@@ -450,6 +450,11 @@ impl Coordinator {
         over.into_iter().for_each(|shard| self.schedule.close_lane(shard));
         Ok(())
     }
+}
+
+/// True if a worker did not start for a reason that does not go away.
+fn is_final(error: &Error) -> bool {
+    matches!(error, Error::WorkerNotStarted { source, .. } if source.is_final())
 }
 
 /// Returns what a death proves about its task.

@@ -74,6 +74,21 @@ fn a_worker_that_always_lies_ends_the_iterator() {
     panic!("the iterator does not end");
 }
 
+/// Main does not try again to start a worker if no process can fork it any more, whatever `max_worker_deaths` is.
+#[test]
+fn a_start_that_cannot_succeed_ends_the_iterator_at_once() {
+    let (setup, options) = Scenario::plain(0, u32::MAX, 0);
+    let mut case = Case::start(&setup, WorkerOptions { workers: 1, ..options }, false);
+    case.iteration.workers.can_fork = false;
+    case.iteration.workers.end(0);
+    match case.next() {
+        Returned::Fatal(Error::WorkerNotStarted { worker: 0, source }) => {
+            assert!(source.is_final(), "{source}")
+        }
+        other => panic!("next returns {other:?}"),
+    }
+}
+
 /// Starts an iterator with two workers: the first has no more samples, and the second is stopped. Returns the
 /// iterator and what the user has received.
 fn with_idle_worker() -> (Case, Received) {

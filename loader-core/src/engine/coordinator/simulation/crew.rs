@@ -8,6 +8,7 @@ use loader_ipc::{
     frame::{Command, ExitStatus, Lease, Report},
     process::{CpuUse, Halt},
     slots::SlotPool,
+    template::TemplateError,
 };
 use rand::{RngExt, SeedableRng, rngs::ChaCha8Rng};
 
@@ -52,6 +53,8 @@ pub(super) struct Workers {
     has_memory_limit: bool,
     /// True if some exits are missed and some starts fail.
     has_rare_failures: bool,
+    /// False if no process is left that can fork workers.
+    pub(super) can_fork: bool,
     /// Number of times that a worker may still be stopped. Main gives up a batch after three stops.
     stops_left: u32,
     /// Number of kills and lies that may still happen. Without a bound, two iterators may wait for each
@@ -81,6 +84,7 @@ impl Workers {
             next_pid: 1000,
             has_memory_limit,
             has_rare_failures: rng.random(),
+            can_fork: true,
             stops_left: 2,
             ends_left: 60,
             rng,
@@ -274,6 +278,10 @@ impl Crew for Workers {
     }
 
     fn adopt(&mut self, worker: usize) -> Result<(), Error> {
+        if !self.can_fork {
+            let source = WorkerStartError::ForkFailed { source: TemplateError::NoAnswer, can_fork: false };
+            return Err(Error::WorkerNotStarted { worker, source });
+        }
         if self.has_rare_failures && self.rng.random_ratio(1, 8) {
             self.shared.count("starts refused");
             let source = io::Error::other("there are no processes");
