@@ -87,12 +87,9 @@ pub enum TemplateError {
     /// The template ended before it answered.
     #[error("it {was}{0} before it answered", was = was(*.0))]
     Ended(ExitStatus),
-    /// The template did not answer in time, although it had answered before.
+    /// The template did not answer in time.
     #[error("it did not answer in time")]
     NoAnswer,
-    /// The template did not load its libraries in time.
-    #[error("it did not load its libraries in time")]
-    NotLoaded,
     /// The template cannot continue.
     #[error("it did not answer: {0}")]
     Halted(Halt),

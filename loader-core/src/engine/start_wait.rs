@@ -96,6 +96,8 @@ mod tests {
             assert!(!wait.look_at_start(seconds * SECOND, activity), "{seconds} s");
         }
         let warned = Warning::LongWait { after: SECOND, waiting_for: activity() };
+        let text = warned.to_string();
+        assert!(text.contains("starting for 1.00 s (it loads libraries"), "{text}");
         assert_eq!(*warnings.lock().unwrap(), [warned]);
         assert!(wait.look_at_start(32 * SECOND, activity));
         let error = wait.error().unwrap();

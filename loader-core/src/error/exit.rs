@@ -165,6 +165,10 @@ impl fmt::Display for WorkerActivity {
             WorkerState::Collating | WorkerState::Sending => {
                 write!(f, "worker {worker} (pid {pid}), {state} batch {batch} for {age}")
             }
+            WorkerState::Starting => {
+                let doing = "it loads libraries, imports a script, or opens the dataset";
+                write!(f, "worker {worker} (pid {pid}), {state} for {age} ({doing})")
+            }
             _ => write!(f, "worker {worker} (pid {pid}), {state} for {age}"),
         }
     }

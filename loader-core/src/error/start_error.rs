@@ -93,8 +93,7 @@ impl WorkerStartError {
 }
 
 /// True if the template was killed, by main because it hung or by another process, so that another template may start
-/// the worker. A program that ends by itself would end again, and one that takes long to load its libraries would take
-/// as long again.
+/// the worker. A program that ends by itself would end again.
 pub(crate) fn was_killed(error: &TemplateError) -> bool {
     match error {
         TemplateError::NoAnswer | TemplateError::Halted(_) => true,

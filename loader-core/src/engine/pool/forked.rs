@@ -26,8 +26,6 @@ use crate::error::start_error::WorkerStartError;
 
 /// Maximum time in which the template runs the fork handlers of the program, before it answers for the first time.
 const BEGIN_DEADLINE: Duration = Duration::from_secs(300);
-/// Maximum time for a later answer of the template.
-const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
 /// Maximum time for the end of the template once its last worker has ended.
 const END_DEADLINE: Duration = Duration::from_secs(2);
 
@@ -120,9 +118,8 @@ impl StartProcess for Arc<ForkedTemplate> {
         patience: &mut Patience<'_>,
     ) -> Result<WorkerProcess, WorkerStartError> {
         let template = Arc::clone(&self.templates().current);
-        let limits = (BEGIN_DEADLINE, ANSWER_DEADLINE);
-        let descriptors = (lifeline, output);
-        let started = start_from(&template, &self.has_answered, limits, cpus, descriptors, worker, patience);
+        let (limit, descriptors) = (Some(BEGIN_DEADLINE), (lifeline, output));
+        let started = start_from(&template, &self.has_answered, limit, cpus, descriptors, worker, patience);
         started.map_err(|error| match error {
             TemplateError::Refused(source) => {
                 WorkerStartError::NotSpawned { program: self.describe(), source }

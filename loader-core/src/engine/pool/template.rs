@@ -34,9 +34,6 @@ use nix::{
 use super::program::{StartProcess, launchers_variables};
 use crate::error::start_error::WorkerStartError;
 
-/// Maximum time in which a template loads its libraries. Many templates may load
-/// libraries at once, or from a network disk.
-const LOAD_DEADLINE: Duration = Duration::from_secs(300);
 /// Maximum time for an answer of a template that has loaded its libraries.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
 /// Maximum time to reap a template after SIGKILL.
@@ -48,8 +45,6 @@ const CHECK_INTERVAL: u16 = 60_000;
 #[derive(Debug)]
 pub(super) struct Template {
     key: Key,
-    /// [`LOAD_DEADLINE`] and [`ANSWER_DEADLINE`], except in tests.
-    deadlines: (Duration, Duration),
 }
 
 /// Path and arguments of a program.
@@ -89,7 +84,7 @@ fn templates() -> MutexGuard<'static, BTreeMap<Key, Arc<Running>>> {
 
 impl Template {
     pub(super) fn new(path: PathBuf, args: Vec<OsString>) -> Self {
-        Self { key: (path, args), deadlines: (LOAD_DEADLINE, ANSWER_DEADLINE) }
+        Self { key: (path, args) }
     }
 
     /// Starts the template if it does not run, and does not wait until it has loaded its libraries.
@@ -158,21 +153,22 @@ fn reap_at_its_end(process: Arc<WorkerProcess>) {
     drop(thread::Builder::new().name("loader-template".into()).spawn(wait));
 }
 
-/// Starts worker `worker` from `template`. Waits for its first answer up to the first of `limits`, and for a later one
-/// up to the second. `has_answered` tells which one it is. `descriptors` are the worker's lifeline and output.
+/// Starts worker `worker` from `template`. Waits for its first answer up to `first_limit`, or without limit, and for a
+/// later one up to [`ANSWER_DEADLINE`]. `has_answered` tells which one it is. `descriptors` are the worker's lifeline and
+/// output.
 pub(super) fn start_from(
     template: &TemplateProcess,
     has_answered: &AtomicBool,
-    limits: (Duration, Duration),
+    first_limit: Option<Duration>,
     cpus: Option<&CpuSet>,
     descriptors: (OwnedFd, OwnedFd),
     worker: usize,
     patience: &mut Patience<'_>,
 ) -> Result<WorkerProcess, TemplateError> {
     // Relaxed, here and below: the flag guards no other data. With an old value, the wait is longer.
-    let limit = if has_answered.load(Ordering::Relaxed) { limits.1 } else { limits.0 };
+    let limit = if has_answered.load(Ordering::Relaxed) { Some(ANSWER_DEADLINE) } else { first_limit };
     let awaited = Awaited { worker, process: Arc::clone(template.process()) };
-    patience.turn_to(awaited, patience.waited() + limit);
+    patience.turn_to(awaited, limit.map_or(Duration::MAX, |limit| patience.waited() + limit));
     let (lifeline, output) = descriptors;
     let process = template.start(cpus, lifeline, output, patience)?;
     has_answered.store(true, Ordering::Relaxed);
@@ -193,23 +189,17 @@ impl StartProcess for Template {
         let program = || self.describe();
         let not_spawned = |source| WorkerStartError::NotSpawned { program: program(), source };
         let running = self.running().map_err(not_spawned)?;
-        let (load, answer) = self.deadlines;
         let failed = |source| Err(WorkerStartError::TemplateFailed { program: program(), source });
         let Running { template, has_answered, .. } = &*running;
-        let limits = (load + answer, answer);
-        // Relaxed, as in `start_from`.
-        let is_first = !has_answered.load(Ordering::Relaxed);
-        match start_from(template, has_answered, limits, cpus, (lifeline, output), worker, patience) {
+        // Until its first answer, it may run code of the user, such as the imports of a script.
+        match start_from(template, has_answered, None, cpus, (lifeline, output), worker, patience) {
             Ok(process) => Ok(process),
             Err(TemplateError::Refused(source)) => Err(not_spawned(source)),
             // It may load its libraries for the next call.
             Err(source @ TemplateError::Interrupted) => failed(source),
             Err(source) => {
                 self.discard(&running);
-                failed(match source {
-                    TemplateError::NoAnswer if is_first => TemplateError::NotLoaded,
-                    source => source,
-                })
+                failed(source)
             }
         }
     }
@@ -225,11 +215,9 @@ mod tests {
 
     use super::*;
 
-    /// Asks a shell that runs `script` instead of a template for a worker, until 200 ms are over.
+    /// Asks a shell that runs `script` instead of a template for a worker.
     fn ask(script: &str) -> TemplateError {
-        let short = Duration::from_millis(200);
-        let key = ("/bin/sh".into(), vec!["-c".into(), script.into()]);
-        let template = Template { key, deadlines: (short, short) };
+        let template = Template::new("/bin/sh".into(), vec!["-c".into(), script.into()]);
         let (_lifeline, theirs) = Lifeline::pair().unwrap();
         let (_reader, output) = io::pipe().unwrap();
         let mut look = |_: Duration, _: &Awaited| false;
@@ -256,15 +244,8 @@ mod tests {
     }
 
     #[test]
-    fn a_template_that_does_not_load_its_libraries_is_killed_at_the_deadline() {
-        let error = ask("exec sleep 60");
-        assert!(matches!(error, TemplateError::NotLoaded), "{error:?}");
-    }
-
-    #[test]
-    fn a_template_goes_on_loading_when_the_wait_for_it_is_interrupted() {
-        let key = ("/bin/sleep".into(), vec!["61".into()]);
-        let template = Template { key, deadlines: (LOAD_DEADLINE, ANSWER_DEADLINE) };
+    fn a_template_loads_without_limit_and_goes_on_when_the_wait_for_it_is_interrupted() {
+        let template = Template::new("/bin/sleep".into(), vec!["61".into()]);
         let mut pids = Vec::new();
         for worker in 0..2 {
             let (_lifeline, theirs) = Lifeline::pair().unwrap();
@@ -279,6 +260,7 @@ mod tests {
             let error = started.unwrap_err();
             let WorkerStartError::TemplateFailed { source, .. } = error else { panic!("{error:?}") };
             assert!(matches!(source, TemplateError::Interrupted), "{source:?}");
+            assert!(format!("{patience:?}").contains(&format!("end: {:?}", Duration::MAX)), "{patience:?}");
         }
         let running = templates().get(&template.key).map(Arc::clone).unwrap();
         assert_eq!(pids, [running.template.process().pid(); 2]);

@@ -57,8 +57,8 @@ impl WorkerProgram {
 
     /// Declares that the program, with these arguments, is a template: main starts it once, it loads what
     /// workers need, and it forks a worker whenever main asks for one. A worker then starts in milliseconds,
-    /// although the program takes seconds to load its libraries. The program must serve a
-    /// `loader::Template`.
+    /// although the program takes seconds to load its libraries. Main waits until it has loaded them;
+    /// [`timeout`](crate::Builder::timeout) limits the wait. The program must serve a `loader::Template`.
     ///
     /// All loaders of main that name the same program and arguments share one template, which stays until
     /// main ends. A worker gets main's working directory and CPUs of the moment, and everything else, such as
