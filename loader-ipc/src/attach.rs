@@ -49,6 +49,8 @@ struct Encoding {
     /// `None` for the memory of `pieces`, which is still being written.
     memories: Vec<Option<Arc<SealedMemory>>>,
     pieces: Option<Pieces>,
+    /// Why a piece has no memory.
+    failed: Option<io::Error>,
     files: Vec<Arc<HeldFd>>,
     functions: Vec<AnyFunction>,
 }
@@ -82,11 +84,17 @@ impl<T> Drop for Restore<T> {
     }
 }
 
+/// The system has no memory for a piece. [`encode`] returns the system's error, which the error of a serialiser cannot
+/// contain.
+#[derive(Debug, thiserror::Error)]
+#[error("no shared memory for a part of the value")]
+pub struct NoMemory;
+
 /// Reasons why a value cannot be encoded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
-    /// The value's `Serialize` implementation failed, or the system has no memory for a piece.
+    /// The value's `Serialize` implementation failed.
     #[error(transparent)]
     Codec(#[from] CodecError),
     /// The system has no memory for the attachments.
@@ -100,8 +108,12 @@ pub enum AttachError {
 /// If `value` cannot be serialised, or if the system is out of memory or descriptors.
 pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<(Vec<u8>, Attached), AttachError> {
     let _restore = Restore(&ENCODING, ENCODING.replace(Some(Encoding::default())));
-    let bytes = codec::encode(value)?;
-    let Encoding { mut memories, pieces, files, functions } = ENCODING.take().unwrap_or_default();
+    let bytes = codec::encode(value);
+    let Encoding { mut memories, pieces, failed, files, functions } = ENCODING.take().unwrap_or_default();
+    if let Some(error) = failed {
+        return Err(error.into());
+    }
+    let bytes = bytes?;
     if let Some(Pieces { writer, number, .. }) = pieces {
         let memory = writer.into_inner().map_err(io::IntoInnerError::into_error)?.seal()?;
         memories[number] = Some(Arc::new(memory));
@@ -151,9 +163,15 @@ pub fn attach_function(function: AnyFunction) -> Option<u32> {
 /// pieces of a value. Returns `None` in the same case as [`attach_memory`].
 ///
 /// # Errors
-/// If the system is out of memory or descriptors.
-pub fn attach_piece(buffer: &Arc<Buffer>, len: usize) -> Option<io::Result<Piece>> {
-    ENCODING.with_borrow_mut(|encoding| Some(encoding.as_mut()?.piece(buffer, len)))
+/// If the system is out of memory or descriptors, or forbids a call.
+pub fn attach_piece(buffer: &Arc<Buffer>, len: usize) -> Option<Result<Piece, NoMemory>> {
+    ENCODING.with_borrow_mut(|encoding| {
+        let encoding = encoding.as_mut()?;
+        Some(encoding.piece(buffer, len).map_err(|error| {
+            encoding.failed.get_or_insert(error);
+            NoMemory
+        }))
+    })
 }
 
 impl Encoding {

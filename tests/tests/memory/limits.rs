@@ -143,6 +143,26 @@ fn errors_name_the_limit_of_file_sizes() {
     });
 }
 
+/// `build` moves the tensors of a dataset into shared memory, also for a loader without workers.
+#[test]
+fn errors_about_the_tensors_of_a_dataset_name_the_limit() {
+    alone(|| {
+        for (resource, limit, advice) in
+            [(Resource::RLIMIT_NOFILE, 0, "`ulimit -n`"), (Resource::RLIMIT_FSIZE, 4096, "`ulimit -f`")]
+        {
+            let (rows, more) =
+                (Tensor::<u8>::zeros([100, 1000]).unwrap(), Tensor::<u8>::zeros([100]).unwrap());
+            let dataset = TensorDataset::new((rows, more)).unwrap();
+            let built = limited(resource, limit, || DataLoader::builder(dataset).build());
+            let error = built.map(drop).unwrap_err();
+            let text = error.to_string();
+            let is_right =
+                text.starts_with("allocating shared memory for the dataset") && text.contains(advice);
+            assert!(is_right, "{error:?}: {text}");
+        }
+    });
+}
+
 /// Checks that a loader which cannot use the folder for temporary files uses another one, and leaves nothing
 /// there.
 fn assert_another_folder_is_used(tmpdir: &str) {

@@ -93,8 +93,7 @@ fn serialize<S: Serializer>(
         return InSlot { dtype: dtype as u8, shape, offset }.serialize(serializer);
     }
     if let Some(piece) = attach::attach_piece(buffer, bytes.len()) {
-        let piece = piece
-            .map_err(|error| S::Error::custom(format_args!("no shared memory for a tensor: {error}")))?;
+        let piece = piece.map_err(S::Error::custom)?;
         return Attached { dtype: dtype as u8, shape, piece }.serialize(serializer);
     }
     let mut written = serializer.serialize_struct("Tensor", 3)?;
