@@ -189,7 +189,7 @@ pub enum BatchRequest {
     NextOf {
         /// Number of the shard.
         shard: usize,
-        /// Where to open the shard if it is not open yet.
+        /// Where to open the shard if it is not open yet; the default if this worker has opened it.
         open_at: ShardPosition,
     },
 }

@@ -25,10 +25,10 @@ use super::{
     Coordinator, Phase,
     crew::Crew,
     pending::{Outcome, Pending},
-    supply::Wanted,
     suspects::{Blame, DiedAt, Evidence, Suspects},
 };
 use crate::{
+    data::fetch::BatchRequest,
     error::{
         Error,
         exit::{ExitCause, WorkerActivity, WorkerExit},
@@ -319,7 +319,7 @@ impl Coordinator {
         }
         let is_sample = doing.state == WorkerState::Fetching;
         let is_read_again =
-            is_sample && self.schedule.get(task).is_some_and(|task| task.wanted().begins_behind(doing.index));
+            is_sample && self.schedule.get(task).is_some_and(|task| is_before(doing.index, task.wanted()));
         let at = DiedAt { state: doing.state, sample: is_sample.then_some(doing.index), is_read_again };
         let deaths = match self.deaths.suspects.note(task, at, evidence_of(exit), by_sample && is_sample) {
             None => return Ok(()),
@@ -394,8 +394,8 @@ impl Coordinator {
         self.leasing.undefer(task);
         let Some(pending) = self.schedule.get_mut(task) else { return Ok(()) };
         let (indices, shard) = match pending.wanted() {
-            Wanted::Samples(indices) => (indices.clone(), None),
-            Wanted::NextOf { shard, .. } => (Vec::new(), Some(*shard)),
+            BatchRequest::Samples(indices) => (indices.clone(), None),
+            BatchRequest::NextOf { shard, .. } => (Vec::new(), Some(*shard)),
         };
         let lease = pending.take_lease();
         pending.set_outcome(Outcome::Lost(Box::new(error(indices))));
@@ -417,7 +417,7 @@ impl Coordinator {
     /// [`send_again`](Self::send_again) handles the tasks that have a slot, because their worker has died.
     fn end_shard(&mut self, shard: usize) {
         let is_of_shard =
-            |task: &Pending| matches!(task.wanted(), Wanted::NextOf { shard: of, .. } if *of == shard);
+            |task: &Pending| matches!(task.wanted(), BatchRequest::NextOf { shard: of, .. } if *of == shard);
         let is_it = |&task: &u64| self.schedule.get(task).is_some_and(is_of_shard);
         let deferred: Vec<u64> = self.leasing.deferred().filter(is_it).collect();
         deferred.into_iter().for_each(|task| self.end_without_batch(task, false));
@@ -435,7 +435,7 @@ impl Coordinator {
             let Some(task) = self.schedule.get_mut(number) else { continue };
             task.start_again();
             let lease = task.lease().filter(|_| all_have_slots);
-            if let Wanted::NextOf { shard, .. } = *task.wanted() {
+            if let BatchRequest::NextOf { shard, .. } = *task.wanted() {
                 if over.contains(&shard) {
                     self.end_without_batch(number, false);
                     continue;
@@ -450,6 +450,11 @@ impl Coordinator {
         over.into_iter().for_each(|shard| self.schedule.close_lane(shard));
         Ok(())
     }
+}
+
+/// True if a worker reads the item `position` of a shard before it comes to the first item that is wanted.
+fn is_before(position: usize, wanted: &BatchRequest) -> bool {
+    matches!(wanted, BatchRequest::NextOf { open_at, .. } if (position as u64) < open_at.position.items)
 }
 
 /// True if a worker did not start for a reason that does not go away.

@@ -2,7 +2,7 @@
 
 use loader_ipc::{
     fault::{self, Point},
-    frame::{Failure, Indices, Lease, MAX_INLINE_INDICES, StreamPosition, Task},
+    frame::{Failure, Indices, Lease, MAX_INLINE_INDICES, Task},
     slots::SlotError,
 };
 
@@ -10,9 +10,11 @@ use super::{
     Coordinator,
     crew::Crew,
     pending::{Outcome, Pending},
-    supply::Wanted,
 };
-use crate::{data::fetch::ShardPosition, error::Error};
+use crate::{
+    data::fetch::{BatchRequest, ShardPosition},
+    error::Error,
+};
 
 impl Coordinator {
     /// Sends tasks while there is room in the window and in shared memory.
@@ -38,7 +40,7 @@ impl Coordinator {
                 continue;
             }
             let worker = self.schedule.worker_of_lane(lane);
-            let in_slot = wanted.bytes_in_slot();
+            let in_slot = bytes_in_slot(&wanted);
             let slots = self.leasing.slots();
             let mut leased = slots.lease(in_slot, self.small_leases(), |slot| crew.knows(worker, slot));
             if matches!(leased, Err(SlotError::LimitReached { .. })) && self.schedule.is_empty() {
@@ -74,7 +76,13 @@ impl Coordinator {
         if self.leasing.waits_for_others(self.now) { Ok(()) } else { Err(self.no_slot(error)) }
     }
 
-    fn send(&mut self, lane: usize, wanted: Wanted, lease: Lease, crew: &mut impl Crew) -> Result<(), Error> {
+    fn send(
+        &mut self,
+        lane: usize,
+        wanted: BatchRequest,
+        lease: Lease,
+        crew: &mut impl Crew,
+    ) -> Result<(), Error> {
         fault::point(Point::MainDispatch);
         self.leasing.end_starving();
         let (number, worker) = (self.schedule.next_number(), self.schedule.worker_of_lane(lane));
@@ -98,7 +106,7 @@ impl Coordinator {
     }
 
     /// Returns a task as it is sent.
-    fn task(&self, number: u64, wanted: &Wanted, lease: Lease) -> Result<Task, Error> {
+    fn task(&self, number: u64, wanted: &BatchRequest, lease: Lease) -> Result<Task, Error> {
         Ok(Task {
             epoch: self.supply.epoch(),
             number,
@@ -169,7 +177,7 @@ impl Coordinator {
     }
 
     /// Notes the next batch as failed before any worker sees it.
-    fn fail_unsent(&mut self, lane: usize, wanted: Wanted, error: Error) {
+    fn fail_unsent(&mut self, lane: usize, wanted: BatchRequest, error: Error) {
         let number = self.schedule.next_number();
         let mut pending = Pending::new(wanted, None);
         pending.set_outcome(Outcome::Lost(Box::new(error)));
@@ -187,10 +195,10 @@ impl Coordinator {
 
     /// Encodes the content of a task: indices as a range if they are one, as a list if it fits a frame, else
     /// in the slot.
-    fn pack(&self, wanted: &Wanted, lease: Lease) -> Result<Indices, Error> {
+    fn pack(&self, wanted: &BatchRequest, lease: Lease) -> Result<Indices, Error> {
         let indices = match wanted {
-            Wanted::Samples(indices) => indices,
-            Wanted::NextOf { shard, open_at } => return self.pack_shard(*shard, open_at.as_ref(), lease),
+            BatchRequest::Samples(indices) => indices,
+            BatchRequest::NextOf { shard, open_at } => return self.pack_shard(*shard, open_at, lease),
         };
         let start = indices.first().copied().unwrap_or(0);
         if indices.iter().enumerate().all(|(position, &index)| index == start + position) {
@@ -205,17 +213,8 @@ impl Coordinator {
         Ok(Indices::InSlot { len: list.len() as u64 })
     }
 
-    fn pack_shard(
-        &self,
-        shard: usize,
-        open_at: Option<&ShardPosition>,
-        lease: Lease,
-    ) -> Result<Indices, Error> {
+    fn pack_shard(&self, shard: usize, open_at: &ShardPosition, lease: Lease) -> Result<Indices, Error> {
         let shard = u32::try_from(shard).expect("checked by the builder");
-        let Some(open_at) = open_at else {
-            let position = StreamPosition::default();
-            return Ok(Indices::NextOf { shard, position, start: position, snapshot: None });
-        };
         let (position, start) = (open_at.position, open_at.start());
         let snapshot = match &open_at.snapshot {
             Some(snapshot) => {
@@ -229,16 +228,15 @@ impl Coordinator {
     }
 }
 
-impl Wanted {
-    /// Returns the number of bytes of it that travel in the slot.
-    pub(super) fn bytes_in_slot(&self) -> usize {
-        match self {
-            Self::Samples(indices) if indices.len() > MAX_INLINE_INDICES => size_of::<u64>() * indices.len(),
-            Self::Samples(_) => 0,
-            Self::NextOf { open_at, .. } => {
-                let snapshot = open_at.as_ref().and_then(|start| start.snapshot.as_ref());
-                snapshot.map_or(0, |snapshot| snapshot.bytes.len())
-            }
+/// Returns the number of bytes of a request that travel in the slot.
+pub(super) fn bytes_in_slot(wanted: &BatchRequest) -> usize {
+    match wanted {
+        BatchRequest::Samples(indices) if indices.len() > MAX_INLINE_INDICES => {
+            size_of::<u64>() * indices.len()
+        }
+        BatchRequest::Samples(_) => 0,
+        BatchRequest::NextOf { open_at, .. } => {
+            open_at.snapshot.as_ref().map_or(0, |snapshot| snapshot.bytes.len())
         }
     }
 }

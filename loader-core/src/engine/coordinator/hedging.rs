@@ -10,7 +10,8 @@ use std::time::Duration;
 use loader_ipc::violation::ProtocolViolation;
 
 use super::{
-    Coordinator, Phase, attempts::Attempt, crew::Crew, deaths::Cause, leasing::Vacate, reports::Answer,
+    Coordinator, Phase, attempts::Attempt, crew::Crew, deaths::Cause, dispatch::bytes_in_slot,
+    leasing::Vacate, reports::Answer,
 };
 use crate::error::Error;
 
@@ -50,7 +51,7 @@ impl Coordinator {
         let Some(pending) = self.schedule.get(task).filter(|pending| pending.lease().is_some()) else {
             return Ok(());
         };
-        let in_slot = pending.wanted().bytes_in_slot();
+        let in_slot = bytes_in_slot(pending.wanted());
         // Memory is for the batches that no worker has tried yet.
         let knows = |slot| crew.knows(worker, slot);
         let Ok(lease) = self.leasing.slots().lease(in_slot, self.roster.len(), knows) else {

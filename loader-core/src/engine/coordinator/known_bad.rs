@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use loader_ipc::frame::{BadSampleRecord, MAX_KNOWN_BAD, ONE_BY_ONE};
 
-use super::supply::Wanted;
+use crate::data::fetch::BatchRequest;
 
 #[derive(Debug, Default)]
 pub(super) struct KnownBad {
@@ -31,9 +31,9 @@ impl KnownBad {
 
     /// Returns the samples that a task must not try: its own first, and then others that may replace one of
     /// its own. At most [`MAX_KNOWN_BAD`].
-    pub(super) fn for_task(&self, task: u64, wanted: &Wanted) -> Vec<u64> {
+    pub(super) fn for_task(&self, task: u64, wanted: &BatchRequest) -> Vec<u64> {
         let one_by_one = self.one_by_one.contains(&task).then_some(ONE_BY_ONE);
-        let Wanted::Samples(indices) = wanted else { return Vec::new() };
+        let BatchRequest::Samples(indices) = wanted else { return Vec::new() };
         if self.reasons.is_empty() {
             return Vec::from_iter(one_by_one);
         }

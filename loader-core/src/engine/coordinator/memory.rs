@@ -10,6 +10,7 @@ use nix::libc::{EMFILE, ENFILE};
 use super::{
     Coordinator,
     crew::Crew,
+    dispatch::bytes_in_slot,
     leasing::{Need, Request, Vacate},
     pending::Pending,
     reports::Answer,
@@ -121,7 +122,7 @@ impl Coordinator {
             self.leasing.stop_waiting(task);
             return Ok(());
         };
-        let in_slot = pending.wanted().bytes_in_slot();
+        let in_slot = bytes_in_slot(pending.wanted());
         let slots = self.leasing.slots();
         let ahead = self.may_need_before(task, slots.expected());
         let leased = slots.lease(in_slot, ahead, |slot| crew.knows(worker, slot));

@@ -58,12 +58,11 @@ use progress::Observations;
 use roster::Roster;
 use schedule::Schedule;
 use stalls::Stalls;
-use supply::Wanted;
 use wait::Wait;
 use workforce::Workforce;
 
 use crate::{
-    data::fetch::FetchOptions,
+    data::fetch::{BatchRequest, FetchOptions},
     error::Error,
     report::{batch_info::BatchInfo, epoch_report::WorkerReport},
     state::Position,
@@ -141,7 +140,7 @@ pub(crate) struct Taken {
     task: u64,
     worker: usize,
     batch: u64,
-    wanted: Wanted,
+    wanted: BatchRequest,
 }
 
 impl Taken {
@@ -297,8 +296,8 @@ impl Coordinator {
     pub(crate) fn put_back(&mut self, taken: Taken) {
         let Taken { task, worker, wanted, .. } = taken;
         let lane = match wanted {
-            Wanted::Samples(_) => worker,
-            Wanted::NextOf { shard, .. } => shard,
+            BatchRequest::Samples(_) => worker,
+            BatchRequest::NextOf { shard, .. } => shard,
         };
         self.schedule.put_back(task, lane, worker, Pending::new(wanted, None));
     }

@@ -6,13 +6,12 @@ use loader_ipc::{
     schema::Schema,
 };
 
-use super::supply::Wanted;
-use crate::error::Error;
+use crate::{data::fetch::BatchRequest, error::Error};
 
 /// What main knows of a task.
 #[derive(Debug)]
 pub(super) struct Pending {
-    wanted: Wanted,
+    wanted: BatchRequest,
     slot: Slot,
     progress: Progress,
     /// Number of times that it was sent back.
@@ -75,16 +74,16 @@ pub(crate) enum Outcome {
 }
 
 impl Pending {
-    pub(super) fn new(wanted: Wanted, lease: Option<Lease>) -> Self {
+    pub(super) fn new(wanted: BatchRequest, lease: Option<Lease>) -> Self {
         let slot = lease.map_or(Slot::None, Slot::Leased);
         Self { wanted, slot, progress: Progress::Sent, sent_back: 0 }
     }
 
-    pub(super) fn wanted(&self) -> &Wanted {
+    pub(super) fn wanted(&self) -> &BatchRequest {
         &self.wanted
     }
 
-    pub(super) fn set_wanted(&mut self, wanted: Wanted) {
+    pub(super) fn set_wanted(&mut self, wanted: BatchRequest) {
         self.wanted = wanted;
     }
 
@@ -171,7 +170,7 @@ impl Pending {
         self.progress = Progress::Sent;
     }
 
-    pub(super) fn into_parts(self) -> (Wanted, Option<Outcome>) {
+    pub(super) fn into_parts(self) -> (BatchRequest, Option<Outcome>) {
         let outcome = match self.progress {
             Progress::Answered(outcome) => Some(outcome),
             Progress::Sent | Progress::Asked | Progress::SentBack => None,

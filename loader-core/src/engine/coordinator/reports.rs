@@ -10,9 +10,8 @@ use super::{
     Coordinator, Phase,
     crew::Crew,
     pending::{Outcome, Pending},
-    supply::Wanted,
 };
-use crate::{error::Error, options::OnBadSample};
+use crate::{data::fetch::BatchRequest, error::Error, options::OnBadSample};
 
 impl Coordinator {
     /// Handles a report. The coordinator may be loading an epoch, or waiting for the workers to begin the
@@ -236,7 +235,7 @@ impl Coordinator {
     /// Notes where a batch ends in its shard: another worker may have to continue from there.
     fn note_reached(&mut self, task: u64, outcome: &Outcome) {
         let wanted = self.schedule.get(task).map(Pending::wanted);
-        let Some(&Wanted::NextOf { shard, .. }) = wanted else { return };
+        let Some(&BatchRequest::NextOf { shard, .. }) = wanted else { return };
         let (position, is_over) = match outcome {
             Outcome::Batch { position, .. } | Outcome::AllSamplesBad { position, .. } => (*position, false),
             Outcome::Failed { position, after, .. } => (*position, *after != AfterFailure::Continues),

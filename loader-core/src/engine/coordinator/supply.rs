@@ -6,7 +6,7 @@ use loader_ipc::frame::{AfterFailure, BadSampleRecord, StreamPosition};
 
 use super::schedule::Schedule;
 use crate::{
-    data::fetch::ShardPosition,
+    data::fetch::{BatchRequest, ShardPosition},
     engine::{
         plan::{Plan, Planned},
         shards::Shards,
@@ -34,22 +34,6 @@ pub(crate) enum Supply {
         /// By shard, how far its workers have read it. The user may be behind.
         reached: Vec<Reached>,
     },
-}
-
-/// The content of a task.
-#[derive(Debug)]
-pub(super) enum Wanted {
-    /// The samples of these indices.
-    Samples(Vec<usize>),
-    /// The next samples of a shard. The worker opens the shard at `open_at` first, if given.
-    NextOf { shard: usize, open_at: Option<ShardPosition> },
-}
-
-impl Wanted {
-    /// True if the worker reads the item `position` of the shard before it comes to the task's first item.
-    pub(super) fn begins_behind(&self, position: usize) -> bool {
-        matches!(self, Self::NextOf { open_at: Some(start), .. } if (position as u64) < start.position.items)
-    }
 }
 
 /// How far a shard was read, according to its workers.
@@ -128,7 +112,7 @@ impl Supply {
         &mut self,
         lane: usize,
         schedule: &mut Schedule<T>,
-    ) -> Option<(Wanted, Option<Error>)> {
+    ) -> Option<(BatchRequest, Option<Error>)> {
         match self {
             Self::Batches { plan, held_back, ahead, .. } => loop {
                 let Planned { number, indices, error } = held_back.take().or_else(|| plan.next())?;
@@ -137,23 +121,24 @@ impl Supply {
                     continue;
                 }
                 debug_assert_eq!(number, schedule.next_number());
-                return Some((Wanted::Samples(indices), error));
+                return Some((BatchRequest::Samples(indices), error));
             },
             Self::Shards { .. } => Some((self.next_of(lane), None)),
         }
     }
 
     /// Returns the content of the next task of `shard`.
-    fn next_of(&self, shard: usize) -> Wanted {
+    fn next_of(&self, shard: usize) -> BatchRequest {
         let Self::Shards { shards, opened, reached } = self else { unreachable!("a plan has no shards") };
-        let open_at = (!opened[shard]).then(|| {
+        // The worker that has opened it knows the position.
+        let open_at = if opened[shard] {
+            ShardPosition::default()
+        } else {
             let returned = shards.position(shard);
-            ShardPosition {
-                position: returned.position.or_later(reached[shard].position),
-                ..returned.clone()
-            }
-        });
-        Wanted::NextOf { shard, open_at }
+            let position = returned.position.or_later(reached[shard].position);
+            ShardPosition { position, ..returned.clone() }
+        };
+        BatchRequest::NextOf { shard, open_at }
     }
 
     /// Notes that a worker has read a shard up to `position`, and whether it has no more batches in this epoch.
@@ -166,9 +151,9 @@ impl Supply {
     }
 
     /// Returns the maximum position of a task's shard after its next batch; 0 for a task of indices.
-    pub(super) fn max_position(&self, wanted: &Wanted) -> u64 {
+    pub(super) fn max_position(&self, wanted: &BatchRequest) -> u64 {
         match (self, wanted) {
-            (Self::Shards { shards, reached, .. }, &Wanted::NextOf { shard, .. }) => {
+            (Self::Shards { shards, reached, .. }, &BatchRequest::NextOf { shard, .. }) => {
                 // A worker answers the tasks of a shard in their order, so the batch begins where the last
                 // answer ended.
                 let position = shards.position(shard).position.or_later(reached[shard].position);
@@ -187,12 +172,12 @@ impl Supply {
     }
 
     /// Returns the content of a task of `shard` that is sent again, with a slot of `room` bytes.
-    pub(super) fn again(&mut self, shard: usize, room: u64) -> Wanted {
+    pub(super) fn again(&mut self, shard: usize, room: u64) -> BatchRequest {
         let mut wanted = self.next_of(shard);
-        if let Wanted::NextOf { open_at: Some(start), .. } = &mut wanted {
+        if let BatchRequest::NextOf { open_at, .. } = &mut wanted {
             // The slot was leased for a batch. If the snapshot does not fit, the worker reads the shard from
             // its beginning.
-            start.snapshot.take_if(|snapshot| snapshot.bytes.len() as u64 > room);
+            open_at.snapshot.take_if(|snapshot| snapshot.bytes.len() as u64 > room);
         }
         self.sent(&wanted);
         wanted
@@ -200,15 +185,15 @@ impl Supply {
 
     /// Keeps the content of task `number`, which could not be sent, for the next call of
     /// [`next`](Self::next).
-    pub(super) fn hold_back(&mut self, number: u64, wanted: Wanted) {
-        if let (Self::Batches { held_back, .. }, Wanted::Samples(indices)) = (self, wanted) {
+    pub(super) fn hold_back(&mut self, number: u64, wanted: BatchRequest) {
+        if let (Self::Batches { held_back, .. }, BatchRequest::Samples(indices)) = (self, wanted) {
             *held_back = Some(Planned { number, indices, error: None });
         }
     }
 
     /// Notes that a task was sent.
-    pub(super) fn sent(&mut self, wanted: &Wanted) {
-        if let (Self::Shards { opened, .. }, Wanted::NextOf { shard, .. }) = (self, wanted) {
+    pub(super) fn sent(&mut self, wanted: &BatchRequest) {
+        if let (Self::Shards { opened, .. }, BatchRequest::NextOf { shard, .. }) = (self, wanted) {
             opened[*shard] = true;
         }
     }
@@ -225,17 +210,17 @@ impl Supply {
     pub(super) fn returned(
         &mut self,
         task: u64,
-        wanted: Wanted,
+        wanted: BatchRequest,
         worker: usize,
         end: ShardEnd,
         bad: Vec<BadSampleRecord>,
     ) -> BatchInfo {
         match wanted {
-            Wanted::Samples(indices) => {
+            BatchRequest::Samples(indices) => {
                 let Self::Batches { plan, .. } = self else { unreachable!("shards have no indices") };
                 BatchInfo::of_indices(task, indices, plan.repeated_of(task), Some(worker), bad)
             }
-            Wanted::NextOf { shard, .. } => {
+            BatchRequest::NextOf { shard, .. } => {
                 let Self::Shards { shards, .. } = self else { unreachable!("a plan has no shards") };
                 let number = shards.returned();
                 let samples = shards.advance(shard, end.position, end.snapshot);

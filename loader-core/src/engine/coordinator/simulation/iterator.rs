@@ -21,7 +21,7 @@ use super::{
     scenario::MAX_WORKERS,
     shared::Shared,
 };
-use crate::{engine::coordinator::supply::Wanted, error::Error, state::Position};
+use crate::{data::fetch::BatchRequest, error::Error, state::Position};
 
 /// Maximum simulated time that a call of `next` may take. A stopped worker is replaced after 10 seconds, and
 /// an iterator without memory waits 5 seconds for other
@@ -210,8 +210,8 @@ impl Iteration {
         let (taken, outcome) = self.coordinator.take_next().expect("`poll` has returned `Next::Return`");
         let number = taken.batch();
         let shard = match taken.wanted {
-            Wanted::NextOf { shard, .. } => Some(shard as u32),
-            Wanted::Samples(_) => None,
+            BatchRequest::NextOf { shard, .. } => Some(shard as u32),
+            BatchRequest::Samples(_) => None,
         };
         let failure = |position, after| shard.map(|shard| EndOfFailure { shard, position, after });
         let (end, bad, returned) = match outcome {
