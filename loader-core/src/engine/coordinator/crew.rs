@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use loader_ipc::{
     control::WorkerSnapshot,
-    frame::{Command, Lease},
+    frame::{Indices, Lease, Task},
     process::{CpuUse, Halt},
 };
 
@@ -21,8 +21,14 @@ use crate::{error::Error, report::warning::Warning};
 /// because the coordinator needs two answers at once: whether a task could be withdrawn, and what a worker is
 /// doing.
 pub(crate) trait Crew {
-    /// Sends a command over the worker's index queue, after the memory of the slot that it names.
-    fn command(&mut self, worker: usize, command: Command) -> Result<(), Error>;
+    /// Sends a task with this claim over the worker's index queue, after the memory of its slot.
+    fn give(&mut self, worker: usize, task: UnsentTask, claim: u32) -> Result<(), Error>;
+
+    /// Offers another slot for a task, after its memory.
+    fn offer(&mut self, worker: usize, task: u64, lease: Lease) -> Result<(), Error>;
+
+    /// Tells the worker that an epoch begins, with the tasks that follow.
+    fn resume(&mut self, worker: usize, epoch: u64) -> Result<(), Error>;
 
     /// Tells the worker that no more tasks come.
     fn finish(&mut self, worker: usize);
@@ -83,4 +89,22 @@ pub(crate) trait Crew {
     /// Notes which workers must unmap memory that no longer exists. True if some was destroyed since the last
     /// call.
     fn forget_destroyed_slots(&mut self) -> bool;
+}
+
+/// A task that main has not sent to a worker.
+#[derive(Debug)]
+pub(crate) struct UnsentTask {
+    pub(crate) epoch: u64,
+    pub(crate) number: u64,
+    pub(crate) lease: Lease,
+    pub(crate) indices: Indices,
+    pub(crate) known_bad: Vec<u64>,
+}
+
+impl UnsentTask {
+    /// Returns the task as it is sent, with its claim and the regions that the worker unmaps.
+    pub(crate) fn with(self, claim: u32, forget: Vec<u32>) -> Task {
+        let Self { epoch, number, lease, indices, known_bad } = self;
+        Task { epoch, number, lease, indices, forget, claim, known_bad }
+    }
 }

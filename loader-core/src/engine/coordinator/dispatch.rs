@@ -2,13 +2,13 @@
 
 use loader_ipc::{
     fault::{self, Point},
-    frame::{Failure, Indices, Lease, MAX_INLINE_INDICES, Task},
+    frame::{Failure, Indices, Lease, MAX_INLINE_INDICES},
     slots::SlotError,
 };
 
 use super::{
     Coordinator,
-    crew::Crew,
+    crew::{Crew, UnsentTask},
     pending::{Outcome, Pending},
 };
 use crate::{
@@ -105,17 +105,14 @@ impl Coordinator {
         self.roster.give(worker, task, crew)
     }
 
-    /// Returns a task as it is sent.
-    fn task(&self, number: u64, wanted: &BatchRequest, lease: Lease) -> Result<Task, Error> {
-        Ok(Task {
+    /// Returns a task as it is to be sent.
+    fn task(&self, number: u64, wanted: &BatchRequest, lease: Lease) -> Result<UnsentTask, Error> {
+        Ok(UnsentTask {
             epoch: self.supply.epoch(),
             number,
             lease,
             indices: self.pack(wanted, lease)?,
             known_bad: self.known_bad.for_task(number, wanted),
-            // The roster and the crew fill these in when the task is sent.
-            claim: 0,
-            forget: Vec::new(),
         })
     }
 

@@ -302,7 +302,7 @@ impl Coordinator {
                 continue;
             }
             if let Some(warmer) = self.leasing.lease_warmer(task, worker, lease) {
-                crew.command(worker, loader_ipc::frame::Command::Offer { task, lease: warmer })?;
+                crew.offer(worker, task, warmer)?;
             }
         }
         Ok(())

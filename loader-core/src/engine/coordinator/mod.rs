@@ -68,7 +68,7 @@ use crate::{
     state::Position,
 };
 
-pub(crate) use crew::Crew;
+pub(crate) use crew::{Crew, UnsentTask};
 pub(crate) use pending::Outcome;
 pub(crate) use supply::{ShardEnd, Supply};
 pub(crate) use wait::{MAX_OPENING, Next};

@@ -2,12 +2,9 @@
 
 use std::{collections::VecDeque, mem};
 
-use loader_ipc::{
-    frame::{Command, MAX_UNANSWERED, Task},
-    violation::ProtocolViolation,
-};
+use loader_ipc::{frame::MAX_UNANSWERED, violation::ProtocolViolation};
 
-use super::crew::Crew;
+use super::crew::{Crew, UnsentTask};
 use crate::error::Error;
 
 /// The protocol state of every worker.
@@ -18,7 +15,7 @@ pub(super) struct Roster(Vec<Member>);
 struct Member {
     /// Tasks that main has not sent yet, because the worker has enough to do or its process is being
     /// replaced.
-    backlog: VecDeque<Task>,
+    backlog: VecDeque<UnsentTask>,
     /// The epoch of which main will tell the worker after its backlog; `None` once main has told it.
     resume: Option<u64>,
     /// Tasks that main has sent and the worker has not answered.
@@ -55,7 +52,12 @@ impl Roster {
     }
 
     /// Sends a task to a worker, at once or after the worker has answered enough of its earlier tasks.
-    pub(super) fn give(&mut self, worker: usize, task: Task, crew: &mut impl Crew) -> Result<(), Error> {
+    pub(super) fn give(
+        &mut self,
+        worker: usize,
+        task: UnsentTask,
+        crew: &mut impl Crew,
+    ) -> Result<(), Error> {
         self.0[worker].backlog.push_back(task);
         self.send_backlog(worker, crew)
     }
@@ -71,15 +73,14 @@ impl Roster {
     pub(super) fn send_backlog(&mut self, worker: usize, crew: &mut impl Crew) -> Result<(), Error> {
         let member = &mut self.0[worker];
         while !crew.is_down(worker) && member.unanswered.len() < MAX_UNANSWERED {
-            let Some(mut task) = member.backlog.pop_front() else { break };
-            task.claim = member.next_claim;
-            member.next_claim = (task.claim + 1) % MAX_UNANSWERED as u32;
-            let (number, claim) = (task.number, task.claim);
-            member.unanswered.push_back(Unanswered { task: number, claim, is_withdrawn: false });
-            crew.command(worker, Command::Task(task))?;
+            let Some(task) = member.backlog.pop_front() else { break };
+            let claim = member.next_claim;
+            member.next_claim = (claim + 1) % MAX_UNANSWERED as u32;
+            member.unanswered.push_back(Unanswered { task: task.number, claim, is_withdrawn: false });
+            crew.give(worker, task, claim)?;
         }
         match member.resume.take_if(|_| member.backlog.is_empty()) {
-            Some(epoch) => crew.command(worker, Command::Resume { epoch }),
+            Some(epoch) => crew.resume(worker, epoch),
             None => Ok(()),
         }
     }

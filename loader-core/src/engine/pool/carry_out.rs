@@ -15,29 +15,31 @@ use loader_ipc::{
 use nix::sys::signal::Signal;
 
 use super::{Greeted, Pool, Restart, Worker};
-use crate::{engine::coordinator::Crew, error::Error, report::warning::Warning};
+use crate::{
+    engine::coordinator::{Crew, UnsentTask},
+    error::Error,
+    report::warning::Warning,
+};
 
 /// Maximum time for a worker's lifeline to accept a message. A worker that takes longer counts as having
 /// broken the protocol, so that a stuck worker cannot block main.
 const LIFELINE_DEADLINE: Duration = Duration::from_secs(5);
 
 impl Crew for Pool {
-    fn command(&mut self, worker: usize, mut command: Command) -> Result<(), Error> {
-        match &mut command {
-            Command::Task(task) => {
-                self.share_slot(worker, task.lease)?;
-                let Worker { to_forget, .. } = &mut self.workers[worker];
-                task.forget = to_forget.split_off(to_forget.len().saturating_sub(MAX_FORGOTTEN));
-            }
-            Command::Offer { lease, .. } => self.share_slot(worker, *lease)?,
-            Command::Resume { .. } => {}
-        }
-        match self.workers[worker].commands.send(&Some(command)) {
-            // If the worker is gone, the reaper reports it.
-            Ok(()) | Err(SendError::Closed) => Ok(()),
-            Err(SendError::Io(source)) => Err(Error::System { what: "sending to a worker", source }),
-            Err(error) => Err(Error::System { what: "sending to a worker", source: io::Error::other(error) }),
-        }
+    fn give(&mut self, worker: usize, task: UnsentTask, claim: u32) -> Result<(), Error> {
+        self.share_slot(worker, task.lease)?;
+        let Worker { to_forget, .. } = &mut self.workers[worker];
+        let forget = to_forget.split_off(to_forget.len().saturating_sub(MAX_FORGOTTEN));
+        self.send(worker, Command::Task(task.with(claim, forget)))
+    }
+
+    fn offer(&mut self, worker: usize, task: u64, lease: Lease) -> Result<(), Error> {
+        self.share_slot(worker, lease)?;
+        self.send(worker, Command::Offer { task, lease })
+    }
+
+    fn resume(&mut self, worker: usize, epoch: u64) -> Result<(), Error> {
+        self.send(worker, Command::Resume { epoch })
     }
 
     fn finish(&mut self, worker: usize) {
@@ -152,6 +154,15 @@ impl Crew for Pool {
 }
 
 impl Pool {
+    fn send(&mut self, worker: usize, command: Command) -> Result<(), Error> {
+        match self.workers[worker].commands.send(&Some(command)) {
+            // If the worker is gone, the reaper reports it.
+            Ok(()) | Err(SendError::Closed) => Ok(()),
+            Err(SendError::Io(source)) => Err(Error::System { what: "sending to a worker", source }),
+            Err(error) => Err(Error::System { what: "sending to a worker", source: io::Error::other(error) }),
+        }
+    }
+
     /// Sends a worker the memory of a slot, unless the worker has it already.
     fn share_slot(&mut self, number: usize, lease: Lease) -> Result<(), Error> {
         let worker = &mut self.workers[number];

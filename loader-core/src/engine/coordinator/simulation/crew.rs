@@ -13,7 +13,7 @@ use loader_ipc::{
 use rand::{RngExt, SeedableRng, rngs::ChaCha8Rng};
 
 use super::{
-    super::Crew,
+    super::{Crew, UnsentTask},
     dataset::SimulatedDataset,
     lies,
     shared::Shared,
@@ -185,6 +185,12 @@ impl Workers {
         self.all[worker].step(&env);
     }
 
+    /// Adds a command to a worker's index queue.
+    fn send(&mut self, worker: usize, command: Command) {
+        self.shared.log(|| format!("main sends worker {:?} {command:?}", (self.number, worker)));
+        self.all[worker].commands.push_back(Some(command));
+    }
+
     /// Has a worker send an invalid event.
     fn lie(&mut self, worker: usize) {
         let state = &self.all[worker];
@@ -205,19 +211,23 @@ impl Workers {
 }
 
 impl Crew for Workers {
-    fn command(&mut self, worker: usize, command: Command) -> Result<(), Error> {
-        self.shared.log(|| format!("main sends worker {:?} {command:?}", (self.number, worker)));
+    fn give(&mut self, worker: usize, task: UnsentTask, claim: u32) -> Result<(), Error> {
         let state = &mut self.all[worker];
-        match &command {
-            Command::Task(task) => {
-                assert!(!state.has_claim(task.claim), "two tasks of worker {worker} have one claim");
-                state.claims[task.claim as usize] = Claim::Open;
-                state.used.insert(task.lease.slot);
-            }
-            Command::Offer { lease, .. } => drop(state.used.insert(lease.slot)),
-            Command::Resume { .. } => {}
-        }
-        state.commands.push_back(Some(command));
+        assert!(!state.has_claim(claim), "two tasks of worker {worker} have one claim");
+        state.claims[claim as usize] = Claim::Open;
+        state.used.insert(task.lease.slot);
+        self.send(worker, Command::Task(task.with(claim, Vec::new())));
+        Ok(())
+    }
+
+    fn offer(&mut self, worker: usize, task: u64, lease: Lease) -> Result<(), Error> {
+        self.all[worker].used.insert(lease.slot);
+        self.send(worker, Command::Offer { task, lease });
+        Ok(())
+    }
+
+    fn resume(&mut self, worker: usize, epoch: u64) -> Result<(), Error> {
+        self.send(worker, Command::Resume { epoch });
         Ok(())
     }
 
