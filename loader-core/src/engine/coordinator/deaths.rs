@@ -12,7 +12,7 @@
 //! whenever it waits, is not restarted without end. The count of a worker returns to zero when one of its
 //! processes answers a task, so that kills from outside do not end a run that makes progress.
 
-use std::time::Duration;
+use std::{mem, time::Duration};
 
 use loader_ipc::{
     control::{WorkerSnapshot, WorkerState},
@@ -45,15 +45,14 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct Deaths {
     /// Maximum number of consecutive deaths that count for a worker; 0 if dead workers are not replaced.
     max: u32,
-    workers: Vec<Record>,
     suspects: Suspects,
     /// Number of deaths after which another process was started.
     replaced: u64,
 }
 
-/// The deaths of one worker.
+/// The deaths of one worker in an epoch.
 #[derive(Debug, Default)]
-struct Record {
+pub(super) struct DeathRecord {
     /// Number of consecutive deaths that count for the worker.
     deaths: u32,
     /// Why the worker is about to end, if main knows.
@@ -95,34 +94,8 @@ impl Cause {
 }
 
 impl Deaths {
-    pub(super) fn new(workers: usize, max: u32) -> Self {
-        let workers = (0..workers).map(|_| Record::default()).collect();
-        Self { max, workers, suspects: Suspects::default(), replaced: 0 }
-    }
-
-    /// Adds a worker.
-    pub(super) fn add(&mut self) {
-        self.workers.push(Record::default());
-    }
-
-    /// Forgets the deaths of a worker that was removed.
-    pub(super) fn forget(&mut self, worker: usize) {
-        self.workers[worker] = Record::default();
-    }
-
-    /// Returns why a worker is about to end, or has ended, if main knows.
-    pub(super) fn cause_of(&self, worker: usize) -> Option<ExitCause> {
-        self.workers[worker].cause.as_ref().map(Cause::public)
-    }
-
-    /// True if main knows why a worker is about to end.
-    pub(super) fn is_expected(&self, worker: usize) -> bool {
-        self.workers[worker].cause.is_some()
-    }
-
-    /// Notes why a worker is about to end. Later causes are ignored.
-    pub(super) fn expect(&mut self, worker: usize, cause: Cause) {
-        self.workers[worker].cause.get_or_insert(cause);
+    pub(super) fn new(max: u32) -> Self {
+        Self { max, suspects: Suspects::default(), replaced: 0 }
     }
 
     /// True if workers that die are replaced.
@@ -134,23 +107,39 @@ impl Deaths {
     pub(super) fn replaced(&self) -> u64 {
         self.replaced
     }
+}
 
-    /// Notes that a worker has answered a task.
-    pub(super) fn note_answer(&mut self, worker: usize, task: u64) {
-        let record = &mut self.workers[worker];
-        (record.was_useful, record.deaths) = (true, 0);
-        self.suspects.acquit(task);
+impl DeathRecord {
+    /// Returns why the worker is about to end, or has ended, if main knows.
+    pub(super) fn cause(&self) -> Option<ExitCause> {
+        self.cause.as_ref().map(Cause::public)
     }
 
-    /// Counts a death for a worker. True if the worker must not be started again.
-    fn count(&mut self, worker: usize) -> bool {
-        let record = &mut self.workers[worker];
-        record.deaths += 1;
-        record.deaths > self.max
+    /// True if main knows why the worker is about to end.
+    pub(super) fn is_expected(&self) -> bool {
+        self.cause.is_some()
+    }
+
+    /// Notes why the worker is about to end. Later causes are ignored.
+    pub(super) fn expect(&mut self, cause: Cause) {
+        self.cause.get_or_insert(cause);
+    }
+
+    /// Counts a death for the worker. True if there are more than `max`, so that it must not be started again.
+    fn count(&mut self, max: u32) -> bool {
+        self.deaths += 1;
+        self.deaths > max
     }
 }
 
 impl Coordinator {
+    /// Notes that a worker has answered a task.
+    pub(super) fn note_answer(&mut self, worker: usize, task: u64) {
+        let record = &mut self.roster[worker].deaths;
+        (record.was_useful, record.deaths) = (true, 0);
+        self.deaths.suspects.acquit(task);
+    }
+
     /// Handles the end of a worker's process. Everything that the worker had reported was handled before.
     pub(super) fn worker_exited(
         &mut self,
@@ -175,19 +164,19 @@ impl Coordinator {
         // A death on a second attempt does not count for the task, whose first attempt continues.
         let is_at_task = task.is_some() || second.is_some();
         let batches = self.batches_of(worker);
-        let was_useful = std::mem::take(&mut self.deaths.workers[worker].was_useful);
-        let cause = self.deaths.workers[worker].cause.take();
+        let record = &mut self.roster[worker].deaths;
+        let (was_useful, cause) = (mem::take(&mut record.was_useful), record.cause.take());
         let is_counted = self.counts_for_worker(cause.as_ref(), is_at_task, was_useful);
         let mut exit = WorkerExit { status, cause: cause.as_ref().map(Cause::public) };
         // Only of a SIGKILL that main did not send.
         if exit.cause.is_none() && exit.is_sigkill() && crew.has_oom_killer_acted() {
             exit.cause = Some(ExitCause::OutOfMemory);
         }
-        if is_counted && self.deaths.count(worker) {
+        if is_counted && self.roster[worker].deaths.count(self.deaths.max) {
             return Err(match cause {
                 Some(Cause::Expelled(violation)) => Error::misbehaved(worker, violation),
                 _ => {
-                    let (doing, deaths) = (Box::new(doing), self.deaths.workers[worker].deaths);
+                    let (doing, deaths) = (Box::new(doing), self.roster[worker].deaths.deaths);
                     Error::WorkerExited { worker, pid, exit, batches, doing, deaths }
                 }
             });
@@ -202,7 +191,7 @@ impl Coordinator {
         // This may find that another worker has broken the protocol. The dead worker is replaced
         // nevertheless.
         noted.or_else(|error| self.survive(error, crew))?;
-        let deaths = if is_counted { self.deaths.workers[worker].deaths } else { 0 };
+        let deaths = if is_counted { self.roster[worker].deaths.deaths } else { 0 };
         let (batches, max) = (self.batches_of(worker), self.deaths.max);
         crew.warn(&Warning::WorkerReplaced {
             worker,
@@ -229,7 +218,7 @@ impl Coordinator {
     ) -> Result<(), Error> {
         if self.persistent {
             let error = self.ended_while_idle(worker, pid, status, crew);
-            if !self.deaths.are_replaced() && !self.deaths.is_expected(worker) {
+            if !self.deaths.are_replaced() && !self.roster[worker].deaths.is_expected() {
                 return Err(error);
             }
             crew.warn(&Warning::WorkersReplaced { problem: error.to_string() });
@@ -238,19 +227,18 @@ impl Coordinator {
         // It must not get the shards of workers that are parked later.
         self.schedule.finish(worker);
         // Another process may take its number later, and must not count as one that main has killed.
-        self.deaths.forget(worker);
+        self.roster[worker].deaths = DeathRecord::default();
         Ok(())
     }
 
     /// Forgets the commands sent to a worker's process, its requests and its offers, and releases the slots
     /// of its second attempts and of its attempts that have lost.
     fn forget_process(&mut self, worker: usize) {
-        self.roster.forget(worker);
+        self.roster[worker].forget_process();
         self.leasing.forget_worker(worker);
         while let Some(attempt) = self.attempts.take_any_of(worker) {
             self.leasing.slots().release(attempt.lease, false);
         }
-        self.observations.forget(worker);
     }
 
     /// True if a death counts for the worker, not for the task that it was on.
@@ -292,14 +280,14 @@ impl Coordinator {
         };
         self.roster.note_bye(worker)?;
         crew.warn(&Warning::WorkerOversized { worker, pid: crew.pid(worker), resident, limit });
-        self.deaths.expect(worker, Cause::Oversized);
+        self.roster[worker].deaths.expect(Cause::Oversized);
         Ok(())
     }
 
     /// Handles a worker's report that it ends because code of the loader in it has failed.
     pub(super) fn loader_failed(&mut self, worker: usize, problem: String) -> Result<(), Error> {
         self.roster.note_bye(worker)?;
-        self.deaths.expect(worker, Cause::LoaderFailed(problem));
+        self.roster[worker].deaths.expect(Cause::LoaderFailed(problem));
         Ok(())
     }
 
@@ -356,9 +344,9 @@ impl Coordinator {
             Ok(()) => self.roster.send_backlog(worker, crew),
             // The worker was parked meanwhile, and its tasks were moved.
             Err(error) if self.note_left(worker, &error.to_string(), crew) => Ok(()),
-            Err(error) if is_final(&error) || self.deaths.count(worker) => Err(error),
+            Err(error) if is_final(&error) || self.roster[worker].deaths.count(self.deaths.max) => Err(error),
             Err(error) => {
-                let (deaths, max_worker_deaths) = (self.deaths.workers[worker].deaths, self.deaths.max);
+                let (deaths, max_worker_deaths) = (self.roster[worker].deaths.deaths, self.deaths.max);
                 let problem = error.to_string();
                 crew.warn(&Warning::WorkerNotReplaced { worker, problem, deaths, max_worker_deaths });
                 self.start_process(worker, PAUSE, crew)
@@ -377,7 +365,7 @@ impl Coordinator {
         if !self.deaths.are_replaced() {
             return Err(Error::WorkerMisbehaved { worker, violation });
         }
-        self.deaths.expect(worker, Cause::Expelled(violation));
+        self.roster[worker].deaths.expect(Cause::Expelled(violation));
         Ok(())
     }
 

@@ -165,7 +165,7 @@ impl Coordinator {
         }
         for worker in 0..self.roster.len() {
             // A parked worker may be needed again.
-            let may_work = !self.workforce.is_working(worker) && !self.schedule.is_closed();
+            let may_work = !self.roster.is_working(worker) && !self.schedule.is_closed();
             if self.schedule.is_over(worker) && !may_work {
                 self.schedule.finish(worker);
                 crew.finish(worker);

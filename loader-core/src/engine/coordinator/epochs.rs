@@ -82,7 +82,7 @@ impl Coordinator {
 
     /// Returns the workers that have a process and were not told to end.
     fn present(&self) -> impl Iterator<Item = usize> + use<'_> {
-        (0..self.roster.len()).filter(|&worker| self.workforce.is_present(worker))
+        (0..self.roster.len()).filter(|&worker| self.roster.is_present(worker))
     }
 
     /// Returns the number of tasks of the epoch before that workers have not answered.
@@ -121,7 +121,7 @@ impl Coordinator {
         status: ExitStatus,
         crew: &impl Crew,
     ) -> Error {
-        let exit = WorkerExit { status, cause: self.deaths.cause_of(worker) };
+        let exit = WorkerExit { status, cause: self.roster[worker].deaths.cause() };
         let doing = Box::new(self.doing(worker, crew));
         Error::WorkerExited { worker, pid, exit, batches: Vec::new(), doing, deaths: 1 }
     }

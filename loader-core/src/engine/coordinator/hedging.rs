@@ -63,7 +63,7 @@ impl Coordinator {
 
     /// True if a worker has nothing to do and can be given tasks of others.
     pub(super) fn is_idle(&self, worker: usize, crew: &impl Crew) -> bool {
-        self.workforce.is_working(worker)
+        self.roster.is_working(worker)
             && !self.schedule.is_busy(worker)
             && !self.attempts.is_busy(worker)
             && self.roster.takes_moved_tasks(worker, crew)
@@ -153,8 +153,8 @@ impl Coordinator {
             if !self.deaths.are_replaced() {
                 return false;
             }
-            if !self.deaths.is_expected(worker) {
-                self.deaths.expect(worker, Cause::LateAttempt);
+            if !self.roster[worker].deaths.is_expected() {
+                self.roster[worker].deaths.expect(Cause::LateAttempt);
                 crew.kill(worker, true);
             }
         }

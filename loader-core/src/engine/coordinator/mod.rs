@@ -11,12 +11,12 @@
 //! |---|---|
 //! | [`Supply`] | what was not sent yet: the plan of batches, or the shards |
 //! | [`Schedule`] | the tasks that are not done, their order and their workers |
-//! | [`Workforce`] | which workers get tasks, and which have a process |
-//! | [`Roster`] | what each worker was sent and has said |
+//! | [`Workforce`] | how many workers get tasks, and which are being started |
+//! | [`Roster`] | each worker: whether it gets tasks, what it was sent and has said, its deaths and its progress |
 //! | [`Leasing`] | slots: who waits for one, which were offered |
 //! | [`Attempts`] | second attempts at tasks, and attempts that lost |
-//! | [`Deaths`], [`KnownBad`] | which workers died and why, and which samples are not tried again |
-//! | [`Observations`], [`Stalls`], [`Wait`] | which workers make progress, and since when main waits |
+//! | [`Deaths`], [`KnownBad`] | on which tasks workers died, and which samples are not tried again |
+//! | [`CheckClock`], [`Stalls`], [`Wait`] | how long main waits, and whether the awaited worker makes progress |
 
 mod attempts;
 mod crew;
@@ -54,8 +54,8 @@ use deaths::Deaths;
 use known_bad::KnownBad;
 use leasing::Leasing;
 use pending::Pending;
-use progress::Observations;
-use roster::Roster;
+use progress::CheckClock;
+use roster::{Roster, report};
 use schedule::Schedule;
 use stalls::Stalls;
 use wait::Wait;
@@ -117,11 +117,9 @@ pub(crate) struct Coordinator {
     attempts: Attempts,
     deaths: Deaths,
     known_bad: KnownBad,
-    observations: Observations,
+    check_clock: CheckClock,
     stalls: Stalls,
     wait: Wait,
-    /// Counters of the workers at the start of the epoch.
-    counters: Vec<WorkerReport>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -170,8 +168,8 @@ impl Coordinator {
         now: Instant,
         crew: &impl Crew,
     ) -> Self {
-        let (workforce, roster) = (Workforce::new(options.workers), Roster::new(options.workers));
-        Self::of(options, supply, slots, persistent, now, (workforce, roster), crew)
+        let workers = (Workforce::new(options.workers), Roster::new(options.workers, crew));
+        Self::of(options, supply, slots, persistent, now, workers)
     }
 
     fn of(
@@ -181,37 +179,24 @@ impl Coordinator {
         persistent: bool,
         now: Instant,
         (workforce, roster): (Workforce, Roster),
-        crew: &impl Crew,
     ) -> Self {
-        let workers = workforce.len();
         Self {
             phase: Phase::Loading,
             now,
             persistent,
-            schedule: supply.schedule(&workforce.are_working(), options.prefetch_factor, options.in_order),
+            schedule: supply.schedule(&roster.are_working(), options.prefetch_factor, options.in_order),
             supply,
             workforce,
             roster,
             leasing: Leasing::new(slots),
             attempts: Attempts::default(),
-            deaths: Deaths::new(workers, options.max_worker_deaths),
+            deaths: Deaths::new(options.max_worker_deaths),
             known_bad: KnownBad::default(),
-            observations: Observations::new(workers),
+            check_clock: CheckClock::default(),
             stalls: Stalls::default(),
             wait: Wait::default(),
-            counters: counters(workers, crew),
             options,
         }
-    }
-
-    /// Adds a worker behind the others, to each part that knows every worker.
-    fn add_to_parts(&mut self, worker: usize, crew: &impl Crew) {
-        self.workforce.add();
-        self.roster.add();
-        self.deaths.add();
-        self.observations.add();
-        self.counters.push(report(worker, crew));
-        self.schedule.add_worker();
     }
 
     /// Begins another epoch, after all workers have resumed.
@@ -224,9 +209,10 @@ impl Coordinator {
     ) {
         debug_assert!(self.attempts.is_empty(), "the workers have answered everything before");
         crew.set_wanted(true);
+        self.roster.begin_epoch(crew);
         let workforce = mem::replace(&mut self.workforce, Workforce::new(0));
         let workers = (workforce, mem::take(&mut self.roster));
-        *self = Self::of(self.options.clone(), supply, slots, self.persistent, now, workers, crew);
+        *self = Self::of(self.options.clone(), supply, slots, self.persistent, now, workers);
     }
 
     /// Sends tasks while there is room for them. A worker that broke the protocol is ended.
@@ -358,16 +344,16 @@ impl Coordinator {
 
     /// Returns what each worker has done in this epoch.
     pub(crate) fn worker_reports(&self, crew: &impl Crew) -> impl Iterator<Item = WorkerReport> {
-        let reports = self.counters.iter().enumerate();
-        reports.map(|(worker, before)| report(worker, crew).since(before))
+        let members = self.roster.members().iter().enumerate();
+        members.map(|(worker, member)| report(worker, crew).since(&member.before))
     }
 
     /// Returns the number of batches that the workers have loaded in this epoch. A batch that two workers
     /// have loaded counts twice.
     pub(crate) fn loaded(&self, crew: &impl Crew) -> u64 {
-        let workers = self.counters.iter().enumerate();
-        let loaded =
-            workers.map(|(worker, before)| crew.snapshot(worker).batches.saturating_sub(before.batches));
+        let members = self.roster.members().iter().enumerate();
+        let loaded = members
+            .map(|(worker, member)| crew.snapshot(worker).batches.saturating_sub(member.before.batches));
         loaded.fold(0, u64::saturating_add)
     }
 
@@ -384,15 +370,6 @@ impl Coordinator {
         let attempts = self.attempts.take_all().into_iter().map(|attempt| (attempt.worker, attempt.lease));
         tasks.chain(attempts).chain(self.leasing.take_offers()).collect()
     }
-}
-
-fn counters(workers: usize, crew: &impl Crew) -> Vec<WorkerReport> {
-    (0..workers).map(|worker| report(worker, crew)).collect()
-}
-
-/// Returns what a worker has done since it was started.
-fn report(worker: usize, crew: &impl Crew) -> WorkerReport {
-    WorkerReport::new(&crew.snapshot(worker), crew.cpu_use(worker))
 }
 
 #[cfg(test)]

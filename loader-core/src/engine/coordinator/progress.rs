@@ -30,21 +30,20 @@ const CHECKS: u32 = 4;
 /// Minimum time between two checks.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// What main has observed of its workers while it waited for batches.
+/// The clock of the checks.
 #[derive(Debug, Default)]
-pub(super) struct Observations {
+pub(super) struct CheckClock {
     /// Total time that main has waited for batches. Each wait counts from its first check.
-    clock: Duration,
+    time: Duration,
     /// The time of the last check in this wait, and the planned pause until the next check.
     last_check: Option<(Instant, Duration)>,
-    /// The observation of each worker; `None` for a worker without work.
-    workers: Vec<Option<Observation>>,
 }
 
+/// What main has observed of a worker while it waited for batches.
 #[derive(Debug, Clone, Copy)]
-struct Observation {
+pub(super) struct Observation {
     step: Step,
-    /// Value of `clock` at the first check that found the worker in this step.
+    /// Time of the clock at the first check that found the worker in this step.
     since: Duration,
     /// Whether the checks have found the worker halted.
     halted: HaltWatch,
@@ -59,16 +58,7 @@ struct Step {
     batches: u64,
 }
 
-impl Observations {
-    pub(super) fn new(workers: usize) -> Self {
-        Self { workers: vec![None; workers], ..Self::default() }
-    }
-
-    /// Adds a worker.
-    pub(super) fn add(&mut self) {
-        self.workers.push(None);
-    }
-
+impl CheckClock {
     /// Notes that main starts to wait for a batch. Time between two waits does not count.
     pub(super) fn start_wait(&mut self) {
         self.last_check = None;
@@ -87,50 +77,39 @@ impl Observations {
         self.last_check = self.last_check.map(|(last, planned)| (last + pause, planned));
     }
 
-    /// Forgets a worker's observation, because the worker has no work or another process has replaced it.
-    pub(super) fn forget(&mut self, worker: usize) {
-        self.workers[worker] = None;
-    }
-
-    /// Adds the time since the last check to `clock`, unless the check comes so late that main was stopped.
+    /// Adds the time since the last check, unless the check comes so late that main was stopped.
     fn advance(&mut self, now: Instant) {
         if let Some((last, planned)) = self.last_check {
             let elapsed = now.saturating_duration_since(last);
             if elapsed <= planned + MAX_DELAY {
-                self.clock += elapsed;
+                self.time += elapsed;
             }
         }
     }
+}
 
-    /// Notes the step that a worker is in, and returns for how long the worker has been in it.
-    fn note(&mut self, worker: usize, step: Step) -> Duration {
-        let new = Observation { step, since: self.clock, halted: HaltWatch::default() };
-        let observation = self.workers[worker].filter(|before| before.step == step).unwrap_or(new);
-        self.workers[worker] = Some(observation);
-        self.clock - observation.since
-    }
-
-    /// Notes whether a worker is halted, and returns for how long it has been halted.
-    fn note_halt(&mut self, worker: usize, halt: Option<Halt>) -> Duration {
-        let Some(observation) = &mut self.workers[worker] else { return Duration::ZERO };
-        observation.halted.note(self.clock, halt)
+impl Observation {
+    /// Observes at `time` that a worker is in `step`, after the observation `before`.
+    fn next(before: Option<Self>, step: Step, time: Duration) -> Self {
+        let new = Self { step, since: time, halted: HaltWatch::default() };
+        before.filter(|before| before.step == step).unwrap_or(new)
     }
 }
 
 impl Coordinator {
     /// Kills workers that make no progress. Returns the time until the next check.
     pub(super) fn check_progress(&mut self, crew: &mut impl Crew) -> Duration {
-        self.observations.advance(self.now);
+        self.check_clock.advance(self.now);
         let pause = self.options.sample_timeout.map_or(LIVENESS_INTERVAL, |patience| {
             (patience / CHECKS).clamp(MIN_CHECK_INTERVAL, LIVENESS_INTERVAL)
         });
         for worker in 0..self.roster.len() {
             match self.must_progress(worker, crew) {
                 true => self.check_worker(worker, crew),
-                false => self.observations.forget(worker),
+                false => self.roster[worker].observation = None,
             }
         }
-        self.observations.last_check = Some((self.now, pause));
+        self.check_clock.last_check = Some((self.now, pause));
         pause
     }
 
@@ -138,7 +117,7 @@ impl Coordinator {
     fn must_progress(&self, worker: usize, crew: &impl Crew) -> bool {
         let has_work = self.has_task_with_slot(worker) || self.attempts.is_busy(worker);
         // A worker that main has killed is not expected to continue.
-        let is_killed = || self.deaths.is_expected(worker) && !self.roster.has_sent_bye(worker);
+        let is_killed = || self.roster[worker].deaths.is_expected() && !self.roster.has_sent_bye(worker);
         has_work && !crew.is_down(worker) && !is_killed() && !self.leasing.is_blocked(worker)
     }
 
@@ -146,7 +125,10 @@ impl Coordinator {
         let snapshot = crew.snapshot(worker);
         let WorkerSnapshot { state, task, sample, batches, .. } = snapshot;
         // The worker may load the same sample several times; the snapshot's age starts again each time.
-        let elapsed = self.observations.note(worker, Step { state, task, sample, batches }).min(snapshot.age);
+        let (time, before) = (self.check_clock.time, self.roster[worker].observation);
+        let observation = Observation::next(before, Step { state, task, sample, batches }, time);
+        self.roster[worker].observation = Some(observation);
+        let elapsed = (time - observation.since).min(snapshot.age);
         if self.roster.has_sent_bye(worker) {
             if elapsed >= NO_PROGRESS_TIMEOUT {
                 crew.kill(worker, true);
@@ -172,7 +154,9 @@ impl Coordinator {
         // Without `sample_timeout`, main kills only workers that cannot continue by themselves.
         if elapsed >= LIVENESS_INTERVAL {
             let halt = crew.halt(worker);
-            let halted = self.observations.note_halt(worker, halt);
+            let observation = self.roster[worker].observation.as_mut();
+            let halted =
+                observation.map_or(Duration::ZERO, |observation| observation.halted.note(time, halt));
             if let Some(halt) = halt
                 && (halt == Halt::LifelineClosed || (halted >= MAX_HALTED && self.deaths.are_replaced()))
             {
@@ -193,7 +177,7 @@ impl Coordinator {
         } else {
             return false;
         };
-        self.deaths.expect(worker, cause);
+        self.roster[worker].deaths.expect(cause);
         crew.kill(worker, true);
         true
     }
@@ -201,7 +185,8 @@ impl Coordinator {
     /// Kills a worker that has made no progress on `task` for too long, or that is halted.
     fn kill_without_progress(&mut self, worker: usize, task: u64, cause: ExitCause, crew: &mut impl Crew) {
         let is_attempt = self.attempts.task_of(worker) == Some(task);
-        self.deaths.expect(worker, if is_attempt { Cause::LateAttempt } else { Cause::NoProgress(cause) });
+        let cause = if is_attempt { Cause::LateAttempt } else { Cause::NoProgress(cause) };
+        self.roster[worker].deaths.expect(cause);
         crew.kill(worker, true);
     }
 
@@ -256,56 +241,68 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn in_sample(sample: u64) -> Step {
-        Step { state: WorkerState::Fetching, task: 1, sample, batches: 1 }
+    /// The checks of one worker, and the time of the next check.
+    struct Checks {
+        clock: CheckClock,
+        worker: Option<Observation>,
+        now: Instant,
     }
 
-    /// Checks a worker each second, `seconds` times. Returns for how long it has made no progress.
-    fn watch(observations: &mut Observations, now: &mut Instant, seconds: u32, sample: u64) -> Duration {
-        let mut elapsed = Duration::ZERO;
-        for _ in 0..seconds {
-            observations.advance(*now);
-            elapsed = observations.note(0, in_sample(sample));
-            observations.last_check = Some((*now, SECOND));
-            *now += SECOND;
+    impl Checks {
+        fn begin() -> Self {
+            Self { clock: CheckClock::default(), worker: None, now: Instant::now() }
         }
-        elapsed
+
+        /// Checks the worker each second, `seconds` times. Returns for how long it has made no progress.
+        fn watch(&mut self, seconds: u32, sample: u64) -> Duration {
+            let step = Step { state: WorkerState::Fetching, task: 1, sample, batches: 1 };
+            let mut elapsed = Duration::ZERO;
+            for _ in 0..seconds {
+                self.clock.advance(self.now);
+                let observation = Observation::next(self.worker, step, self.clock.time);
+                self.worker = Some(observation);
+                elapsed = self.clock.time - observation.since;
+                self.clock.last_check = Some((self.now, SECOND));
+                self.now += SECOND;
+            }
+            elapsed
+        }
     }
 
     #[test]
     fn progress_restarts_the_time_of_a_worker() {
-        let (mut observations, mut now) = (Observations::new(1), Instant::now());
-        assert_eq!(watch(&mut observations, &mut now, 4, 0), 3 * SECOND);
-        assert_eq!(watch(&mut observations, &mut now, 1, 1), Duration::ZERO);
-        assert_eq!(watch(&mut observations, &mut now, 2, 1), 2 * SECOND);
-        observations.forget(0);
-        assert_eq!(watch(&mut observations, &mut now, 2, 1), SECOND);
+        let mut checks = Checks::begin();
+        assert_eq!(checks.watch(4, 0), 3 * SECOND);
+        assert_eq!(checks.watch(1, 1), Duration::ZERO);
+        assert_eq!(checks.watch(2, 1), 2 * SECOND);
+        checks.worker = None;
+        assert_eq!(checks.watch(2, 1), SECOND);
     }
 
     #[test]
     fn only_time_in_which_main_runs_and_waits_counts() {
-        let (mut observations, mut now) = (Observations::new(1), Instant::now());
-        assert_eq!(watch(&mut observations, &mut now, 3, 0), 2 * SECOND);
-        now += 100 * SECOND;
-        assert_eq!(watch(&mut observations, &mut now, 1, 0), 2 * SECOND, "main was stopped");
-        observations.advance(now);
-        observations.last_check = None;
-        now += 100 * SECOND;
-        assert_eq!(watch(&mut observations, &mut now, 3, 0), 5 * SECOND, "another wait");
+        let mut checks = Checks::begin();
+        assert_eq!(checks.watch(3, 0), 2 * SECOND);
+        checks.now += 100 * SECOND;
+        assert_eq!(checks.watch(1, 0), 2 * SECOND, "main was stopped");
+        checks.clock.end_wait(checks.now);
+        checks.now += 100 * SECOND;
+        assert_eq!(checks.watch(3, 0), 5 * SECOND, "another wait");
     }
 
     #[test]
     fn a_stopped_worker_that_has_run_meanwhile_starts_again_from_zero() {
-        let (mut observations, mut now) = (Observations::new(1), Instant::now());
-        let mut check = |observations: &mut Observations, ticks: Option<u64>| {
-            watch(observations, &mut now, 1, 0);
-            observations.note_halt(0, ticks.map(|ticks| Halt::Stopped { ticks }))
+        let mut checks = Checks::begin();
+        let mut check = |ticks: Option<u64>| {
+            checks.watch(1, 0);
+            let observation = checks.worker.as_mut().unwrap();
+            observation.halted.note(checks.clock.time, ticks.map(|ticks| Halt::Stopped { ticks }))
         };
-        assert_eq!(check(&mut observations, Some(7)), Duration::ZERO);
-        assert_eq!(check(&mut observations, Some(7)), SECOND);
-        assert_eq!(check(&mut observations, None), Duration::ZERO);
-        assert_eq!(check(&mut observations, Some(7)), Duration::ZERO);
-        assert_eq!(check(&mut observations, Some(7)), SECOND);
-        assert_eq!(check(&mut observations, Some(8)), Duration::ZERO, "the worker has used processor time");
+        assert_eq!(check(Some(7)), Duration::ZERO);
+        assert_eq!(check(Some(7)), SECOND);
+        assert_eq!(check(None), Duration::ZERO);
+        assert_eq!(check(Some(7)), Duration::ZERO);
+        assert_eq!(check(Some(7)), SECOND);
+        assert_eq!(check(Some(8)), Duration::ZERO, "the worker has used processor time");
     }
 }

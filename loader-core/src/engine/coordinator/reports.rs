@@ -66,7 +66,7 @@ impl Coordinator {
 
     fn take_bye(&mut self, worker: usize) -> Result<(), Error> {
         let is_over = self.phase == Phase::Loading && self.schedule.is_over(worker);
-        match is_over || self.workforce.is_leaving(worker) {
+        match is_over || self.roster.is_leaving(worker) {
             true => self.roster.note_bye(worker),
             false => Err(Error::misbehaved(worker, ProtocolViolation::UnexpectedBye)),
         }
@@ -85,7 +85,7 @@ impl Coordinator {
             Outcome::Batch { .. } => self.leasing.note_writer(lease, worker),
             _ => self.leasing.slots().release(lease, held),
         }
-        self.deaths.note_answer(worker, task);
+        self.note_answer(worker, task);
         if has_failed && self.schedule.get(task).is_some_and(Pending::is_sent_back) {
             return self.take_sent_back(worker, task, crew);
         }
@@ -146,7 +146,7 @@ impl Coordinator {
         if self.schedule.get(task).is_some_and(Pending::has_asked) {
             return Err(Error::misbehaved(worker, ProtocolViolation::ExhaustedWithBatch { task }));
         }
-        self.deaths.note_answer(worker, task);
+        self.note_answer(worker, task);
         self.end_without_batch(task, held);
         self.roster.answered(worker, task, crew)?;
         self.finish_idle_workers(crew);

@@ -66,9 +66,9 @@ impl Coordinator {
     pub(crate) fn start_wait(&mut self, now: Instant) {
         self.now = now;
         if let Some(pause) = self.wait.go_on(now) {
-            return self.observations.go_on(pause);
+            return self.check_clock.go_on(pause);
         }
-        self.observations.start_wait();
+        self.check_clock.start_wait();
         // A time beyond what the clock can hold never comes.
         let after = |time: Option<Duration>| time.and_then(|time| now.checked_add(time));
         // A wait this short ends before its first check would be due. Main checks the workers at its start,
@@ -98,11 +98,11 @@ impl Coordinator {
             match self.do_due(crew) {
                 Ok(next @ Next::Receive { .. }) => return Ok(next),
                 Ok(next) => {
-                    self.observations.end_wait(now);
+                    self.check_clock.end_wait(now);
                     return Ok(next);
                 }
                 Err(error) => {
-                    self.observations.end_wait(now);
+                    self.check_clock.end_wait(now);
                     self.survive(error, crew)?;
                 }
             }

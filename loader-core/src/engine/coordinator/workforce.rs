@@ -14,7 +14,7 @@ use std::{
 
 use loader_ipc::frame::Failure;
 
-use super::{Coordinator, Phase, crew::Crew};
+use super::{Coordinator, Phase, crew::Crew, deaths::DeathRecord, roster::Roster};
 use crate::{error::Error, report::warning::Warning};
 
 /// Time after which a parked worker is removed. Starting a process again takes milliseconds to seconds.
@@ -23,10 +23,9 @@ const MAX_PARKED: Duration = Duration::from_secs(10);
 /// iterator.
 const MAX_LEAVING: Duration = Duration::from_secs(5);
 
-/// Which workers get tasks, and which have a process.
+/// How many workers get tasks, and which are being started.
 #[derive(Debug)]
 pub(super) struct Workforce {
-    standings: Vec<Standing>,
     /// Number of workers that should work.
     target: usize,
     /// The worker that is being added: its process is being started, or opens the dataset. Workers are added
@@ -36,8 +35,9 @@ pub(super) struct Workforce {
     starting: BTreeSet<usize>,
 }
 
+/// Whether a worker gets tasks, and whether it has a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
+pub(super) enum Standing {
     /// Gets tasks.
     Working,
     /// Was added, and gets tasks once it has opened the dataset.
@@ -52,46 +52,38 @@ enum Standing {
 
 impl Workforce {
     pub(super) fn new(workers: usize) -> Self {
-        Self {
-            standings: vec![Standing::Working; workers],
-            target: workers,
-            adding: None,
-            starting: BTreeSet::new(),
-        }
+        Self { target: workers, adding: None, starting: BTreeSet::new() }
     }
+}
 
-    /// Adds a worker, which gets tasks once it has opened the dataset.
-    pub(super) fn add(&mut self) {
-        self.standings.push(Standing::Joining);
-    }
-
-    /// Returns the number of workers, including those that were removed.
-    pub(super) fn len(&self) -> usize {
-        self.standings.len()
-    }
-
+impl Roster {
     /// Says of each worker whether it gets tasks.
     pub(super) fn are_working(&self) -> Vec<bool> {
-        self.standings.iter().map(|standing| *standing == Standing::Working).collect()
+        self.members().iter().map(|member| member.standing == Standing::Working).collect()
     }
 
     /// True if the worker gets tasks.
     pub(super) fn is_working(&self, worker: usize) -> bool {
-        self.standings[worker] == Standing::Working
+        self[worker].standing == Standing::Working
     }
 
     /// True if the worker has a process that was not told to end.
     pub(super) fn is_present(&self, worker: usize) -> bool {
-        matches!(self.standings[worker], Standing::Working | Standing::Joining | Standing::Parked(_))
+        matches!(self[worker].standing, Standing::Working | Standing::Joining | Standing::Parked(_))
     }
 
     /// True if the worker was told to end because it was removed.
     pub(super) fn is_leaving(&self, worker: usize) -> bool {
-        matches!(self.standings[worker], Standing::Leaving(_))
+        matches!(self[worker].standing, Standing::Leaving(_))
     }
 
     fn working(&self) -> usize {
-        self.standings.iter().filter(|standing| **standing == Standing::Working).count()
+        self.members().iter().filter(|member| member.standing == Standing::Working).count()
+    }
+
+    /// Returns the first worker whose standing `is_it` accepts.
+    fn first(&self, is_it: impl Fn(Standing) -> bool) -> Option<usize> {
+        self.members().iter().position(|member| is_it(member.standing))
     }
 }
 
@@ -111,7 +103,7 @@ impl Coordinator {
 
     /// True if the number of workers that get tasks is the target: none is still starting.
     pub(crate) fn has_all_workers(&self) -> bool {
-        self.workforce.working() == self.workforce.target
+        self.roster.working() == self.workforce.target
     }
 
     /// Sets the number of batches that are loaded ahead for each worker.
@@ -122,18 +114,16 @@ impl Coordinator {
 
     /// Parks, or uses again, or starts workers until the target is reached.
     pub(super) fn reach_target(&mut self, crew: &mut impl Crew) {
-        while self.workforce.working() > self.workforce.target {
+        while self.roster.working() > self.workforce.target {
             // First those that have nothing to do any more.
-            let working =
-                || (0..self.workforce.len()).rev().filter(|&worker| self.workforce.is_working(worker));
+            let working = || (0..self.roster.len()).rev().filter(|&worker| self.roster.is_working(worker));
             let last =
                 working().find(|&worker| self.schedule.is_finished(worker)).or_else(|| working().next());
             let Some(worker) = last else { break };
             self.park_worker(worker, crew);
         }
-        while self.workforce.working() < self.workforce.target {
-            let is_parked = |standing: &Standing| matches!(standing, Standing::Parked(_));
-            match self.workforce.standings.iter().position(is_parked) {
+        while self.roster.working() < self.workforce.target {
+            match self.roster.first(|standing| matches!(standing, Standing::Parked(_))) {
                 Some(worker) => self.employ(worker),
                 None => return self.add_worker(crew),
             }
@@ -142,7 +132,7 @@ impl Coordinator {
 
     /// Gives a worker no more tasks. It answers those that it has, unless idle workers take them over.
     fn park_worker(&mut self, worker: usize, crew: &impl Crew) {
-        self.workforce.standings[worker] = match self.schedule.is_finished(worker) {
+        self.roster[worker].standing = match self.schedule.is_finished(worker) {
             true if crew.is_down(worker) && !self.workforce.starting.contains(&worker) => Standing::Removed,
             true => Standing::Leaving(self.now),
             false => Standing::Parked(self.now),
@@ -151,7 +141,7 @@ impl Coordinator {
     }
 
     fn employ(&mut self, worker: usize) {
-        self.workforce.standings[worker] = Standing::Working;
+        self.roster[worker].standing = Standing::Working;
         self.schedule.set_working(worker, true);
     }
 
@@ -159,12 +149,12 @@ impl Coordinator {
     fn add_worker(&mut self, crew: &mut impl Crew) {
         // Numbers are reused, so that there are never more than the maximum: a worker that leaves keeps its
         // number until its process has ended.
-        let is_leaving = |standing: &Standing| matches!(standing, Standing::Leaving(_));
-        if self.workforce.adding.is_some() || self.workforce.standings.iter().any(is_leaving) {
+        let leaving = self.roster.first(|standing| matches!(standing, Standing::Leaving(_)));
+        if self.workforce.adding.is_some() || leaving.is_some() {
             return;
         }
-        let removed = self.workforce.standings.iter().position(|standing| *standing == Standing::Removed);
-        let worker = removed.unwrap_or(self.workforce.len());
+        let removed = self.roster.first(|standing| standing == Standing::Removed);
+        let worker = removed.unwrap_or(self.roster.len());
         match self.start_process(worker, Duration::ZERO, crew) {
             Ok(()) => self.workforce.adding = Some(worker),
             Err(error) => self.not_added(worker, error.to_string(), crew),
@@ -186,7 +176,7 @@ impl Coordinator {
     /// Goes on with the workers that work, and tells the user why `worker` was not added.
     fn not_added(&mut self, worker: usize, problem: String, crew: &mut impl Crew) {
         self.workforce.adding = None;
-        self.workforce.target = self.workforce.target.min(self.workforce.working().max(1));
+        self.workforce.target = self.workforce.target.min(self.roster.working().max(1));
         crew.warn(&Warning::WorkerNotAdded { worker, problem });
     }
 
@@ -198,8 +188,11 @@ impl Coordinator {
             return Ok(false);
         }
         match crew.adopt(worker) {
-            Ok(()) if worker == self.workforce.len() => self.add_to_parts(worker, crew),
-            Ok(()) => self.workforce.standings[worker] = Standing::Joining,
+            Ok(()) if worker == self.roster.len() => {
+                self.roster.add(crew);
+                self.schedule.add_worker();
+            }
+            Ok(()) => self.roster[worker].standing = Standing::Joining,
             Err(error) => self.not_added(worker, error.to_string(), crew),
         }
         Ok(true)
@@ -208,16 +201,16 @@ impl Coordinator {
     /// Notes that a worker has opened the dataset, or that it could not: an added worker then gets tasks, or
     /// ends.
     pub(super) fn take_opened(&mut self, worker: usize, failure: Option<&Failure>, crew: &mut impl Crew) {
-        if self.workforce.standings[worker] != Standing::Joining {
+        if self.roster[worker].standing != Standing::Joining {
             return;
         }
         match failure {
             None => {
                 self.workforce.adding = None;
-                self.workforce.standings[worker] = Standing::Parked(self.now);
+                self.roster[worker].standing = Standing::Parked(self.now);
             }
             Some(failure) => {
-                self.workforce.standings[worker] = Standing::Leaving(self.now);
+                self.roster[worker].standing = Standing::Leaving(self.now);
                 crew.finish(worker);
                 self.not_added(worker, failure.chain.join(": "), crew);
             }
@@ -228,17 +221,18 @@ impl Coordinator {
     /// Notes that a worker's process has ended, or could not be started. True if that worker needs no other
     /// process: it gets no tasks, and has none to answer.
     pub(super) fn note_left(&mut self, worker: usize, problem: &str, crew: &mut impl Crew) -> bool {
-        if self.workforce.is_working(worker) {
+        if self.roster.is_working(worker) {
             return false;
         }
         if !self.schedule.is_free(worker) {
             // Another process answers its tasks. It is removed later.
-            self.workforce.standings[worker] = Standing::Parked(self.now);
+            self.roster[worker].standing = Standing::Parked(self.now);
             return false;
         }
-        self.workforce.standings[worker] = Standing::Removed;
-        self.roster.forget(worker);
-        self.deaths.forget(worker);
+        let member = &mut self.roster[worker];
+        member.standing = Standing::Removed;
+        member.forget_process();
+        member.deaths = DeathRecord::default();
         if let Phase::Resuming { awaited, .. } = &mut self.phase {
             awaited.remove(&worker);
         }
@@ -251,8 +245,8 @@ impl Coordinator {
 
     /// Tells workers that have been parked for some time to end, and kills those that do not.
     pub(super) fn remove_parked_workers(&mut self, crew: &mut impl Crew) {
-        for worker in 0..self.workforce.len() {
-            let (since, max) = match self.workforce.standings[worker] {
+        for worker in 0..self.roster.len() {
+            let (since, max) = match self.roster[worker].standing {
                 Standing::Parked(since) => (since, MAX_PARKED),
                 Standing::Leaving(since) => (since, MAX_LEAVING),
                 _ => continue,
@@ -260,7 +254,7 @@ impl Coordinator {
             if self.now.saturating_duration_since(since) < max {
                 continue;
             }
-            if self.workforce.is_leaving(worker) {
+            if self.roster.is_leaving(worker) {
                 if !crew.is_down(worker) {
                     crew.kill(worker, true);
                 }
@@ -270,7 +264,7 @@ impl Coordinator {
             // A slot that it was offered comes back from it, and the next epoch would not know of it.
             let has_slot = self.attempts.is_busy(worker) || self.leasing.has_offer(worker);
             if is_free && !has_slot && crew.takes_tasks(worker) {
-                self.workforce.standings[worker] = Standing::Leaving(self.now);
+                self.roster[worker].standing = Standing::Leaving(self.now);
                 crew.finish(worker);
             }
         }
