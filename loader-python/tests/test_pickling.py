@@ -6,6 +6,7 @@ import multiprocessing
 import pickle
 import threading
 
+import processes
 import pytest
 import torch
 from torch_datasets import Items, Rows
@@ -91,6 +92,30 @@ def test_an_open_text_file_is_refused_with_its_attribute(tmp_path):
         dataset.function = lambda: None
         with pytest.raises(pickle.PicklingError, match=r"^attribute 'lines' of the dataset \(Items\) .*<_io.Text"):
             list(DataLoader(dataset, num_workers=1, multiprocessing_context="forkserver"))
+
+
+def test_main_pickles_a_dataset_of_a_guarded_script_once(tmp_path):
+    """The names under the guard are also in the dataset, as an attribute and as a string."""
+    pytest.importorskip("cloudpickle", reason="SKIPPED: cloudpickle is not installed")
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import sys\nsys.modules['torch'] = None  # It takes long to import.\nfrom loader import DataLoader\n"
+        "class Once:\n"
+        "    def __init__(self): self.size, self.names, self.pickled = 3, ['size', 'shift', '__main__'], 0\n"
+        "    def __len__(self): return self.size\n"
+        "    def __getitem__(self, index): return index\n"
+        "    def __getstate__(self):\n"
+        "        self.pickled += 1\n"
+        "        return self.__dict__\n"
+        "def load(rows, **options):\n"
+        "    batches = DataLoader(rows, 3, num_workers=1, multiprocessing_context='forkserver', **options)\n"
+        "    print([list(map(int, batch)) for batch in batches], rows.pickled)\n"
+        "if __name__ == '__main__':\n"
+        "    size, shift = 3, 10\n"
+        "    load(Once())\n"
+        "    load(Once(), collate_fn=lambda samples: [sample + shift for sample in samples])\n"
+    )
+    assert processes.run(path).splitlines() == ["[[0, 1, 2]] 1", "[[10, 11, 12]] 1"]
 
 
 class OnlyInMain(Rows):

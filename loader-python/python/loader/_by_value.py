@@ -5,6 +5,7 @@ class by value would set the attributes of main's class to those of the copy, an
 another function, with globals of its own. Main writes references too, in keys, to what it has sent with the dataset.
 """
 
+import copyreg
 import functools
 import itertools
 import pickle
@@ -93,6 +94,27 @@ class SentObjects:
             self._numbers[value] = number
         make, arguments, *state = reduced
         return _rebuild_copy, (self._numbers[value], make, *arguments), *state
+
+
+class ReferencePickler(pickle.Pickler):
+    """A pickler that refers to classes and functions by their names, as `pickle` does. It raises
+    :class:`NotInWorkers` at the first one of the script that workers do not have, so main pickles most datasets once.
+
+    Alternative considered: search the pickle for the names that workers do not have. Rejected because a dataset has
+    strings, attributes and file names that are equal to short names of the script.
+    """
+
+    dispatch_table = copyreg.dispatch_table
+
+    def reducer_override(self, value: Any) -> Any:
+        is_of_script = isinstance(value, TYPES_BY_VALUE) and getattr(value, "__module__", None) in _script.NAMES
+        if is_of_script and not _script.workers_have(value):
+            raise NotInWorkers(f"workers do not have {value.__qualname__} of the script")
+        return NotImplemented
+
+
+class NotInWorkers(Exception):
+    """The value that is pickled needs a class or a function of the script that workers do not have."""
 
 
 class NoSentObjects(SentObjects):

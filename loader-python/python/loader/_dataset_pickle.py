@@ -134,50 +134,39 @@ def _dumps(
     With cloudpickle, main sends by value what workers cannot import: lambdas, local classes and functions, and what a
     script defines that workers do not import (`_script`).
     """
-    problem, is_imported = None, _script.is_imported()
+    is_imported = _script.is_imported()
     try:
-        pickled = _pickle(value, arrays)
+        return _pickle(value, arrays, _by_value.ReferencePickler), is_imported
     except MemoryError:
         raise
     except Exception as error:
-        pickled, problem = (b"", []), error
-    if problem is None and not _is_in_main_only(pickled[0], is_imported):
-        return pickled, is_imported
+        is_in_main_only = isinstance(error, _by_value.NotInWorkers)
     try:
-        import cloudpickle
+        import cloudpickle  # noqa: F401  the pickler needs it
     except ImportError:
-        cloudpickle = None
-    advice = "" if cloudpickle else " or install cloudpickle, which can pickle local functions and classes,"
-    if cloudpickle is not None:
-        try:
-            return _pickle(value, arrays, sent.dataset_pickler()), is_imported
-        except MemoryError:
-            raise
-        except Exception as error:
-            sent.clear()
-            if problem is None and not is_imported:
-                advice = ' or put the lines that begin to train under `if __name__ == "__main__":`,'
-            problem = error
-    if problem is not None:
-        pickler = sent.dataset_pickler() if cloudpickle else pickle.Pickler
-        raise pickle.PicklingError(
-            f"{_culprit(value, pickler)} cannot be sent to the workers: {problem}; define classes and functions at the top"
-            f" level of a module,{advice} and open files and connections in the worker (in worker_init_fn or when they are"
-            " first used)"
-        ) from problem
-    if not _has_importable_main():
-        raise pickle.PicklingError(
-            "the dataset or one of its functions is defined in an interactive session, which no worker can import;"
-            " install cloudpickle, or define it in a module"
-        )
-    return pickled, True
-
-
-def _is_in_main_only(pickled: bytes, is_imported: bool) -> bool:
-    """Returns whether a pickle may refer to something that the module of the script in a worker does not have."""
-    if b"__main__" not in pickled:
-        return False
-    return not is_imported or any(name.encode() in pickled for name in _script.names_under_guard())
+        advice = " or install cloudpickle, which can pickle local functions and classes,"
+        pickler, needs_main = pickle.Pickler, True
+        if is_in_main_only and not _has_importable_main():
+            raise pickle.PicklingError(
+                "the dataset or one of its functions is defined in an interactive session, which no worker can import;"
+                " install cloudpickle, or define it in a module"
+            ) from None
+    else:
+        is_unguarded = is_in_main_only and not is_imported
+        advice = ' or put the lines that begin to train under `if __name__ == "__main__":`,' if is_unguarded else ""
+        pickler, needs_main = sent.dataset_pickler(), is_imported
+    try:
+        return _pickle(value, arrays, pickler), needs_main
+    except MemoryError:
+        raise
+    except Exception as error:
+        problem = error
+    sent.clear()
+    raise pickle.PicklingError(
+        f"{_culprit(value, pickler)} cannot be sent to the workers: {problem}; define classes and functions at the top"
+        f" level of a module,{advice} and open files and connections in the worker (in worker_init_fn or when they are"
+        " first used)"
+    ) from problem
 
 
 def _pickle(
@@ -192,7 +181,7 @@ def _pickle(
 def _culprit(value: tuple[Any, Any, Any], pickler: type) -> str:
     """Returns the name of the innermost attribute or element of the dataset or of a function that the pickler cannot
     pickle."""
-    for name, part in zip(("the dataset", "collate_fn", "worker_init_fn"), value):
+    for name, part in zip(("collate_fn", "worker_init_fn", "the dataset"), value):
         if not _can_be_pickled(part, pickler):
             break
     else:

@@ -209,7 +209,8 @@ def _to_workers(
         "torch": _base.has_torch,
         "default_dtype": _base.default_dtype(),
     }
-    value = iterator._dataset, iterator._collate_fn, worker_init_fn
+    # If `pickle` refuses a function, main has not pickled a large dataset before that for nothing.
+    value = iterator._collate_fn, worker_init_fn, iterator._dataset
     if method == "fork":
         if iterator._num_workers > 1:
             _fork.warn_of_open_files(iterator._dataset)

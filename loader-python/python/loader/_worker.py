@@ -35,7 +35,7 @@ def open_dataset(memory: Any, files: list[int], worker: int) -> Any:
     of main and has the dataset."""
     fork = sys.modules.get("loader._fork")
     setup = fork.inherited if fork and fork.inherited else _dataset_pickle.loads(memory, files)
-    settings, (dataset, collate_fn, worker_init_fn), own_files = setup
+    settings, (collate_fn, worker_init_fn, dataset), own_files = setup
     base_seed, num_workers = settings["base_seed"], settings["num_workers"]
     if settings["torch"]:
         import torch
