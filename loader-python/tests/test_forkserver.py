@@ -20,8 +20,11 @@ SIZE = 32
 TRUNCATED = False
 STARTED = time.time()
 mode = "slow"
+MODE = "slow"
 calls = 0
 version = None
+CONFIG = {"size": 32, "inner": {"crop": 8}}
+COUNTS = {"samples": 0}
 
 
 class Reader:
@@ -30,6 +33,18 @@ class Reader:
 
     def __init__(self):
         Reader.opened += 1
+
+    def read(self):
+        return "own"
+
+
+def set_mode(value):
+    global MODE, LEVEL
+    MODE = LEVEL = value
+
+
+def count(name):
+    COUNTS[name] += 1
 
 
 def load():
@@ -323,7 +338,7 @@ def test_the_report_of_a_worker_that_replaces_another_one_is_read(tmp_path, monk
     lost = _lost_settings.LostSettings("forkserver")
     for value in (1789.123456, 17.5):
         monkeypatch.setattr(registry, "SIZE", value)
-        _lost_settings.compare({"registry": {"SIZE": "1"}}, lost.fileno())
+        _lost_settings.compare(({"registry": {"SIZE": "1"}}, {}), lost.fileno())
     assert "registry.SIZE is 1 in this process and 17.5 in a worker" in lost.warning()
 
 
@@ -332,7 +347,7 @@ def test_a_warning_shows_no_secret(tmp_path, monkeypatch):
     import secrets_of_user  # noqa: F401  the comparison looks for it
 
     lost = _lost_settings.LostSettings("forkserver")
-    _lost_settings.compare({"secrets_of_user": {"API_KEY": "'sk-1'"}}, lost.fileno())
+    _lost_settings.compare(({"secrets_of_user": {"API_KEY": "'sk-1'"}}, {}), lost.fileno())
     text = lost.warning()
     assert "secrets_of_user.API_KEY is not shown in this process" in text and "sk-1" not in text
 
@@ -532,11 +547,19 @@ def test_the_warning_names_the_statements_of_an_unguarded_script_that_workers_do
 
 
 CHANGED = WITHOUT_TORCH + """
+import argparse, functools, logging, time
 import numpy as np
 import registry
 from loader import DataLoader
 
 FACTOR, count = 3, 0
+config, steps = {"size": 32}, {"done": 0}
+arguments = argparse.ArgumentParser().parse_args()
+arguments.size = 32
+
+class Config:
+    def __init__(self):
+        self.size, self.started = 32, time.time()
 
 class Rows:
     factor = 1
@@ -549,17 +572,27 @@ class Rows:
         return 2
 
     def __getitem__(self, index):
-        return FACTOR * count * self.factor
+        return FACTOR * count * self.factor * config["size"] * cfg.size * arguments.size * steps["done"]
+
+cfg, rows, log = Config(), Rows(), logging.getLogger("rows")
+rows.size = 1
 
 def init(worker):
     registry.SIZE = 64
     WORKER_INIT
 
-def fast():
+def fast(*_):
     return "fast"
+
+def configure(size):
+    global FACTOR
+    FACTOR = cfg.size = size
 
 if __name__ == "__main__":
     registry.load()
+    registry.count("samples")
+    steps["done"] += 1
+    rows.size, log.disabled = 2, True
     CHANGE
     loader = DataLoader(Rows(), num_workers=2, multiprocessing_context="forkserver", worker_init_fn=init)
     for epoch in range(2):
@@ -582,6 +615,28 @@ if __name__ == "__main__":
         ("np.seterr(divide='raise')", "pass", "pass", ["numpy.geterr() is {'divide': 'raise', "]),
         ("FACTOR = count = 4", "pass", "pass", ["__main__.FACTOR is 4 in", "__main__.count is 4 in"]),
         ("Rows.factor = 4", "pass", "pass", ["__main__.Rows.factor is 4 in this process and 1 in a worker"]),
+        ("config['size'] = 224", "pass", "pass", ["__main__.config['size'] is 224 in this process and 32 in"]),
+        ("config.update(size=224)", "pass", "config.update(size=9)", ["__main__.config['size'] is 224 in"]),
+        ("registry.CONFIG['inner']['crop'] = 4", "pass", "pass", ["registry.CONFIG['inner']['crop'] is 4 in this"]),
+        ("cfg.size = arguments.size = 9", "pass", "pass", ["__main__.cfg.size is 9", "__main__.arguments.size is 9"]),
+        ("cfg.size = 9", "cfg.size = 9", "pass", []),
+        ("FACTOR = 4", "global FACTOR; FACTOR = 4", "pass", []),
+        ("configure(5)", "pass", "configure(6)", ["__main__.FACTOR is 5 in", "__main__.cfg.size is 5 in"]),
+        ("cfg.size = time.time()", "pass", "pass", []),
+        (
+            "registry.set_mode('fast')",
+            "pass",
+            "registry.set_mode('slow')",
+            ["registry.MODE is 'fast' in this", "registry.LEVEL is 'fast' in this process and missing in a worker"],
+        ),
+        ("config['size'] += 192", "pass", "pass", []),
+        ("registry.load = functools.partial(len)", "pass", "pass", ["registry.load is an object of the class functools"]),
+        ("registry.Reader.read = fast", "pass", "pass", ["registry.Reader.read is the script's own in"]),
+        ("Rows.__len__ = lambda self: 1", "pass", "pass", ["__main__.Rows.__len__ is the script's own in"]),
+        ("np.load = functools.wraps(np.load)(fast)", "pass", "pass", ["numpy.load is the script's own in this"]),
+        ("np.save = functools.partial(np.save)", "np.save = functools.partial(np.save)", "pass", []),
+        ("np.vectorize.__call__ = fast", "pass", "pass", ["numpy.vectorize.__call__ is the script's own"]),
+        ("np.vectorize.depth = 3", "pass", "pass", ["numpy.vectorize.depth is 3 in this process and missing in"]),
         # A setting of the second epoch.
         ("pass", "pass", "registry.TRUNCATED = True", ["registry.TRUNCATED is True in"]),
         ("device = 'cuda'; registry.STARTED = registry.calls = 5", "pass", "registry.calls = 7", []),

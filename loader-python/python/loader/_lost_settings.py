@@ -1,28 +1,24 @@
 """Settings of main that workers do not have, because they import modules afresh. Worker 0 writes them into a file, and
 main warns of them.
 
-These values may be settings: a few settings of libraries, functions of the script that replace a library's own, and
-plain values under the public names of the user's modules and classes. :func:`_is_setting` says which plain values that
-differ in a worker are no settings:
-
-- the values that a function of the module assigns, for example to count;
-- the values whose default is the result of a call, such as the time;
-- after the first comparison in the program, the values whose names are not in capitals, because the program may assign
-  those as it counts.
+These values may be settings: a few settings of libraries; the attributes of libraries that the script assigns;
+functions and classes of the script that replace others; and plain values under the public names of the user's modules
+and classes, also in dicts and in instances of the user's classes. :mod:`_assignments` says which plain values that
+differ in a worker are settings.
 
 Alternative considered: main finds the defaults in the source, without a worker. Rejected because it would name settings
 that workers have too, from the top of the script.
 """
 
-import ast
+import itertools
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType, ModuleType, NoneType
 from typing import Any
 
-from . import _script
+from . import _assignments, _script
 from ._memory_file import MemoryFile
 
 #: Settings of libraries that change samples, by module and name.
@@ -38,13 +34,24 @@ _OF_LIBRARIES: dict[str, dict[str, Callable[[Any], Any]]] = {
 }
 _PLAIN = (bool, int, float, complex, str, bytes, NoneType)
 #: Words in the names of values that a warning does not show, because a log would keep them.
-_SECRET = ("KEY", "PASSWORD", "SECRET", "TOKEN")
-#: Longer values are not compared.
+_SECRET = ("AUTH", "CREDENTIAL", "KEY", "PASSW", "SECRET", "TOKEN")
+#: Classes of the standard library whose instances hold settings.
+_NAMESPACES = (("argparse", "Namespace"), ("types", "SimpleNamespace"))
+#: Longer values are not compared, and neither are the values in a dict or an instance that has more of them.
 _MAX_LENGTH = 200
-#: What main compares in place of a function or a class of the script that is in another module.
+#: Number of dicts and instances, one in another, in which values are compared.
+_MAX_DEPTH = 2
+#: Number of values of a module that are compared.
+_MAX_VALUES = 2000
+#: What main compares in place of a function or a class of the script that is in another module or class.
 _REPLACEMENT = "the script's own"
-#: Calls whose results are the same in each process.
-_STABLE_CALLS = ("bool", "float", "int", "str", "os.environ.get", "os.getenv")
+#: What a worker reports if it has no value of a name.
+_MISSING = "missing"
+_ABSENT = object()
+
+#: The values of main that may be settings, as texts, by module and name; and the names of attributes of libraries that
+#: the script assigns, by module.
+Values = tuple[dict[str, dict[str, str]], dict[str, list[str]]]
 
 #: The lost settings of which main has warned.
 _warned: set[str] = set()
@@ -75,8 +82,8 @@ class LostSettings(MemoryFile):
         is_first, _has_compared, self._is_read = not _has_compared, True, True
         lost = [
             f"{module}.{name} is {_shown(name, ours)} in this process and {_shown(name, theirs)} in a worker"
-            for module, name, ours, theirs in json.loads(content)
-            if _is_setting(module, name, ours, is_first)
+            for module, name, ours, theirs, is_certain in json.loads(content)
+            if is_certain or _assignments.is_setting(module, name, theirs == _MISSING, is_first)
         ]
         path = getattr(sys.modules["__main__"], "__file__", None) or ""
         for line, text in self._statements:
@@ -101,60 +108,146 @@ def _text(lost: list[str], method: str) -> str:
     )
 
 
-def collect(program: list[str]) -> dict[str, dict[str, str]]:
-    """Returns the values of main that may be settings, as texts, by module and name. ``program`` are the modules that
-    main's program has imported."""
-    found = ((name, _values(name, sys.modules.get(name))) for name in ("__main__", *_OF_LIBRARIES, *program))
-    return {name: values for name, values in found if values}
+def collect(program: list[str]) -> Values:
+    """Returns what :func:`compare` gets. ``program`` are the modules that main's program has imported."""
+    assigned: dict[str, list[str]] = {}
+    for module, name in _script.assigned_attributes():
+        # Of the user's modules, `_plain_values` returns the plain values, and some of these are counters.
+        if not (_script.is_own(module) and _is_plain(_attribute(sys.modules.get(module), name))):
+            assigned.setdefault(module, []).append(name)
+    names = dict.fromkeys(("__main__", *_OF_LIBRARIES, *program, *assigned))
+    found = ((name, _values(name, sys.modules.get(name), assigned.get(name, []))) for name in names)
+    return {name: values for name, values in found if values}, assigned
 
 
-def compare(ours: dict[str, dict[str, str]], file: int) -> None:
+def compare(ours: Values, file: int) -> None:
     """Writes, in a worker, which values of main differ from those of this process."""
     different = []
-    for module, values in ours.items():
+    for module, values in ours[0].items():
         # A module that the worker has not imported yet may get a value when it is imported.
-        if module not in sys.modules:
+        if not isinstance(sys.modules.get(module), ModuleType):
             continue
-        found = _values(module, sys.modules[module])
+        assigned = ours[1].get(module, [])
+        found = _values(module, sys.modules[module], assigned)
         for name, value in values.items():
-            own = found.get(name, "the library's" if value == _REPLACEMENT else value)
+            own = found.get(name, _absent(name, value, module))
             if own != value:
-                different.append((module, name, value, own))
+                is_certain = value == _REPLACEMENT or name in assigned or name in _OF_LIBRARIES.get(module, {})
+                different.append((module, name, value, own, is_certain))
     # A worker that this one replaces may have written more.
     os.truncate(file, 0)
     os.pwrite(file, json.dumps(different).encode() + b"\n", 0)
 
 
-def _values(name: str, module: Any) -> dict[str, str]:
+def _absent(name: str, value: str, module: str) -> str:
+    """Returns what a worker reports of a name that :func:`_values` has not found; ``value`` if nothing."""
+    if value == _REPLACEMENT:
+        return "the module's own"
+    is_there = name in (_script.globals_of(module) if module == "__main__" else vars(sys.modules[module]))
+    return value if is_there or not name.isidentifier() else _MISSING
+
+
+def _values(name: str, module: Any, assigned: list[str]) -> dict[str, str]:
     if not isinstance(module, ModuleType):
         return {}
-    found = {}
+    is_main = name == "__main__"
+    is_own = is_main or _script.is_own(name)
+    texts = ((each, _text_of(_attribute(module, each))) for each in assigned)
+    found = {each: text for each, text in texts if text is not None}
     for key, get in _OF_LIBRARIES.get(name, {}).items():
         try:
             found[key] = str(get(module))
         except Exception:
             pass  # Another version of the library, or a module that is being imported.
-    is_main = name == "__main__"
     if is_main and not _script.is_imported():
         return found
-    is_own = is_main or _script.is_own(name)
-    for key, value in list(vars(module).items()):
+    names = (name, *_script.NAMES) if is_main else (name,)
+    variables = _script.globals_of(name) if is_main else vars(module)
+    for key, value in list(variables.items()):
         # `isinstance` would ask a proxy for its class, and so might make the object.
-        kind = type(value)
-        is_class = issubclass(kind, type)
-        if (is_class or kind is FunctionType) and value.__module__ in _script.NAMES and not is_main:
+        if not is_main and _is_of_script(value):
             found[key] = _REPLACEMENT
-        elif is_own and is_class and value.__module__ in (name, *(_script.NAMES if is_main else ())):
-            found.update(_plain_values(f"{key}.", value))
+        elif is_own and issubclass(type(value), type) and value.__module__ in names:
+            found.update(_values_of_class(key, value))
     if is_own:
-        found.update(_plain_values("", module))
+        found.update(_plain_values("", variables))
     return found
 
 
-def _plain_values(prefix: str, owner: ModuleType | type) -> Iterator[tuple[str, str]]:
+def _values_of_class(name: str, owner: type) -> Iterator[tuple[str, str]]:
+    yield from _plain_values(f"{name}.", vars(owner))
     for key, value in list(vars(owner).items()):
-        if not key.startswith("_") and _is_plain(value) and len(text := repr(value)) <= _MAX_LENGTH:
-            yield f"{prefix}{key}", text
+        function = getattr(value, "__func__", None) if type(value) in (staticmethod, classmethod) else value
+        is_function = type(function) is FunctionType and _is_of_script(function)
+        if is_function and function.__code__.co_qualname != f"{owner.__qualname__}.{key}":
+            yield f"{name}.{key}", _REPLACEMENT
+
+
+def _is_of_script(value: Any) -> bool:
+    """Returns whether the script defines a function or a class. `functools.wraps` gives a function the name and the
+    module of the one that it replaces."""
+    if type(value) is FunctionType:
+        return value.__globals__.get("__name__") in _script.NAMES
+    return issubclass(type(value), type) and value.__module__ in _script.NAMES
+
+
+def _text_of(value: Any) -> str | None:
+    """Returns what a warning says of an attribute that the script assigns; ``None`` if nothing is compared."""
+    if value is _ABSENT:
+        return _MISSING
+    if _is_plain(value):
+        return text if len(text := repr(value)) <= _MAX_LENGTH else None
+    value = getattr(value, "__func__", value) if type(value) in (staticmethod, classmethod) else value
+    if _is_of_script(value):
+        return _REPLACEMENT
+    if type(value) is FunctionType:
+        return f"{value.__globals__.get('__name__')}.{value.__code__.co_qualname}"
+    return f"an object of the class {type(value).__module__}.{type(value).__qualname__}" if callable(value) else None
+
+
+def _attribute(module: Any, name: str) -> Any:
+    """Returns an attribute of a module or of a class in it, without running code."""
+    found = module
+    for part in name.split("."):
+        found = vars(found).get(part, _ABSENT) if isinstance(found, (ModuleType, type)) else _ABSENT
+    return found
+
+
+def _plain_values(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Returns the plain values under the public names of a module or a class, and in their dicts and instances."""
+    public = ((f"{prefix}{key}", value) for key, value in list(values.items()) if not key.startswith("_"))
+    found = (each for key, value in public for each in _plain_parts(key, value, _MAX_DEPTH))
+    return itertools.islice(found, _MAX_VALUES)
+
+
+def _plain_parts(key: str, value: Any, depth: int) -> Iterator[tuple[str, str]]:
+    if _is_plain(value):
+        if len(text := repr(value)) <= _MAX_LENGTH:
+            yield key, text
+    elif depth > 0:
+        for inner, item in _parts(value):
+            yield from _plain_parts(f"{key}{inner}", item, depth - 1)
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """Returns the items of a dict with their keys, or the public attributes of an instance that may hold settings."""
+    kind = type(value)
+    parts = value if kind is dict else object.__getattribute__(value, "__dict__") if _may_hold_settings(kind) else {}
+    if len(parts) <= _MAX_LENGTH:
+        for key, item in list(parts.items()):
+            if isinstance(key, str) and len(key) <= _MAX_LENGTH and (kind is dict or not key.startswith("_")):
+                yield (f"[{key!r}]" if kind is dict else f".{key}"), item
+
+
+def _may_hold_settings(kind: type) -> bool:
+    """Returns whether instances of a class may hold settings: the user has defined it, and it is not that of a dataset,
+    a sampler or a function, which main sends with all attributes."""
+    if (kind.__module__, kind.__qualname__) in _NAMESPACES:
+        return True
+    if kind.__dictoffset__ == 0 or not (kind.__module__ in _script.NAMES or _script.is_own(kind.__module__)):
+        return False
+    methods = {name for each in kind.__mro__ if each is not dict for name in vars(each)}
+    return methods.isdisjoint({"__getitem__", "__iter__", "__call__"})
 
 
 def _is_plain(value: Any) -> bool:
@@ -164,60 +257,3 @@ def _is_plain(value: Any) -> bool:
     if type(value) is int:
         return value.bit_length() <= 4 * _MAX_LENGTH
     return type(value) in _PLAIN and (not isinstance(value, (str, bytes)) or len(value) <= _MAX_LENGTH)
-
-
-def _is_setting(module: str, key: str, value: str, is_first: bool) -> bool:
-    """Returns whether a value that differs between main and a worker is one that the program has set."""
-    if value == _REPLACEMENT or key in _OF_LIBRARIES.get(module, {}):
-        return True
-    owner, _, name = key.rpartition(".")
-    tree = _script.tree_of(sys.modules[module]) if module in sys.modules else None
-    if tree is None or not (is_first or name.isupper()):
-        return False
-    # Some variables of a script are used by its training loop only.
-    is_variable = module == "__main__" and not owner and not name.isupper()
-    if is_variable and not _is_read_by_definitions(tree, name):
-        return False
-    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == owner]
-    scopes = [node.body for node in classes] if owner else [tree.body]
-    defaults = [each for scope in scopes for each in _assigned_values(scope, name)]
-    return name not in _names_assigned_by_functions(tree) and all(map(_is_stable, defaults))
-
-
-def _is_read_by_definitions(tree: ast.Module, name: str) -> bool:
-    definitions = (node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef)))
-    return any(isinstance(each, ast.Name) and each.id == name for node in definitions for each in ast.walk(node))
-
-
-def _assigned_values(block: list[ast.stmt], name: str) -> Iterator[ast.expr]:
-    """Returns what the statements of a block assign to a name, without those of functions, and those under a guard."""
-    for statement in block:
-        if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and statement.value is not None:
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            if any(isinstance(each, ast.Name) and each.id == name for target in targets for each in ast.walk(target)):
-                yield statement.value
-        for inner in _script.blocks_of(statement):
-            yield from _assigned_values(inner, name)
-
-
-def _names_assigned_by_functions(tree: ast.Module) -> set[str]:
-    found = set()
-    for function in ast.walk(tree):
-        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            for node in ast.walk(function):
-                if isinstance(node, ast.Global):
-                    found.update(node.names)
-                elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-                    if not (isinstance(node.value, ast.Name) and node.value.id == "self"):
-                        found.add(node.attr)
-    return found
-
-
-def _is_stable(default: ast.expr) -> bool:
-    """Returns whether a default is the same in each process that imports the module."""
-    for node in ast.walk(default):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) not in _STABLE_CALLS:
-            return False
-        if isinstance(node, ast.Name) and node.id == "__name__":
-            return False
-    return True

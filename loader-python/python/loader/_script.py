@@ -190,6 +190,26 @@ def statements_not_run() -> list[tuple[int, str]]:
     return found
 
 
+def assigned_attributes() -> list[tuple[str, str]]:
+    """Returns the attributes of modules and classes from outside of the standard library that a script assigns that
+    workers import, also in functions and under its guard: the module, and the name in it.
+
+    Alternative considered: compare all functions of the libraries that the script names. Rejected because PyTorch alone
+    has thousands of classes and functions.
+    """
+    main = sys.modules["__main__"]
+    if not is_imported() or (tree := tree_of(main)) is None:
+        return []
+    found = []
+    for target in _assigned_attributes(tree):
+        owner = _value(target.value, vars(main))
+        if isinstance(owner, ModuleType) and _is_other(owner):
+            found.append((owner.__name__, target.attr))
+        elif isinstance(owner, type) and _is_other(owner):
+            found.append((owner.__module__, f"{owner.__qualname__}.{target.attr}"))
+    return found
+
+
 def imports(module: ModuleType) -> frozenset[str]:
     """Returns what the import statements of a module name: modules, and perhaps other objects in them."""
     tree = tree_of(module)
@@ -235,6 +255,12 @@ def _is_main_of_package(main: ModuleType) -> bool:
 def _name_of(main: ModuleType) -> str:
     """Returns the name of the module that `python -m` runs; empty for any other program."""
     return getattr(getattr(main, "__spec__", None), "name", None) or ""
+
+
+@functools.cache
+def _assigned_attributes(tree: ast.Module) -> list[ast.Attribute]:
+    statements = (node for node in ast.walk(tree) if isinstance(node, ast.Assign))
+    return [target for node in statements for target in node.targets if isinstance(target, ast.Attribute)]
 
 
 @functools.cache
