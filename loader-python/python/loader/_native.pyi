@@ -196,6 +196,7 @@ class Template:
     def become_spare(self) -> bool: ...
     def become_worker(self) -> None: ...
 
+@final
 class ForkedTemplate:
     """A template that main forks from itself."""
 
