@@ -551,6 +551,7 @@ import argparse, functools, logging, time
 import numpy as np
 import registry
 from loader import DataLoader
+from registry import CONFIG
 
 FACTOR, count = 3, 0
 config, steps = {"size": 32}, {"done": 0}
@@ -572,7 +573,8 @@ class Rows:
         return 2
 
     def __getitem__(self, index):
-        return FACTOR * count * self.factor * config["size"] * cfg.size * arguments.size * steps["done"]
+        first = FACTOR * count * self.factor * config["size"] * CONFIG["size"]
+        return first * cfg.size * arguments.size * steps["done"]
 
 cfg, rows, log = Config(), Rows(), logging.getLogger("rows")
 rows.size = 1

@@ -51,13 +51,16 @@ def is_setting(module: str, key: str, is_missing: bool, is_first: bool) -> bool:
         return False
     if is_missing:
         return name in by_functions and name in _globals_of_functions(tree)
-    main = _script.tree_of(sys.modules["__main__"])
-    set_by = [each for each in (tree, main) if each is not None and _assigns(each, key)] if is_inside else []
-    if set_by:
-        return all(_is_only_set(each, key) for each in set_by)
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == owner]
     scopes = [node.body for node in classes] if owner else [tree.body]
-    return all(_is_stable(each) for scope in scopes for each in _assigned_values(scope, name))
+    defaults = [each for scope in scopes for each in _assigned_values(scope, name)]
+    if is_inside:
+        if not defaults:
+            return False  # The module has imported the variable, and another one has it too.
+        trees = (tree, _script.tree_of(sys.modules["__main__"]))
+        if set_by := [each for each in trees if each is not None and _assigns(each, key)]:
+            return all(_is_only_set(each, key) for each in set_by)
+    return all(map(_is_stable, defaults))
 
 
 def _place(variables: dict[str, Any], key: str) -> _Place:
