@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from . import _by_value, _errors, _imports, _script, _sharing_pickler
-from ._epoch_log import EpochLog
 from ._shared_arrays import ArrayFile, open_arrays
 
 #: The variables that the loader adds to the environment of a new process.
