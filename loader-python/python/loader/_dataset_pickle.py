@@ -141,19 +141,15 @@ def _dumps(
     except Exception as error:
         is_in_main_only = isinstance(error, _by_value.NotInWorkers)
     try:
-        import cloudpickle  # noqa: F401  the pickler needs it
+        pickler, needs_main, advice = sent.dataset_pickler(), is_imported, ""
     except ImportError:
-        advice = " or install cloudpickle, which can pickle local functions and classes,"
         pickler, needs_main = pickle.Pickler, True
+        advice = " or install cloudpickle, which can pickle local functions and classes,"
         if is_in_main_only and not _has_importable_main():
             raise pickle.PicklingError(
                 "the dataset or one of its functions is defined in an interactive session, which no worker can import;"
                 " install cloudpickle, or define it in a module"
             ) from None
-    else:
-        is_unguarded = is_in_main_only and not is_imported
-        advice = ' or put the lines that begin to train under `if __name__ == "__main__":`,' if is_unguarded else ""
-        pickler, needs_main = sent.dataset_pickler(), is_imported
     try:
         return _pickle(value, arrays, pickler), needs_main
     except MemoryError:
@@ -161,6 +157,8 @@ def _dumps(
     except Exception as error:
         problem = error
     sent.clear()
+    if not advice and is_in_main_only and not is_imported and _can_be_pickled(value, pickle.Pickler):
+        advice = ' or put the lines that begin to train under `if __name__ == "__main__":`,'
     raise pickle.PicklingError(
         f"{_culprit(value, pickler)} cannot be sent to the workers: {problem}; define classes and functions at the top"
         f" level of a module,{advice} and open files and connections in the worker (in worker_init_fn or when they are"
@@ -168,9 +166,7 @@ def _dumps(
     ) from problem
 
 
-def _pickle(
-    value: Any, arrays: ArrayFile, base: type = pickle.Pickler
-) -> tuple[bytes, list[_sharing_pickler.Duplicate]]:
+def _pickle(value: Any, arrays: ArrayFile, base: type) -> tuple[bytes, list[_sharing_pickler.Duplicate]]:
     """Returns the pickle, and the descriptors that it refers to by their positions."""
     arrays.clear()
     pickled, arrays.mappings, descriptors = _sharing_pickler.dumps(value, arrays.add, base)
