@@ -9,8 +9,8 @@ use loader_core::{Dataset, IterableDataset, SampleContext, Shard, SnapshotDatase
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
-    arrays, arrow_files, audio, csv_files,
-    decoded::DecodedRecords,
+    arrays, arrow_files, audio_files, csv_files,
+    decoders::DecodedRecords,
     error::DataError,
     json_lines,
     options::SourceOptions,
@@ -387,7 +387,9 @@ impl RecordConfig {
                 Some(if is_compressed { Self::TextLinesStream(options) } else { Self::TextLines(options) })
             }
             () if ends(&arrays::ENDS) => Some(Self::Arrays(crate::ArraysOptions::new(pattern))),
-            () if ends(&audio::EXTENSIONS) => Some(Self::AudioFiles(crate::AudioFilesOptions::new(pattern))),
+            () if ends(&audio_files::EXTENSIONS) => {
+                Some(Self::AudioFiles(crate::AudioFilesOptions::new(pattern)))
+            }
             () if ends(&[".idx"]) => {
                 let documents =
                     crate::TokensOptions::new(pattern).format(TokenFormat::Megatron).documents(true);

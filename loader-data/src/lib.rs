@@ -42,7 +42,7 @@ mod arrow_files;
 #[cfg(any(feature = "arrow", feature = "parquet"))]
 mod arrow_rows;
 #[cfg(feature = "audio")]
-mod audio;
+mod audio_files;
 #[cfg(feature = "formats")]
 mod cached;
 #[cfg(feature = "formats")]
@@ -53,8 +53,8 @@ mod csv_files;
 mod dataset_card;
 #[cfg(feature = "image-folder")]
 mod dataset_config;
-#[cfg(all(feature = "records", any(feature = "audio", feature = "image-folder")))]
-mod decoded;
+#[cfg(feature = "records")]
+mod decoders;
 #[cfg(feature = "records")]
 mod error;
 #[cfg(all(
@@ -66,8 +66,6 @@ mod error;
 mod file_table;
 #[cfg(feature = "image-folder")]
 mod image_folder;
-#[cfg(all(feature = "image-folder", feature = "records"))]
-mod images;
 #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
 mod index;
 #[cfg(feature = "json-lines")]
@@ -128,10 +126,6 @@ mod source;
 mod tar_shards;
 #[cfg(feature = "json-lines")]
 mod text_lines;
-#[cfg(feature = "formats")]
-mod token_column;
-#[cfg(feature = "tokenizer")]
-mod tokenizer;
 #[cfg(feature = "tokens")]
 mod tokens;
 
@@ -140,9 +134,7 @@ pub use arrays::{ArrayFormat, Arrays, ArraysOptions};
 #[cfg(feature = "arrow")]
 pub use arrow_files::{Arrow, ArrowOptions, ArrowStream};
 #[cfg(feature = "audio")]
-pub use audio::{
-    AudioFiles, AudioFilesOptions, AudioFolder, AudioFolderOptions, AudioRecords, AudioTransform,
-};
+pub use audio_files::{AudioFiles, AudioFilesOptions, AudioFolder, AudioFolderOptions, AudioRecords};
 #[cfg(feature = "formats")]
 pub use cached::{CachedOptions, RecordCache};
 #[cfg(feature = "formats")]
@@ -157,8 +149,18 @@ pub use csv_files::{ColumnType, Csv, CsvOptions, CsvStream};
 pub use dataset_card::CardFiles;
 #[cfg(feature = "image-folder")]
 pub use dataset_config::{DatasetConfig, DatasetError, KindName, KindOnly, OpenDataset};
+#[cfg(feature = "audio")]
+pub use decoders::AudioTransform;
+#[cfg(all(feature = "formats", feature = "tokenizer"))]
+pub use decoders::TokenColumn;
+#[cfg(feature = "tokenizer")]
+pub use decoders::Tokenizer;
+#[cfg(feature = "formats")]
+pub use decoders::TokenizerOptions;
 #[cfg(all(feature = "records", any(feature = "audio", feature = "image-folder")))]
-pub use decoded::{DecodedRecords, FieldDecoder};
+pub use decoders::{DecodedRecords, FieldDecoder};
+#[cfg(all(feature = "image-folder", feature = "records"))]
+pub use decoders::{ImageColumn, ImageOptions};
 #[cfg(feature = "records")]
 pub use error::{DataError, DataProblem, Position};
 #[cfg(all(
@@ -182,8 +184,6 @@ pub use image_folder::{
     MAX_PIXELS, MAX_SIDE, Pixel, PixelOption, Size as ImageSize, StandardTransform, Step, Transform,
     TransformError, TransformOptions, decode_mask,
 };
-#[cfg(all(feature = "image-folder", feature = "records"))]
-pub use images::{ImageColumn, ImageOptions};
 #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
 pub use index::{IndexPlace, IndexStatus, StoredIndex};
 #[cfg(feature = "json-lines")]
@@ -208,12 +208,6 @@ pub use source::{CacheOptions, StoreOptions, without_credentials};
 pub use tar_shards::{IndexedTar, TarOptions, TarPosition, TarShards};
 #[cfg(feature = "json-lines")]
 pub use text_lines::{TextLines, TextLinesOptions, TextLinesStream, TextRecords, TextRecordsStream};
-#[cfg(all(feature = "formats", feature = "tokenizer"))]
-pub use token_column::TokenColumn;
-#[cfg(feature = "formats")]
-pub use token_column::TokenizerOptions;
-#[cfg(feature = "tokenizer")]
-pub use tokenizer::Tokenizer;
 #[cfg(feature = "tokens")]
 pub use tokens::{
     SegmentedTokens, Token, TokenDocuments, TokenFormat, TokenRecords, TokenWindow, TokenWindowBatch,

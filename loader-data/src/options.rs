@@ -8,8 +8,12 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "audio")]
+use crate::decoders::AudioTransform;
+#[cfg(feature = "image-folder")]
+use crate::decoders::ImageOptions;
 #[cfg(feature = "formats")]
-use crate::FieldDecoder;
+use crate::decoders::{FieldDecoder, TokenizerOptions};
 use crate::{
     error::{DataError, DataProblem, Result},
     source::{Files, Location, StoreOptions, one_or_many},
@@ -39,15 +43,15 @@ pub(crate) struct SourceOptions {
     /// The fields with encoded images. Only `RecordConfig` decodes these fields and those of `audio`.
     #[cfg(feature = "image-folder")]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) images: BTreeMap<String, crate::ImageOptions>,
+    pub(crate) images: BTreeMap<String, ImageOptions>,
     /// The fields with encoded audio.
     #[cfg(feature = "audio")]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) audio: BTreeMap<String, crate::AudioTransform>,
+    pub(crate) audio: BTreeMap<String, AudioTransform>,
     /// The fields with text that becomes tokens.
     #[cfg(feature = "formats")]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) tokenizers: BTreeMap<String, crate::TokenizerOptions>,
+    pub(crate) tokenizers: BTreeMap<String, TokenizerOptions>,
     /// Fields: a stream leaves out the records in which one of them is null.
     #[cfg(feature = "formats")]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -14,7 +14,6 @@ use super::{
     find::{Rows, find},
 };
 use crate::{
-    decoded::encoded_file,
     error::{DataError, DataProblem, Position, Result},
     options::SourceOptions,
     parallel,
@@ -90,7 +89,7 @@ impl FileTable {
                     let file = self.folder.join(name);
                     self.refuse_outside(&file).map_err(at_row)?;
                     let read = self.table.read_unlisted(&file, self.max_file_bytes, "max_file_bytes");
-                    Value::Record(encoded_file(read.map_err(at_row)?, name.to_owned()))
+                    Value::Record(Record::of_file(read.map_err(at_row)?, name.to_owned()))
                 }
             };
             if row.get(&field).is_some() {

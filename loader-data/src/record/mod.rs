@@ -89,6 +89,12 @@ impl Record {
         Self { fields: Fields::Row(rows::Row::new(rows, row)) }
     }
 
+    /// Creates the value of an encoded file: a record with its `bytes` and its `path`.
+    #[cfg(any(feature = "audio", feature = "image-folder"))]
+    pub(crate) fn of_file(bytes: Vec<u8>, path: String) -> Self {
+        [("bytes", Value::Bytes(bytes)), ("path", Value::Text(path))].into_iter().collect()
+    }
+
     /// Number of fields.
     pub fn len(&self) -> usize {
         self.fields.values().len()

@@ -14,7 +14,10 @@ use super::{
     stream::{Stream, TarPosition},
 };
 #[cfg(feature = "image-folder")]
-use crate::{ImageColumn, Transform, TransformError};
+use crate::{
+    decoders::ImageColumn,
+    image_folder::{Transform, TransformError},
+};
 use crate::{
     error::DataError,
     index::IndexPlace,

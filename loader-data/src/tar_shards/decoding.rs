@@ -7,13 +7,13 @@ use rand::rngs::ChaCha8Rng;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{KEY, URL, samples::RawSample};
+#[cfg(feature = "image-folder")]
+use crate::{decoders::ImageColumn, image_folder};
 use crate::{
     error::{DataError, DataProblem, Position, Result},
     record::{FieldOptions, Record, Value, shared},
     source::Location,
 };
-#[cfg(feature = "image-folder")]
-use crate::{image_folder, images::ImageColumn};
 
 /// What becomes of the members of a sample.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

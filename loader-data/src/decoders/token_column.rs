@@ -4,10 +4,12 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{FieldDecoder, StoreOptions};
+use super::field::FieldDecoder;
+#[cfg(feature = "tokenizer")]
+use super::tokenizer::Tokenizer;
+use crate::source::StoreOptions;
 #[cfg(feature = "tokenizer")]
 use crate::{
-    Tokenizer,
     error::{DataError, DataProblem, Result},
     record::{Scalar, Value},
     source::Location,

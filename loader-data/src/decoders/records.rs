@@ -8,7 +8,7 @@ use loader_core::{
 use rand::{Rng, SeedableRng, rngs::ChaCha8Rng};
 use serde::{Deserialize, Serialize};
 
-use super::FieldDecoder;
+use super::field::FieldDecoder;
 use crate::{
     error::{DataError, DataProblem, Position, Result},
     record::{Record, Value},

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ImageColumn, column::PixelType};
+use super::image_column::{ImageColumn, PixelType};
 use crate::image_folder::{
     DEFAULT_SIZE, PixelOption, StandardTransform, Transform, TransformError, TransformOptions,
 };

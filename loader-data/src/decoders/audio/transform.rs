@@ -89,7 +89,7 @@ fn max_sample_bytes() -> u64 {
 
 impl AudioTransform {
     /// Names of the keys.
-    pub(super) const KEYS: &[&str] = &["sample_rate", "mono", "crop", "max_sample_bytes"];
+    pub(crate) const KEYS: &[&str] = &["sample_rate", "mono", "crop", "max_sample_bytes"];
 
     /// Samples at `sample_rate` Hz, at most 768,000.
     pub fn new(sample_rate: u32) -> Self {
@@ -146,7 +146,7 @@ impl AudioTransform {
         }
     }
 
-    pub(super) fn decode_source(
+    pub(crate) fn decode_source(
         &self,
         source: Box<dyn MediaSource + '_>,
         rng: &mut impl Rng,

@@ -9,9 +9,13 @@ use rand::Rng;
 use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "audio")]
-use crate::AudioTransform;
+use super::audio::AudioTransform;
 #[cfg(feature = "image-folder")]
-use crate::{ImageColumn, image_folder::decode_mask};
+use super::image_column::ImageColumn;
+#[cfg(all(feature = "formats", feature = "tokenizer"))]
+use super::token_column::TokenColumn;
+#[cfg(feature = "image-folder")]
+use crate::image_folder::decode_mask;
 use crate::{
     error::{DataError, DataProblem, Result},
     record::{Record, Value},
@@ -32,7 +36,7 @@ pub enum FieldDecoder {
     Audio(AudioTransform),
     /// Converts a text to tokens, a sequence of `i64`.
     #[cfg(all(feature = "formats", feature = "tokenizer"))]
-    Tokens(crate::TokenColumn),
+    Tokens(TokenColumn),
 }
 
 #[cfg(feature = "image-folder")]
@@ -115,11 +119,6 @@ impl FieldDecoder {
             Self::Tokens(column) => Some(column.fingerprint()),
         }
     }
-}
-
-/// Returns the value of an encoded file: a record with its `bytes` and its `path`.
-pub(crate) fn encoded_file(bytes: Vec<u8>, path: String) -> Record {
-    [("bytes", Value::Bytes(bytes)), ("path", Value::Text(path))].into_iter().collect()
 }
 
 /// Calls `decode` with the value of the field `name`. An error names the field, and the path of its file if the record

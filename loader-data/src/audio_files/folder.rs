@@ -13,8 +13,9 @@ use serde::{Deserialize, Serialize};
 use symphonia::core::io::MediaSource;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{AudioTransform, EXTENSIONS};
+use super::EXTENSIONS;
 use crate::{
+    decoders::AudioTransform,
     error::{DataError, DataProblem, Result},
     keys::{Keys, NoOtherKeys},
     record::{Record, Value},

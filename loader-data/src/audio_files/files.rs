@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use super::EXTENSIONS;
 use crate::{
-    decoded::encoded_file,
     error::{DataError, Result},
     options::format_options,
     parallel,
@@ -90,7 +89,7 @@ impl AudioFiles {
     fn read(&self, index: usize) -> anyhow::Result<Record> {
         anyhow::ensure!(index < self.len(), "there is no sample {index}; there are {} files", self.len());
         let content = self.files.read(index, self.max_file_bytes, "max_file_bytes")?;
-        let file = encoded_file(content, self.files.get(index).location.shown().into_owned());
+        let file = Record::of_file(content, self.files.get(index).location.shown().into_owned());
         Ok([("audio", Value::Record(file))].into_iter().collect())
     }
 }
