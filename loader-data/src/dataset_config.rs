@@ -12,11 +12,14 @@ use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
 #[cfg(feature = "config")]
 use crate::image_folder::url_scheme;
-use crate::image_folder::{ImageFolder, ImageFolderError, ImageFolderOptions, PixelOption, TransformError};
 #[cfg(all(feature = "config", feature = "records"))]
 use crate::source::StoreOptions;
 #[cfg(feature = "formats")]
 use crate::{DataError, RecordConfig, Records};
+use crate::{
+    image_folder::{ImageFolder, ImageFolderError, ImageFolderOptions},
+    images::{PixelOption, TransformError},
+};
 
 /// A dataset of any kind, described by a table such as the section `[dataset]` of a config: an image folder, or,
 /// with the feature `formats`, records.

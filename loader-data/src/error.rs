@@ -309,7 +309,7 @@ pub enum DataProblem {
     /// An image cannot be decoded.
     #[cfg(feature = "image-folder")]
     #[error("{0}")]
-    Image(#[from] crate::ImageProblem),
+    Image(#[from] crate::images::ImageProblem),
     /// A file of a folder with one sub-folder per class is in none of these.
     #[error("is in no class folder of {folder}; move it into the sub-folder of its class")]
     NoClass {

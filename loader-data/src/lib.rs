@@ -66,6 +66,8 @@ mod error;
 mod file_table;
 #[cfg(feature = "image-folder")]
 mod image_folder;
+#[cfg(feature = "image-folder")]
+mod images;
 #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
 mod index;
 #[cfg(feature = "json-lines")]
@@ -176,13 +178,14 @@ pub use file_table::{AudioTable, AudioTableOptions};
 #[cfg(all(feature = "image-folder", feature = "csv", feature = "json-lines", feature = "parquet"))]
 pub use file_table::{ImageTable, ImageTableOptions};
 #[cfg(feature = "image-folder")]
-#[doc(hidden)]
-pub use image_folder::IMAGE_EXTENSIONS;
+pub use image_folder::{ImageFolder, ImageFolderError, ImageFolderOptions};
 #[cfg(feature = "image-folder")]
-pub use image_folder::{
-    Drawn, ImageError, ImageFolder, ImageFolderError, ImageFolderOptions, ImageProblem, MAX_FILE_BYTES,
-    MAX_PIXELS, MAX_SIDE, Pixel, PixelOption, Size as ImageSize, StandardTransform, Step, Transform,
-    TransformError, TransformOptions, decode_mask,
+#[doc(hidden)]
+pub use images::IMAGE_EXTENSIONS;
+#[cfg(feature = "image-folder")]
+pub use images::{
+    Drawn, ImageError, ImageProblem, MAX_FILE_BYTES, MAX_PIXELS, MAX_SIDE, Pixel, PixelOption,
+    Size as ImageSize, StandardTransform, Step, Transform, TransformError, TransformOptions, decode_mask,
 };
 #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
 pub use index::{IndexPlace, IndexStatus, StoredIndex};

@@ -15,7 +15,7 @@ use super::image_column::ImageColumn;
 #[cfg(all(feature = "formats", feature = "tokenizer"))]
 use super::token_column::TokenColumn;
 #[cfg(feature = "image-folder")]
-use crate::image_folder::decode_mask;
+use crate::images::decode_mask;
 use crate::{
     error::{DataError, DataProblem, Result},
     record::{Record, Value},

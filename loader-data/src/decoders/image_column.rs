@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::DataProblem,
-    image_folder::{Drawn, Transform, TransformError},
+    images::{Drawn, Transform, TransformError},
     record::Value,
 };
 

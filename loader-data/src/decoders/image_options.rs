@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::image_column::{ImageColumn, PixelType};
-use crate::image_folder::{
+use crate::images::{
     DEFAULT_SIZE, PixelOption, StandardTransform, Transform, TransformError, TransformOptions,
 };
 

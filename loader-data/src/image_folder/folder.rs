@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 #[cfg(feature = "cloud")]
 use super::remote;
 use super::{
-    error::{ImageFolderError, TransformError},
+    error::ImageFolderError,
     scan::{self, Listing},
-    transform::{MAX_FILE_BYTES, Pixel, Transform},
 };
+use crate::images::{MAX_FILE_BYTES, Pixel, Transform, TransformError};
 #[cfg(feature = "cloud")]
 use crate::source::Files;
 

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use loader_core::{SampleContext, Tensor};
 
 use super::{
-    error::{ImageError, ImageFolderError},
+    error::ImageFolderError,
     scan::{self, Listing},
-    transform::{Pixel, Transform},
 };
 use crate::{
     error::{DataError, DataProblem, Result},
+    images::{ImageError, Pixel, Transform},
     parallel,
-    source::Files,
+    source::{Files, without_credentials},
 };
 
 /// Lists the images of the folder at a URL. Returns the URL with a slash at its end, and the images in the order of the
@@ -22,7 +22,7 @@ pub(super) fn list(url: &Path) -> Result<(PathBuf, Listing, Files), ImageFolderE
     if !root.ends_with('/') {
         root.push('/');
     }
-    let shown = PathBuf::from(crate::source::without_credentials(&root));
+    let shown = PathBuf::from(without_credentials(&root));
     let not_one_folder = || {
         let reason = "an image folder is one folder, and its URL has neither braces nor wildcards".to_owned();
         DataError::new(shown.display(), DataProblem::Pattern(reason))

@@ -12,13 +12,7 @@ use std::{
 use xxhash_rust::xxh3::Xxh3;
 
 use super::error::ImageFolderError;
-
-/// Extensions of images: with the feature `more-images`, those of torchvision's `ImageFolder`.
-pub const IMAGE_EXTENSIONS: &[&str] = if cfg!(feature = "more-images") {
-    &["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp"]
-} else {
-    &["jpg", "jpeg", "png"]
-};
+use crate::images::IMAGE_EXTENSIONS;
 
 /// Extensions of audio files, for an error, also without the feature `audio`.
 const AUDIO_EXTENSIONS: &[&str] = &["flac", "mp3", "oga", "ogg", "wav"];

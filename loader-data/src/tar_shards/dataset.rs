@@ -16,7 +16,7 @@ use super::{
 #[cfg(feature = "image-folder")]
 use crate::{
     decoders::ImageColumn,
-    image_folder::{Transform, TransformError},
+    images::{Transform, TransformError},
 };
 use crate::{
     error::DataError,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{KEY, URL, samples::RawSample};
 #[cfg(feature = "image-folder")]
-use crate::{decoders::ImageColumn, image_folder};
+use crate::{decoders::ImageColumn, images::IMAGE_EXTENSIONS};
 use crate::{
     error::{DataError, DataProblem, Position, Result},
     record::{FieldOptions, Record, Value, shared},
@@ -105,7 +105,7 @@ impl Decoding {
     fn value(&self, field: &str, data: Vec<u8>, rng: &mut ChaCha8Rng) -> Result<Value, DataProblem> {
         #[cfg(feature = "image-folder")]
         if let Some(images) = &self.images
-            && image_folder::IMAGE_EXTENSIONS.contains(&field.rsplit('.').next().unwrap_or(field))
+            && IMAGE_EXTENSIONS.contains(&field.rsplit('.').next().unwrap_or(field))
         {
             return Ok(images.decode(&data, rng)?.0);
         }

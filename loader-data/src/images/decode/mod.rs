@@ -16,13 +16,14 @@ mod tiff;
 use loader_jpeg::{Buffers, Jpeg};
 
 use self::format::Format;
+pub use self::format::IMAGE_EXTENSIONS;
 pub(super) use self::{
-    exif::Orientation,
     format::{START, recognise},
     png::indices,
 };
 use super::{
     error::ImageProblem,
+    orientation::Orientation,
     picture::{Area, MAX_PIXELS, MAX_SIDE, Picture, RGB, Size},
 };
 

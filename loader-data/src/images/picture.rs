@@ -3,7 +3,7 @@
 pub(super) use loader_jpeg::Area;
 pub use loader_jpeg::Size;
 
-use super::decode::Orientation;
+use super::orientation::Orientation;
 
 /// Maximum width and maximum height of an image, in pixels: 16,384.
 pub const MAX_SIDE: u32 = 16_384;

@@ -95,7 +95,7 @@ impl Transform {
     }
 
     /// As [`load`](Self::load), for a file of at most `max` bytes.
-    pub(in super::super) fn load_up_to<P: Pixel>(
+    pub(crate) fn load_up_to<P: Pixel>(
         &self,
         max: u64,
         path: &Path,

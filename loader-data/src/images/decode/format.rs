@@ -2,6 +2,16 @@
 
 use super::super::error::ImageProblem;
 
+/// Extensions of images: with the feature `more-images`, those of torchvision's `ImageFolder`.
+pub const IMAGE_EXTENSIONS: &[&str] = if cfg!(feature = "more-images") {
+    &["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp"]
+} else {
+    &["jpg", "jpeg", "png"]
+};
+
+/// Number of bytes at the start of a file that identify its format.
+pub(in super::super) const START: usize = 512;
+
 /// The types of images that a program can decode. All but the first two need the feature `more-images`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
@@ -41,9 +51,6 @@ impl Format {
         }
     }
 }
-
-/// Number of bytes at the start of a file that identify its format.
-pub(in super::super) const START: usize = 512;
 
 /// Fails if a file is not an image that this program can decode. `start` is the first [`START`] bytes of the
 /// file, or the whole file if it is shorter.
