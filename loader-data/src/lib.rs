@@ -43,16 +43,12 @@ mod arrow_files;
 mod arrow_rows;
 #[cfg(feature = "audio")]
 mod audio_files;
-#[cfg(feature = "formats")]
-mod cached;
-#[cfg(feature = "formats")]
+#[cfg(any(feature = "image-folder", feature = "schema"))]
 mod config;
 #[cfg(feature = "csv")]
 mod csv_files;
 #[cfg(feature = "dataset-card")]
 mod dataset_card;
-#[cfg(feature = "image-folder")]
-mod dataset_config;
 #[cfg(feature = "records")]
 mod decoders;
 #[cfg(feature = "records")]
@@ -85,8 +81,6 @@ mod json_lines;
 mod keys;
 #[cfg(any(feature = "csv", feature = "json-lines"))]
 mod lines;
-#[cfg(feature = "formats")]
-mod mix;
 #[cfg(any(
     feature = "arrays",
     feature = "arrow",
@@ -100,8 +94,6 @@ mod mix;
 mod options;
 #[cfg(feature = "tar")]
 mod pack;
-#[cfg(feature = "formats")]
-mod packed;
 #[cfg(any(
     feature = "arrow",
     feature = "audio",
@@ -118,8 +110,6 @@ mod parquet;
 mod part_cache;
 #[cfg(feature = "records")]
 mod record;
-#[cfg(feature = "schema")]
-mod schema;
 #[cfg(any(feature = "arrow", feature = "csv", feature = "json-lines", feature = "parquet", feature = "tar"))]
 mod shard_items;
 #[cfg(feature = "records")]
@@ -138,19 +128,19 @@ pub use arrow_files::{Arrow, ArrowOptions, ArrowStream};
 #[cfg(feature = "audio")]
 pub use audio_files::{AudioFiles, AudioFilesOptions, AudioFolder, AudioFolderOptions, AudioRecords};
 #[cfg(feature = "formats")]
-pub use cached::{CachedOptions, RecordCache};
-#[cfg(feature = "formats")]
 pub use config::{
-    FormatDataset, FormatStream, ListedFiles, RecordConfig, RecordDataset, RecordSnapshot, RecordStream,
-    Records,
+    CachedOptions, FormatDataset, FormatStream, ListedFiles, MixOptions, PackedOptions, RecordCache,
+    RecordConfig, RecordDataset, RecordMix, RecordSnapshot, RecordStream, RecordWindows, Records,
 };
+#[cfg(feature = "image-folder")]
+pub use config::{DatasetConfig, DatasetError, KindName, KindOnly, OpenDataset};
+#[cfg(feature = "schema")]
+pub use config::{kind_schema, schema_generator};
 #[cfg(feature = "csv")]
 pub use csv_files::{ColumnType, Csv, CsvOptions, CsvStream};
 #[cfg(feature = "formats")]
 #[doc(hidden)]
 pub use dataset_card::CardFiles;
-#[cfg(feature = "image-folder")]
-pub use dataset_config::{DatasetConfig, DatasetError, KindName, KindOnly, OpenDataset};
 #[cfg(feature = "audio")]
 pub use decoders::AudioTransform;
 #[cfg(all(feature = "formats", feature = "tokenizer"))]
@@ -193,18 +183,12 @@ pub use index::{IndexPlace, IndexStatus, StoredIndex};
 pub use json_lines::{JsonLines, JsonLinesOptions, JsonLinesStream};
 #[cfg(any(feature = "csv", feature = "json-lines"))]
 pub use lines::LineSnapshot;
-#[cfg(feature = "formats")]
-pub use mix::{MixOptions, RecordMix};
 #[cfg(feature = "tar")]
 pub use pack::{PackError, PackFormat, PackOptions, PackPlan, PackSummary, check_packed};
-#[cfg(feature = "formats")]
-pub use packed::{PackedOptions, RecordWindows};
 #[cfg(feature = "parquet")]
 pub use parquet::{Parquet, ParquetOptions, ParquetStream};
 #[cfg(feature = "records")]
 pub use record::{Column, ColumnError, Columns, FieldOptions, Record, RecordStack, Scalar, Value};
-#[cfg(feature = "schema")]
-pub use schema::{kind_schema, schema_generator};
 #[cfg(feature = "records")]
 pub use source::{CacheOptions, StoreOptions, without_credentials};
 #[cfg(feature = "tar")]

@@ -3,51 +3,6 @@
 use schemars::{Schema, SchemaGenerator, transform::RecursiveTransform};
 use serde_json::{Map, Value, json};
 
-#[cfg(feature = "formats")]
-pub(crate) use formats::Part;
-
-#[cfg(feature = "formats")]
-mod formats {
-    use std::borrow::Cow;
-
-    use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-    use serde_json::{Map, Value};
-
-    use super::kind_schema;
-    use crate::{config::RecordConfig, mix::PartOptions};
-
-    impl JsonSchema for RecordConfig {
-        fn schema_name() -> Cow<'static, str> {
-            "Dataset".into()
-        }
-
-        fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-            any_kind(generator, &Map::new())
-        }
-    }
-
-    /// A dataset with the keys of a part of a mix.
-    pub(crate) struct Part;
-
-    impl JsonSchema for Part {
-        fn schema_name() -> Cow<'static, str> {
-            "Part".into()
-        }
-
-        fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-            let part = PartOptions::json_schema(generator).to_value();
-            any_kind(generator, part["properties"].as_object().unwrap_or(&Map::new()))
-        }
-    }
-
-    fn any_kind(generator: &mut SchemaGenerator, more: &Map<String, Value>) -> Schema {
-        let schemas = RecordConfig::schemas(generator);
-        let kinds = RecordConfig::KINDS.iter().zip(schemas);
-        let kinds: Vec<Value> = kinds.map(|(kind, keys)| kind_schema(kind, keys, more)).collect();
-        json_schema!({ "anyOf": kinds })
-    }
-}
-
 /// Returns the schema of a section with the key `kind`, which is always `kind`, and the keys of `options` and
 /// `more`. No key is required, because another config (`extends`) may have the rest.
 pub fn kind_schema(kind: &str, options: Schema, more: &Map<String, Value>) -> Value {

@@ -9,10 +9,12 @@ use loader_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    config::{RecordConfig, boxed_dataset},
-    error::{DataError, DataProblem, Result},
+use super::{
+    super::records::{RecordConfig, boxed_dataset},
     mix::RecordMix,
+};
+use crate::{
+    error::{DataError, DataProblem, Result},
     options::SourceOptions,
     record::{Record, Scalar, Value},
 };

@@ -10,8 +10,10 @@ use loader_core::{
 };
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
+#[cfg(feature = "schema")]
+use super::super::records::any_kind;
+use super::super::records::{RecordConfig, RecordDataset, RecordStream, Records, inner_dataset};
 use crate::{
-    config::{RecordConfig, RecordDataset, RecordStream, Records, inner_dataset},
     error::{DataError, DataProblem, Result},
     options::SourceOptions,
     record::Record,
@@ -40,7 +42,7 @@ use crate::{
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MixOptions {
-    #[cfg_attr(feature = "schema", schemars(with = "Vec<crate::schema::Part>"))]
+    #[cfg_attr(feature = "schema", schemars(with = "Vec<PartSchema>"))]
     parts: Vec<PartOptions>,
     #[serde(default)]
     rule: MixRule,
@@ -52,7 +54,7 @@ pub struct MixOptions {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub(crate) struct PartOptions {
+struct PartOptions {
     #[serde(default = "one")]
     weight: f64,
     #[serde(default)]
@@ -60,6 +62,22 @@ pub(crate) struct PartOptions {
     #[serde(flatten, deserialize_with = "dataset_of_part")]
     #[cfg_attr(feature = "schema", schemars(skip))]
     dataset: RecordConfig,
+}
+
+/// The schema of [`PartOptions`]: the keys of a dataset of any kind, and those of the part.
+#[cfg(feature = "schema")]
+struct PartSchema;
+
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for PartSchema {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Part".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        let part = PartOptions::json_schema(generator).to_value();
+        any_kind(generator, part["properties"].as_object().unwrap_or(&serde_json::Map::new()))
+    }
 }
 
 /// Adds the keys of a part to those that an error lists, unless they are the keys of a table or of a dataset in the

@@ -6,8 +6,8 @@ use loader_core::{Cached, Dataset, SampleContext};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::super::records::{RecordConfig, RecordDataset, Records, boxed_dataset};
 use crate::{
-    config::{RecordConfig, RecordDataset, Records, boxed_dataset},
     error::{DataError, DataProblem, Result},
     options::SourceOptions,
     record::Record,

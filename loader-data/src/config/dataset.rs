@@ -10,12 +10,14 @@ use std::path::Path;
 use loader_core::config::{Config, ConfigError};
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
+#[cfg(feature = "formats")]
+use super::records::{RecordConfig, Records};
+#[cfg(feature = "formats")]
+use crate::error::DataError;
 #[cfg(feature = "config")]
 use crate::image_folder::url_scheme;
 #[cfg(all(feature = "config", feature = "records"))]
 use crate::source::StoreOptions;
-#[cfg(feature = "formats")]
-use crate::{DataError, RecordConfig, Records};
 use crate::{
     image_folder::{ImageFolder, ImageFolderError, ImageFolderOptions},
     images::{PixelOption, TransformError},
