@@ -47,8 +47,6 @@ mod audio_files;
 mod config;
 #[cfg(feature = "csv")]
 mod csv_files;
-#[cfg(feature = "dataset-card")]
-mod dataset_card;
 #[cfg(feature = "records")]
 mod decoders;
 #[cfg(feature = "records")]
@@ -68,17 +66,6 @@ mod images;
 mod index;
 #[cfg(feature = "json-lines")]
 mod json_lines;
-#[cfg(any(
-    feature = "arrays",
-    feature = "arrow",
-    feature = "audio",
-    feature = "csv",
-    feature = "json-lines",
-    feature = "parquet",
-    feature = "tar",
-    feature = "tokens"
-))]
-mod keys;
 #[cfg(any(feature = "csv", feature = "json-lines"))]
 mod lines;
 #[cfg(any(
@@ -128,6 +115,9 @@ pub use arrow_files::{Arrow, ArrowOptions, ArrowStream};
 #[cfg(feature = "audio")]
 pub use audio_files::{AudioFiles, AudioFilesOptions, AudioFolder, AudioFolderOptions, AudioRecords};
 #[cfg(feature = "formats")]
+#[doc(hidden)]
+pub use config::CardFiles;
+#[cfg(feature = "formats")]
 pub use config::{
     CachedOptions, FormatDataset, FormatStream, ListedFiles, MixOptions, PackedOptions, RecordCache,
     RecordConfig, RecordDataset, RecordMix, RecordSnapshot, RecordStream, RecordWindows, Records,
@@ -138,9 +128,6 @@ pub use config::{DatasetConfig, DatasetError, KindName, KindOnly, OpenDataset};
 pub use config::{kind_schema, schema_generator};
 #[cfg(feature = "csv")]
 pub use csv_files::{ColumnType, Csv, CsvOptions, CsvStream};
-#[cfg(feature = "formats")]
-#[doc(hidden)]
-pub use dataset_card::CardFiles;
 #[cfg(feature = "audio")]
 pub use decoders::AudioTransform;
 #[cfg(all(feature = "formats", feature = "tokenizer"))]

@@ -10,8 +10,10 @@ use serde::{Deserialize, Serialize};
 use super::formats::EXTENSIONS;
 use crate::{
     error::DataError,
-    keys::{Keys, NoOtherKeys},
-    options::SourceOptions,
+    options::{
+        SourceOptions,
+        keys::{Keys, NoOtherKeys},
+    },
     record::FieldOptions,
     source::{Files, StoreOptions, one_or_many},
 };

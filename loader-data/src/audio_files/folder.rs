@@ -17,7 +17,7 @@ use super::EXTENSIONS;
 use crate::{
     decoders::AudioTransform,
     error::{DataError, DataProblem, Result},
-    keys::{Keys, NoOtherKeys},
+    options::keys::{Keys, NoOtherKeys},
     record::{Record, Value},
     source::{BlobCursor, Files, Location, StoreOptions},
 };

@@ -1,6 +1,9 @@
 //! Datasets by name, as a config describes them: `dataset` is the section `[dataset]`, `records` has the datasets of
-//! records of any format, and `nested` those of them that have other datasets inside.
+//! records of any format, `nested` those of them that have other datasets inside, and `card_files` those that the header
+//! of a README.md names.
 
+#[cfg(feature = "formats")]
+mod card_files;
 #[cfg(feature = "image-folder")]
 mod dataset;
 #[cfg(feature = "formats")]
@@ -10,6 +13,9 @@ mod records;
 #[cfg(feature = "schema")]
 mod schema;
 
+#[cfg(feature = "formats")]
+#[doc(hidden)]
+pub use card_files::CardFiles;
 #[cfg(feature = "image-folder")]
 pub use dataset::{DatasetConfig, DatasetError, KindName, KindOnly, OpenDataset};
 #[cfg(feature = "formats")]

@@ -9,7 +9,6 @@ mod types;
 
 pub use dataset::Csv;
 pub use options::CsvOptions;
-pub(crate) use options::CsvSettings;
 pub use stream::CsvStream;
 pub use types::ColumnType;
 

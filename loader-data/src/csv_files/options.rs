@@ -3,6 +3,8 @@
 use std::{borrow::Cow, collections::BTreeMap};
 
 use super::{ColumnType, Csv, CsvStream, EXTENSIONS, parse::Parser};
+#[cfg(feature = "dataset-card")]
+use crate::options::dataset_card::{CsvSettings, FormatOptions};
 use crate::{
     error::{DataError, DataProblem},
     index::{IndexPlace, StoredIndex},
@@ -46,13 +48,6 @@ format_options! {
         #[serde(with = "loader_core::units::Size")]
         max_line_bytes: u64 = MAX_LINE_BYTES,
     }
-}
-
-/// How a README.md says that CSV is read.
-#[derive(Debug, Default, PartialEq)]
-pub(crate) struct CsvSettings {
-    pub(crate) delimiter: Option<char>,
-    pub(crate) names: Option<Vec<String>>,
 }
 
 impl CsvOptions {
@@ -113,11 +108,35 @@ impl CsvOptions {
     /// # Errors
     /// As for [`SourceOptions::resolved`](crate::options::SourceOptions::resolved).
     fn resolved(&self, extensions: &[&str]) -> Result<Cow<'_, Self>, DataError> {
-        let (source, settings) = self.source.resolved_csv(extensions)?;
-        let Cow::Owned(source) = source else { return Ok(Cow::Borrowed(self)) };
-        let mut options = Self { source, ..self.clone() };
-        options.set(&settings);
-        Ok(Cow::Owned(options))
+        #[cfg(feature = "dataset-card")]
+        if let Some((path, headers)) = self.source.of_cards(extensions)? {
+            let settings = self.settings(&headers)?;
+            let mut options = Self { source: self.source.narrowed(path), ..self.clone() };
+            options.set(&settings);
+            return Ok(Cow::Owned(options));
+        }
+        #[cfg(not(feature = "dataset-card"))]
+        let _ = extensions;
+        self.source.refuse_card()?;
+        Ok(Cow::Borrowed(self))
+    }
+
+    /// Returns the options of CSV that all headers set.
+    #[cfg(feature = "dataset-card")]
+    fn settings(&self, headers: &[FormatOptions]) -> Result<CsvSettings, DataError> {
+        let settings = headers.iter().map(FormatOptions::csv);
+        let mut settings = settings.collect::<Result<Vec<_>, _>>()?;
+        match settings.pop() {
+            Some(last) if settings.iter().all(|other| *other == last) => Ok(last),
+            Some(_) => {
+                let reason =
+                    "the folders have README.md files with different options of CSV; open each folder as \
+                              a dataset of its own"
+                        .to_owned();
+                Err(self.source.error(DataProblem::InvalidOption { option: "path", reason }))
+            }
+            None => Ok(CsvSettings::default()),
+        }
     }
 
     fn resolved_stream(&self) -> Result<Cow<'_, Self>, DataError> {
@@ -126,6 +145,7 @@ impl CsvOptions {
     }
 
     /// Takes over `settings`, except for options that are set.
+    #[cfg(feature = "dataset-card")]
     pub(crate) fn set(&mut self, settings: &CsvSettings) {
         self.delimiter = self.delimiter.or(settings.delimiter);
         self.names = self.names.take().or_else(|| settings.names.clone());

@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, de::IgnoredAny};
 
-#[cfg(feature = "csv")]
-use crate::csv_files::CsvSettings;
 use crate::{
     error::{DataError, DataProblem, Result},
     source::Location,
@@ -31,6 +29,14 @@ pub(crate) struct FormatOptions {
     pub(super) readme: Location,
     pub(super) config: String,
     pub(super) settings: BTreeMap<String, Setting>,
+}
+
+/// How a configuration says that CSV is read.
+#[cfg(feature = "csv")]
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct CsvSettings {
+    pub(crate) delimiter: Option<char>,
+    pub(crate) names: Option<Vec<String>>,
 }
 
 impl FormatOptions {

@@ -10,10 +10,10 @@ use std::path::PathBuf;
 use find::Place;
 use header::{Configuration, README};
 
+#[cfg(feature = "csv")]
+pub(crate) use options::CsvSettings;
 pub(crate) use options::FormatOptions;
 
-#[cfg(feature = "formats")]
-use crate::{JsonLinesOptions, RecordConfig, TABLE_NAMES, csv_files::CsvSettings, source::Compression};
 use crate::{
     error::{DataError, DataProblem, Result},
     source::{Location, StoreOptions},
@@ -65,75 +65,40 @@ impl Selection<'_> {
     }
 }
 
-/// The files that the header of a folder's README.md names: those of its default configuration and its only split.
+/// The files of the default configuration and its only split.
 #[cfg(feature = "formats")]
-#[derive(Debug)]
-#[doc(hidden)]
-pub struct CardFiles {
+pub(crate) struct DefaultFiles {
     /// Name of the configuration.
-    pub config: String,
+    pub(crate) config: String,
     /// The folder of which they are all files, if there is one.
-    pub folder: Option<PathBuf>,
-    pub files: Vec<PathBuf>,
-    csv: CsvSettings,
+    pub(crate) folder: Option<PathBuf>,
+    pub(crate) files: Vec<PathBuf>,
+    /// What the configuration says about their format.
+    pub(crate) options: FormatOptions,
 }
 
 #[cfg(feature = "formats")]
-impl CardFiles {
+impl DefaultFiles {
     /// Reads the header of the README.md in `folder`. Returns `None` if it names no files.
     ///
     /// # Errors
-    /// Returns [`DataProblem::InvalidOption`] if there are several configurations without a default, or several
-    /// splits, or if the configuration has an option of the format that is not read, and [`DataProblem::Malformed`] if
-    /// the header cannot be read. Also returns an error if it names files that do not exist.
-    #[doc(hidden)]
-    pub fn read(folder: impl AsRef<std::path::Path>) -> Result<Option<Self>, DataError> {
-        let Some(card) = Card::read(&Location::new(folder), &StoreOptions::current())? else {
-            return Ok(None);
-        };
+    /// Returns an error if there are several configurations without a default, or several splits, if the header cannot be
+    /// read, or if it names files that do not exist.
+    pub(crate) fn read(folder: &Location) -> Result<Option<Self>> {
+        let Some(card) = Card::read(folder, &StoreOptions::current())? else { return Ok(None) };
         let config = card.configuration(None)?;
         if config.data_files.is_none() {
             return Ok(None);
         }
         let places = card.places(config, None)?;
         let files = find::files(&places, &[""], &card.store)?;
-        let options = card.format_options(config);
-        let csv = match files.iter().all(|file| is_csv(file)) {
-            true => options.csv()?,
-            false => options.none().map(|()| CsvSettings::default())?,
-        };
         let folder = match &places[..] {
             [place] => place.whole_folder(),
             _ => None,
         };
-        Ok(Some(Self { config: config.config_name.clone(), folder, files, csv }))
+        let options = card.format_options(config);
+        Ok(Some(Self { config: config.config_name.clone(), folder, files, options }))
     }
-
-    /// Returns settings for one of the files: its format, which its extension tells, and the options that the header sets
-    /// for it. In a header, `.json` stands for JSON lines. Returns `None` if the extension is that of no format.
-    #[doc(hidden)]
-    pub fn config_of(&self, file: &std::path::Path) -> Option<RecordConfig> {
-        let name = Location::new(file).file_name().to_ascii_lowercase();
-        let mut config = match Compression::split(&name) {
-            (stem, None) if stem.ends_with(".json") => RecordConfig::JsonLines(JsonLinesOptions::new(file)),
-            (stem, Some(_)) if stem.ends_with(".json") => {
-                RecordConfig::JsonLinesStream(JsonLinesOptions::new(file))
-            }
-            _ => RecordConfig::of_extension(file, file)?,
-        };
-        if let RecordConfig::Csv(options) | RecordConfig::CsvStream(options) = &mut config {
-            options.set(&self.csv);
-        }
-        Some(config)
-    }
-}
-
-/// True if `file` is CSV, and no table of images or audio files, whose format has no options.
-#[cfg(feature = "formats")]
-fn is_csv(file: &std::path::Path) -> bool {
-    let config = RecordConfig::of_extension(file, file);
-    matches!(config, Some(RecordConfig::Csv(_) | RecordConfig::CsvStream(_)))
-        && !TABLE_NAMES.iter().any(|name| file.ends_with(name))
 }
 
 /// The header of a README.md that has configurations.

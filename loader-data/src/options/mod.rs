@@ -1,4 +1,8 @@
-//! Options of formats.
+//! The options that every format has, and the macro that makes the options of a format.
+
+#[cfg(feature = "dataset-card")]
+pub(crate) mod dataset_card;
+pub(crate) mod keys;
 
 use std::{
     borrow::Cow,
@@ -8,6 +12,8 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "dataset-card")]
+use self::dataset_card::{FormatOptions, Selection};
 #[cfg(feature = "audio")]
 use crate::decoders::AudioTransform;
 #[cfg(feature = "image-folder")]
@@ -104,54 +110,24 @@ impl SourceOptions {
     pub(crate) fn resolved(&self, extensions: &[&str]) -> Result<Cow<'_, Self>> {
         #[cfg(feature = "dataset-card")]
         if let Some((path, options)) = self.of_cards(extensions)? {
-            options.iter().try_for_each(crate::dataset_card::FormatOptions::none)?;
+            options.iter().try_for_each(FormatOptions::none)?;
             return Ok(Cow::Owned(self.narrowed(path)));
         }
         #[cfg(not(feature = "dataset-card"))]
         let _ = extensions;
-        self.without_card()
-    }
-
-    /// As [`resolved`](Self::resolved), but also returns the options of CSV that the header sets.
-    #[cfg(feature = "csv")]
-    pub(crate) fn resolved_csv(
-        &self,
-        extensions: &[&str],
-    ) -> Result<(Cow<'_, Self>, crate::csv_files::CsvSettings)> {
-        #[cfg(feature = "dataset-card")]
-        if let Some((path, options)) = self.of_cards(extensions)? {
-            let settings = options.iter().map(crate::dataset_card::FormatOptions::csv);
-            let mut settings = settings.collect::<Result<Vec<_>>>()?;
-            let settings = match settings.pop() {
-                Some(last) if settings.iter().all(|other| *other == last) => last,
-                Some(_) => {
-                    let reason = "the folders have README.md files with different options of CSV; open each folder as \
-                                  a dataset of its own"
-                        .to_owned();
-                    return Err(self.error(DataProblem::InvalidOption { option: "path", reason }));
-                }
-                None => Default::default(),
-            };
-            return Ok((Cow::Owned(self.narrowed(path)), settings));
-        }
-        #[cfg(not(feature = "dataset-card"))]
-        let _ = extensions;
-        Ok((self.without_card()?, Default::default()))
+        self.refuse_card()?;
+        Ok(Cow::Borrowed(self))
     }
 
     /// Returns the files that the headers of the folders name, and what each header says about their format; `None` if
     /// neither a configuration nor a split is set.
     #[cfg(feature = "dataset-card")]
-    fn of_cards(
-        &self,
-        extensions: &[&str],
-    ) -> Result<Option<(Vec<PathBuf>, Vec<crate::dataset_card::FormatOptions>)>> {
+    pub(crate) fn of_cards(&self, extensions: &[&str]) -> Result<Option<(Vec<PathBuf>, Vec<FormatOptions>)>> {
         if self.config.is_none() && self.split.is_none() {
             return Ok(None);
         }
         let store = self.store.clone().unwrap_or_else(StoreOptions::current);
-        let wanted =
-            crate::dataset_card::Selection { config: self.config.as_deref(), split: self.split.as_deref() };
+        let wanted = Selection { config: self.config.as_deref(), split: self.split.as_deref() };
         let (mut path, mut options) = (Vec::new(), Vec::new());
         for folder in &self.path {
             let (files, of_format) = wanted.files(&Location::new(folder), extensions, &store)?;
@@ -161,13 +137,13 @@ impl SourceOptions {
         Ok(Some((path, options)))
     }
 
-    /// Returns the options, which name no configuration and no split.
-    fn without_card(&self) -> Result<Cow<'_, Self>> {
+    /// Returns an error if a configuration or a split is set, which a program without `dataset-card` cannot read.
+    pub(crate) fn refuse_card(&self) -> Result<()> {
         if self.config.is_some() || self.split.is_some() {
             let reason = "the options `config` and `split` need the feature `dataset-card` of loader-data";
             return Err(self.error(DataProblem::Unsupported(reason.to_owned())));
         }
-        Ok(Cow::Borrowed(self))
+        Ok(())
     }
 
     /// Lists the files. A folder stands for the files in it whose names end with one of `extensions`.
@@ -354,10 +330,10 @@ macro_rules! format_options {
             )*
             #[serde(flatten, skip_serializing)]
             #[cfg_attr(feature = "schema", schemars(skip))]
-            no_other_keys: crate::keys::NoOtherKeys<Self>,
+            no_other_keys: crate::options::keys::NoOtherKeys<Self>,
         }
 
-        impl crate::keys::Keys for $name {
+        impl crate::options::keys::Keys for $name {
             fn keys() -> Vec<&'static str> {
                 let own: &[&str] = &[$($(#[cfg($($cfg)*)])? stringify!($option),)*];
                 let options = [crate::options::SourceOptions::KEYS, own].concat();
@@ -398,7 +374,7 @@ macro_rules! format_options {
             /// Sets how files are read from servers. The default are the options of the
             /// [scope](crate::StoreOptions::scope).
             #[must_use]
-            pub fn store(mut self, store: crate::StoreOptions) -> Self {
+            pub fn store(mut self, store: crate::source::StoreOptions) -> Self {
                 self.source.store = Some(store);
                 self
             }
