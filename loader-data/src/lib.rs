@@ -35,37 +35,19 @@
     )
 )]
 
-#[cfg(feature = "arrays")]
-mod arrays;
-#[cfg(feature = "arrow")]
-mod arrow_files;
 #[cfg(any(feature = "arrow", feature = "parquet"))]
 mod arrow_rows;
-#[cfg(feature = "audio")]
-mod audio_files;
 #[cfg(any(feature = "image-folder", feature = "schema"))]
 mod config;
-#[cfg(feature = "csv")]
-mod csv_files;
 #[cfg(feature = "records")]
 mod decoders;
 #[cfg(feature = "records")]
 mod error;
-#[cfg(all(
-    feature = "csv",
-    feature = "json-lines",
-    feature = "parquet",
-    any(feature = "audio", feature = "image-folder")
-))]
-mod file_table;
-#[cfg(feature = "image-folder")]
-mod image_folder;
+mod formats;
 #[cfg(feature = "image-folder")]
 mod images;
 #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
 mod index;
-#[cfg(feature = "json-lines")]
-mod json_lines;
 #[cfg(any(feature = "csv", feature = "json-lines"))]
 mod lines;
 #[cfg(any(
@@ -79,8 +61,6 @@ mod lines;
     feature = "tokens"
 ))]
 mod options;
-#[cfg(feature = "tar")]
-mod pack;
 #[cfg(any(
     feature = "arrow",
     feature = "audio",
@@ -91,8 +71,6 @@ mod pack;
     all(feature = "cloud", feature = "image-folder")
 ))]
 mod parallel;
-#[cfg(feature = "parquet")]
-mod parquet;
 #[cfg(any(feature = "arrow", feature = "parquet"))]
 mod part_cache;
 #[cfg(feature = "records")]
@@ -101,19 +79,7 @@ mod record;
 mod shard_items;
 #[cfg(feature = "records")]
 mod source;
-#[cfg(feature = "tar")]
-mod tar_shards;
-#[cfg(feature = "json-lines")]
-mod text_lines;
-#[cfg(feature = "tokens")]
-mod tokens;
 
-#[cfg(feature = "arrays")]
-pub use arrays::{ArrayFormat, Arrays, ArraysOptions};
-#[cfg(feature = "arrow")]
-pub use arrow_files::{Arrow, ArrowOptions, ArrowStream};
-#[cfg(feature = "audio")]
-pub use audio_files::{AudioFiles, AudioFilesOptions, AudioFolder, AudioFolderOptions, AudioRecords};
 #[cfg(feature = "formats")]
 #[doc(hidden)]
 pub use config::CardFiles;
@@ -126,8 +92,6 @@ pub use config::{
 pub use config::{DatasetConfig, DatasetError, KindName, KindOnly, OpenDataset};
 #[cfg(feature = "schema")]
 pub use config::{kind_schema, schema_generator};
-#[cfg(feature = "csv")]
-pub use csv_files::{ColumnType, Csv, CsvOptions, CsvStream};
 #[cfg(feature = "audio")]
 pub use decoders::AudioTransform;
 #[cfg(all(feature = "formats", feature = "tokenizer"))]
@@ -142,6 +106,16 @@ pub use decoders::{DecodedRecords, FieldDecoder};
 pub use decoders::{ImageColumn, ImageOptions};
 #[cfg(feature = "records")]
 pub use error::{DataError, DataProblem, Position};
+#[cfg(feature = "arrays")]
+pub use formats::arrays::{ArrayFormat, Arrays, ArraysOptions};
+#[cfg(feature = "arrow")]
+pub use formats::arrow_files::{Arrow, ArrowOptions, ArrowStream};
+#[cfg(feature = "audio")]
+pub use formats::audio_files::{
+    AudioFiles, AudioFilesOptions, AudioFolder, AudioFolderOptions, AudioRecords,
+};
+#[cfg(feature = "csv")]
+pub use formats::csv_files::{ColumnType, Csv, CsvOptions, CsvStream};
 #[cfg(all(
     feature = "csv",
     feature = "json-lines",
@@ -149,13 +123,28 @@ pub use error::{DataError, DataProblem, Position};
     any(feature = "audio", feature = "image-folder")
 ))]
 #[doc(hidden)]
-pub use file_table::TABLE_NAMES;
+pub use formats::file_table::TABLE_NAMES;
 #[cfg(all(feature = "audio", feature = "csv", feature = "json-lines", feature = "parquet"))]
-pub use file_table::{AudioTable, AudioTableOptions};
+pub use formats::file_table::{AudioTable, AudioTableOptions};
 #[cfg(all(feature = "image-folder", feature = "csv", feature = "json-lines", feature = "parquet"))]
-pub use file_table::{ImageTable, ImageTableOptions};
+pub use formats::file_table::{ImageTable, ImageTableOptions};
 #[cfg(feature = "image-folder")]
-pub use image_folder::{ImageFolder, ImageFolderError, ImageFolderOptions};
+pub use formats::image_folder::{ImageFolder, ImageFolderError, ImageFolderOptions};
+#[cfg(feature = "json-lines")]
+pub use formats::json_lines::{JsonLines, JsonLinesOptions, JsonLinesStream};
+#[cfg(feature = "tar")]
+pub use formats::pack::{PackError, PackFormat, PackOptions, PackPlan, PackSummary, check_packed};
+#[cfg(feature = "parquet")]
+pub use formats::parquet::{Parquet, ParquetOptions, ParquetStream};
+#[cfg(feature = "tar")]
+pub use formats::tar_shards::{IndexedTar, TarOptions, TarPosition, TarShards};
+#[cfg(feature = "json-lines")]
+pub use formats::text_lines::{TextLines, TextLinesOptions, TextLinesStream, TextRecords, TextRecordsStream};
+#[cfg(feature = "tokens")]
+pub use formats::tokens::{
+    SegmentedTokens, Token, TokenDocuments, TokenFormat, TokenRecords, TokenWindow, TokenWindowBatch,
+    TokenWindowStack, Tokens, TokensOptions,
+};
 #[cfg(feature = "image-folder")]
 #[doc(hidden)]
 pub use images::IMAGE_EXTENSIONS;
@@ -166,27 +155,12 @@ pub use images::{
 };
 #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
 pub use index::{IndexPlace, IndexStatus, StoredIndex};
-#[cfg(feature = "json-lines")]
-pub use json_lines::{JsonLines, JsonLinesOptions, JsonLinesStream};
 #[cfg(any(feature = "csv", feature = "json-lines"))]
 pub use lines::LineSnapshot;
-#[cfg(feature = "tar")]
-pub use pack::{PackError, PackFormat, PackOptions, PackPlan, PackSummary, check_packed};
-#[cfg(feature = "parquet")]
-pub use parquet::{Parquet, ParquetOptions, ParquetStream};
 #[cfg(feature = "records")]
 pub use record::{Column, ColumnError, Columns, FieldOptions, Record, RecordStack, Scalar, Value};
 #[cfg(feature = "records")]
 pub use source::{CacheOptions, StoreOptions, without_credentials};
-#[cfg(feature = "tar")]
-pub use tar_shards::{IndexedTar, TarOptions, TarPosition, TarShards};
-#[cfg(feature = "json-lines")]
-pub use text_lines::{TextLines, TextLinesOptions, TextLinesStream, TextRecords, TextRecordsStream};
-#[cfg(feature = "tokens")]
-pub use tokens::{
-    SegmentedTokens, Token, TokenDocuments, TokenFormat, TokenRecords, TokenWindow, TokenWindowBatch,
-    TokenWindowStack, Tokens, TokensOptions,
-};
 
 /// The programs in the guide to data must run.
 #[cfg(all(doctest, feature = "formats"))]

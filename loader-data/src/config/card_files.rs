@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use super::records::RecordConfig;
 use crate::{
     error::DataError,
-    file_table::TABLE_NAMES,
-    json_lines::JsonLinesOptions,
+    formats::{file_table::TABLE_NAMES, json_lines::JsonLinesOptions},
     options::dataset_card::{CsvSettings, DefaultFiles},
     source::{Compression, Location},
 };

@@ -15,11 +15,11 @@ use super::records::{RecordConfig, Records};
 #[cfg(feature = "formats")]
 use crate::error::DataError;
 #[cfg(feature = "config")]
-use crate::image_folder::url_scheme;
+use crate::formats::image_folder::url_scheme;
 #[cfg(all(feature = "config", feature = "records"))]
 use crate::source::StoreOptions;
 use crate::{
-    image_folder::{ImageFolder, ImageFolderError, ImageFolderOptions},
+    formats::image_folder::{ImageFolder, ImageFolderError, ImageFolderOptions},
     images::{PixelOption, TransformError},
 };
 

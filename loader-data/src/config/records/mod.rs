@@ -18,15 +18,15 @@ pub(crate) use schema::any_kind;
 
 use super::nested;
 use crate::{
-    arrays, arrow_files, audio_files, csv_files,
     decoders::DecodedRecords,
     error::DataError,
-    file_table, json_lines,
+    formats::{
+        arrays, arrow_files, audio_files, csv_files, file_table, json_lines, parquet, tar_shards, text_lines,
+        tokens,
+    },
     options::SourceOptions,
-    parquet,
     record::Record,
     source::{Compression, Files, Location, without_bad, without_credentials},
-    tar_shards, text_lines, tokens,
 };
 
 /// Makes the enums from two lists of formats: the name in a config, the variant, the options with the method

@@ -34,7 +34,7 @@ mod tests {
 
     /// For each name of up to 5 characters of `a./_`: what webdataset's expressions return. Written by
     /// `tests/formats/fixtures/tar/write.py`.
-    const EXPECTED: &str = include_str!("../../tests/formats/fixtures/tar/names.txt");
+    const EXPECTED: &str = include_str!("../../../tests/formats/fixtures/tar/names.txt");
 
     #[test]
     fn names_are_split_as_webdataset_does() {

@@ -65,7 +65,7 @@ macro_rules! with_token {
         }
     };
     ($dtype:expr, $token:ident => $result:expr) => {
-        $crate::tokens::element::with_token!(@ $dtype, $token => $result; I64 i64, I32 i32, U32 u32, U16 u16)
+        $crate::formats::tokens::element::with_token!(@ $dtype, $token => $result; I64 i64, I32 i32, U32 u32, U16 u16)
     };
 }
 

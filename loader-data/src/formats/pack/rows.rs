@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     error::{DataError, DataProblem},
-    tar_shards::{
+    formats::tar_shards::{
         KEY,
         decoding::{FieldKind, integer, text},
         name::key_and_field,

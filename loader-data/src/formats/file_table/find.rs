@@ -5,11 +5,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{FILE_NAME, table::field_of};
 use crate::{
-    csv_files::{Csv, CsvOptions},
     error::{DataError, DataProblem, Result},
-    json_lines::{JsonLines, JsonLinesOptions},
+    formats::{
+        csv_files::{Csv, CsvOptions},
+        json_lines::{JsonLines, JsonLinesOptions},
+        parquet::{Parquet, ParquetOptions},
+    },
     options::SourceOptions,
-    parquet::{Parquet, ParquetOptions},
     record::Record,
     source::{Files, Location, StoreOptions},
 };

@@ -10,7 +10,7 @@ use super::{
     npy::{self, Header},
 };
 use crate::{
-    error::{DataProblem, Position, Result},
+    error::{DataError, DataProblem, Position, Result},
     source::{Blob, BlobCursor},
 };
 
@@ -55,7 +55,7 @@ pub(super) fn arrays(
     Ok(arrays)
 }
 
-fn of_zip(blob: &Blob, error: ZipError) -> crate::DataError {
+fn of_zip(blob: &Blob, error: ZipError) -> DataError {
     match error {
         ZipError::Io(error) => blob.read_error(0, error),
         ZipError::UnsupportedArchive(reason) => blob.error(0, DataProblem::Unsupported(reason.to_owned())),

@@ -163,7 +163,7 @@ mod tests {
     use tar::{Builder, EntryType, Header};
 
     use super::*;
-    use crate::{error::Position, source::Files, tar_shards::members::End};
+    use crate::{error::Position, formats::tar_shards::members::End, source::Files};
 
     const ALL: Wanted<'static> = Wanted { is_wanted: &|_| true, max_sample_bytes: 1 << 20 };
 

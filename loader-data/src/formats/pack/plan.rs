@@ -18,8 +18,8 @@ use super::{
 };
 use crate::{
     error::{DataError, DataProblem},
+    formats::tar_shards::name::{is_metadata, key_and_field},
     source::{DataFile, Files, Location},
-    tar_shards::name::{is_metadata, key_and_field},
 };
 
 /// Extensions of images, of which each is a sample if the files are in one folder per class.
