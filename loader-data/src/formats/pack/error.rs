@@ -1,6 +1,9 @@
 //! The error of packing.
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use loader_core::internal::printable;
 
@@ -87,4 +90,10 @@ pub enum PackError {
     /// The progress function has asked to stop.
     #[error("stopped")]
     Stopped,
+}
+
+/// Returns the function that makes the error of a file of the output.
+pub(super) fn failed(path: &Path) -> impl Fn(io::Error) -> PackError + use<> {
+    let path = PathBuf::from(path);
+    move |error| PackError::Output { path: path.clone(), error }
 }

@@ -1,11 +1,12 @@
 //! Packs files into tar archives in WebDataset's layout, or into Parquet files.
 //!
-//! `plan` decides which file goes to which archive, `write` writes the archives, `rows` writes Parquet, and `manifest`
-//! records what is finished.
+//! `plan` decides which file becomes a `member` of which archive, `write` writes the archives, `rows` writes Parquet, and
+//! `manifest` records what is finished.
 
 mod error;
 mod format;
 mod manifest;
+mod member;
 mod plan;
 #[cfg(feature = "parquet")]
 mod rows;

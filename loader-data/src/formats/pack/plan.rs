@@ -15,6 +15,7 @@ use super::rows;
 use super::{
     PackError, PackFormat,
     manifest::{Header, MAX_SHARDS},
+    member::{Content, Member},
 };
 use crate::{
     error::{DataError, DataProblem},
@@ -53,36 +54,6 @@ pub struct PackPlan {
     pub(super) format: PackFormat,
     /// The fields of all samples, which are the columns of Parquet. Empty for tar.
     pub(super) columns: Vec<String>,
-}
-
-/// A member of an archive.
-#[derive(Debug)]
-pub(super) struct Member {
-    pub(super) name: String,
-    pub(super) content: Content,
-}
-
-#[derive(Debug)]
-pub(super) enum Content {
-    File(DataFile),
-    Text(String),
-}
-
-impl Member {
-    pub(super) fn len(&self) -> u64 {
-        match &self.content {
-            Content::File(file) => file.len,
-            Content::Text(text) => text.len() as u64,
-        }
-    }
-
-    /// Number of bytes in an archive.
-    fn packed_len(&self) -> u64 {
-        // A name of more than 100 bytes is a member of its own.
-        let name =
-            if self.name.len() > 100 { 512 + (self.name.len() as u64 + 1).next_multiple_of(512) } else { 0 };
-        name + 512 + self.len().next_multiple_of(512)
-    }
 }
 
 impl PackPlan {

@@ -22,8 +22,8 @@ use parquet::{
 
 use super::{
     PackError,
-    plan::{Content, Member},
-    write::{failed, read},
+    error::failed,
+    member::{Content, Member},
 };
 use crate::{
     error::{DataError, DataProblem},
@@ -132,7 +132,7 @@ fn cells(
                 cells.push_null();
                 continue;
             };
-            cells.push(read(member)?).map_err(|problem| match &member.content {
+            cells.push(member.read()?).map_err(|problem| match &member.content {
                 Content::File(file) => PackError::Source(DataError::new(&file.location, problem)),
                 Content::Text(_) => PackError::Source(DataError::new(&member.name, problem)),
             })?;

@@ -20,14 +20,11 @@ use xxhash_rust::xxh3::Xxh3;
 use super::rows;
 use super::{
     PackError, PackFormat, PackPlan,
+    error::failed,
     manifest::{Manifest, ShardEntry, replace},
-    plan::{Content, Member},
+    member::{Content, Member, unreadable},
 };
-use crate::{
-    error::{DataError, DataProblem},
-    parallel,
-    source::{Blob, DataFile},
-};
+use crate::{parallel, source::Blob};
 
 /// What was packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -182,25 +179,6 @@ fn append(archive: &mut Builder<impl Write>, member: &Member, output: &Path) -> 
     }
 }
 
-/// Reads the content of a member.
-#[cfg(feature = "parquet")]
-pub(super) fn read(member: &Member) -> Result<Vec<u8>, PackError> {
-    match &member.content {
-        Content::Text(text) => Ok(text.clone().into_bytes()),
-        Content::File(file) => {
-            let read = Blob::open(file.clone()).and_then(|blob| blob.read(0..file.len));
-            read.map_err(|error| unreadable(file, error))
-        }
-    }
-}
-
-fn unreadable(file: &DataFile, error: DataError) -> PackError {
-    match error.problem {
-        DataProblem::Changed { .. } => PackError::Changed(file.location.as_path().to_owned()),
-        _ => PackError::Source(error),
-    }
-}
-
 /// Hashes and counts what is written.
 struct Hashed<W> {
     inner: W,
@@ -301,9 +279,4 @@ fn lock(folder: &Path) -> Result<File, PackError> {
         Err(Errno::WOULDBLOCK) => Err(PackError::Locked(folder.to_owned())),
         Err(error) => Err(failed(folder)(error.into())),
     }
-}
-
-pub(super) fn failed(path: &Path) -> impl Fn(io::Error) -> PackError + use<> {
-    let path = PathBuf::from(path);
-    move |error| PackError::Output { path: path.clone(), error }
 }
