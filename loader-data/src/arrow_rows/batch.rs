@@ -6,7 +6,7 @@ use arrow_buffer::Buffer;
 use loader_core::DType;
 use serde::de::DeserializeOwned;
 
-use super::{Cells, Kind};
+use super::{Cells, ColumnKind};
 use crate::{
     error::DataProblem,
     record::{FieldOptions, Numbers, Record, Rows, Value},
@@ -76,7 +76,7 @@ pub(crate) struct Samples {
 
 impl Samples {
     /// Prepares samples of rows that have the columns `columns`, which `fields` select.
-    pub(crate) fn new(fields: &FieldOptions, columns: &[(String, Kind)]) -> Self {
+    pub(crate) fn new(fields: &FieldOptions, columns: &[(String, ColumnKind)]) -> Self {
         let dtype_of = |name: &str| columns.iter().find(|(column, _)| column == name)?.1.dtype();
         Self { fields: Arc::new(fields.for_columns(dtype_of)), is_copied: true }
     }

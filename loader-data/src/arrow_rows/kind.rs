@@ -10,7 +10,7 @@ use crate::{error::DataProblem, record::FieldOptions};
 
 /// The type of the values of a column.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Kind {
+pub(crate) enum ColumnKind {
     Null,
     Bool,
     Number(DType),
@@ -25,7 +25,7 @@ pub(crate) enum Kind {
     Record(Vec<(String, Self)>),
 }
 
-impl Kind {
+impl ColumnKind {
     /// Returns the kind of the values of type `data_type`.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl Kind {
     }
 }
 
-impl Kind {
+impl ColumnKind {
     /// Returns the dtype of the numbers of a column.
     pub(crate) fn dtype(&self) -> Option<DType> {
         match self {
@@ -108,7 +108,7 @@ pub(crate) fn number_type(data_type: &DataType) -> Option<DType> {
     })
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for ColumnKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Null => f.write_str("null"),
@@ -132,7 +132,7 @@ impl fmt::Display for Kind {
 }
 
 /// Columns with their names.
-type NamedKinds = Vec<(String, Kind)>;
+type NamedKinds = Vec<(String, ColumnKind)>;
 
 /// Returns the columns of `schema` and of the folders, `partition`, that `fields` select, in the order of the record,
 /// and the positions of those of `schema`. For each file but the first, `expected` has the columns of the first file.
@@ -144,8 +144,8 @@ type NamedKinds = Vec<(String, Kind)>;
 pub(crate) fn select_columns(
     format: &'static str,
     schema: &Schema,
-    partition: &[(String, Kind)],
-    expected: Option<&[(String, Kind)]>,
+    partition: &[(String, ColumnKind)],
+    expected: Option<&[(String, ColumnKind)]>,
     fields: &FieldOptions,
 ) -> Result<(NamedKinds, Vec<usize>), DataProblem> {
     let mut columns = selected(format, schema, partition, fields)?;
@@ -154,7 +154,8 @@ pub(crate) fn select_columns(
         columns = expected.to_vec();
     }
     fields.check_names(columns.iter().map(|(name, _)| name))?;
-    let position = |(name, _): &(String, Kind)| schema.fields().iter().position(|field| field.name() == name);
+    let position =
+        |(name, _): &(String, ColumnKind)| schema.fields().iter().position(|field| field.name() == name);
     let positions = columns.iter().filter_map(position).collect();
     Ok((columns, positions))
 }
@@ -163,7 +164,7 @@ pub(crate) fn select_columns(
 fn selected(
     format: &'static str,
     schema: &Schema,
-    partition: &[(String, Kind)],
+    partition: &[(String, ColumnKind)],
     fields: &FieldOptions,
 ) -> Result<NamedKinds, DataProblem> {
     let in_file = || schema.fields().iter().map(|column| column.name());
@@ -193,7 +194,7 @@ fn selected(
             let others = names.iter().filter(|other| *other != name).cloned().collect();
             DataProblem::UnsupportedColumn { column: name.clone(), data_type, others }
         };
-        Ok((name.clone(), Kind::of(column.data_type()).map_err(unsupported)?))
+        Ok((name.clone(), ColumnKind::of(column.data_type()).map_err(unsupported)?))
     };
     names.iter().map(find).collect()
 }
@@ -201,8 +202,8 @@ fn selected(
 /// Checks that a file has the columns of the first file, in any order.
 fn check_same(
     format: &'static str,
-    columns: &[(String, Kind)],
-    expected: &[(String, Kind)],
+    columns: &[(String, ColumnKind)],
+    expected: &[(String, ColumnKind)],
 ) -> Result<(), DataProblem> {
     for (name, kind) in expected {
         let Some((_, found)) = columns.iter().find(|(column, _)| column == name) else {
@@ -232,7 +233,7 @@ mod tests {
 
     #[test]
     fn times_in_different_units_are_different_kinds() {
-        let timestamp = |unit| Kind::of(&DataType::Timestamp(unit, None)).unwrap();
+        let timestamp = |unit| ColumnKind::of(&DataType::Timestamp(unit, None)).unwrap();
         let expected = [("created".to_owned(), timestamp(TimeUnit::Millisecond))];
         let found = [("created".to_owned(), timestamp(TimeUnit::Microsecond))];
         assert!(check_same("Parquet", &expected, &expected).is_ok());
@@ -241,8 +242,8 @@ mod tests {
             error,
             "field `created`: expected int64 (Timestamp(ms)), as in the first file, found int64 (Timestamp(µs))"
         );
-        assert_ne!(Kind::of(&DataType::Date32), Kind::of(&DataType::Int32));
+        assert_ne!(ColumnKind::of(&DataType::Date32), ColumnKind::of(&DataType::Int32));
         let in_utc = DataType::Timestamp(TimeUnit::Second, Some("UTC".into()));
-        assert_eq!(Kind::of(&in_utc).unwrap(), timestamp(TimeUnit::Second));
+        assert_eq!(ColumnKind::of(&in_utc).unwrap(), timestamp(TimeUnit::Second));
     }
 }

@@ -13,7 +13,7 @@ use kind::number_type;
 
 pub(crate) use batch::{Batch, Samples};
 pub(crate) use cells::Cells;
-pub(crate) use kind::{Kind, select_columns};
+pub(crate) use kind::{ColumnKind, select_columns};
 pub(crate) use partition::{PartitionValue, partition_columns};
 
 /// Skips the first `position` rows of `groups`. `rows` returns the number of rows of a group. Returns the

@@ -5,7 +5,7 @@ use std::{iter, sync::Arc};
 use arrow_array::{ArrayRef, Int32Array, NullArray, StringArray};
 use loader_core::DType;
 
-use super::Kind;
+use super::ColumnKind;
 use crate::{
     error::{DataError, DataProblem, Result},
     source::{DataFile, Files},
@@ -16,9 +16,10 @@ use crate::{
 ///
 /// # Errors
 /// Returns [`DataProblem::OtherPartition`] if not all files have the same columns.
-pub(crate) fn partition_columns(files: &Files) -> Result<Vec<(String, Kind)>> {
+pub(crate) fn partition_columns(files: &Files) -> Result<Vec<(String, ColumnKind)>> {
     let first = files.get(0);
-    let mut columns: Vec<_> = first.partition.iter().map(|(name, _)| (name.clone(), Kind::Null)).collect();
+    let mut columns: Vec<_> =
+        first.partition.iter().map(|(name, _)| (name.clone(), ColumnKind::Null)).collect();
     for file in (0..files.len()).map(|file| files.get(file)) {
         if !file.partition.iter().map(|(name, _)| name).eq(columns.iter().map(|(name, _)| name)) {
             let problem = DataProblem::OtherPartition {
@@ -31,10 +32,12 @@ pub(crate) fn partition_columns(files: &Files) -> Result<Vec<(String, Kind)>> {
         for ((_, kind), (_, value)) in columns.iter_mut().zip(&file.partition) {
             *kind = match (&*kind, value) {
                 (kind, None) => kind.clone(),
-                (Kind::Null | Kind::Number(DType::I32), Some(text)) if integer(text).is_some() => {
-                    Kind::Number(DType::I32)
+                (ColumnKind::Null | ColumnKind::Number(DType::I32), Some(text))
+                    if integer(text).is_some() =>
+                {
+                    ColumnKind::Number(DType::I32)
                 }
-                _ => Kind::Text,
+                _ => ColumnKind::Text,
             };
         }
     }
@@ -54,14 +57,14 @@ fn integer(text: &str) -> Option<i32> {
 /// The value of a column in each row of a file.
 #[derive(Debug, Clone)]
 pub(crate) struct PartitionValue {
-    kind: Kind,
+    kind: ColumnKind,
     text: Option<String>,
 }
 
 impl PartitionValue {
     /// Returns the value of each of `columns` that the folders of `file` give; `None` for a column in the file.
-    pub(crate) fn of(columns: &[(String, Kind)], file: &DataFile) -> Vec<Option<Self>> {
-        let value = |(name, kind): &(String, Kind)| {
+    pub(crate) fn of(columns: &[(String, ColumnKind)], file: &DataFile) -> Vec<Option<Self>> {
+        let value = |(name, kind): &(String, ColumnKind)| {
             let (_, text) = file.partition.iter().find(|(column, _)| column == name)?;
             Some(Self { kind: kind.clone(), text: text.clone() })
         };
@@ -72,7 +75,9 @@ impl PartitionValue {
     pub(crate) fn array(&self, rows: usize) -> ArrayRef {
         let Some(text) = &self.text else { return Arc::new(NullArray::new(rows)) };
         match self.kind {
-            Kind::Number(_) => Arc::new(Int32Array::from_value(integer(text).unwrap_or_default(), rows)),
+            ColumnKind::Number(_) => {
+                Arc::new(Int32Array::from_value(integer(text).unwrap_or_default(), rows))
+            }
             _ => Arc::new(StringArray::from_iter_values(iter::repeat_n(text, rows))),
         }
     }

@@ -219,7 +219,7 @@ impl<D: IterableDataset<Sample = Record>> IterableDataset for DecodedRecords<D> 
         cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Record>> + Send> {
         let seed = self.seed(cx);
-        Ok(Decoded { dataset: self, records: self.inner(cx).iter(shard, cx)?, seed, position: 0 })
+        Ok(DecodedShard { dataset: self, records: self.inner(cx).iter(shard, cx)?, seed, position: 0 })
     }
 
     fn iter_at(
@@ -234,7 +234,7 @@ impl<D: IterableDataset<Sample = Record>> IterableDataset for DecodedRecords<D> 
         }
         let seed = self.seed(cx);
         let records = self.inner(cx).iter_at(shard, position, cx)?;
-        Ok(records.map(|records| Decoded { dataset: self, records, seed, position }))
+        Ok(records.map(|records| DecodedShard { dataset: self, records, seed, position }))
     }
 
     fn len(&self) -> Option<usize> {
@@ -269,12 +269,12 @@ impl<D: SnapshotDataset<Sample = Record>> SnapshotDataset for DecodedRecords<D> 
         let seed = self.seed(cx);
         let (position, snapshot) = snapshot.map_or((0, None), |(position, inner)| (position, Some(inner)));
         let records = self.inner(cx).iter_from(shard, cx, snapshot)?;
-        Ok(Decoded { dataset: self, records, seed, position })
+        Ok(DecodedShard { dataset: self, records, seed, position })
     }
 }
 
 /// The records of a shard, with their fields decoded.
-struct Decoded<'a, D, I> {
+struct DecodedShard<'a, D, I> {
     dataset: &'a DecodedRecords<D>,
     records: I,
     /// Seed of the random numbers of the samples.
@@ -283,7 +283,7 @@ struct Decoded<'a, D, I> {
     position: u64,
 }
 
-impl<D, I: Iterator<Item = anyhow::Result<Record>>> Iterator for Decoded<'_, D, I> {
+impl<D, I: Iterator<Item = anyhow::Result<Record>>> Iterator for DecodedShard<'_, D, I> {
     type Item = anyhow::Result<Record>;
 
     fn next(&mut self) -> Option<anyhow::Result<Record>> {
@@ -308,7 +308,7 @@ impl<D, I: Iterator<Item = anyhow::Result<Record>>> Iterator for Decoded<'_, D, 
     }
 }
 
-impl<D, I: SnapshotIterator<Item = anyhow::Result<Record>>> SnapshotIterator for Decoded<'_, D, I> {
+impl<D, I: SnapshotIterator<Item = anyhow::Result<Record>>> SnapshotIterator for DecodedShard<'_, D, I> {
     type Snapshot = (u64, I::Snapshot);
 
     fn snapshot(&self) -> anyhow::Result<Self::Snapshot> {

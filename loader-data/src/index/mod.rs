@@ -9,7 +9,7 @@ use std::{fmt, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use stored::{Kind, check, load, store};
+pub(crate) use stored::{IndexKind, check, load, store};
 
 /// Where the index of a data file is stored, so that the next program that opens the file need not read all
 /// of it.

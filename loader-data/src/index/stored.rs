@@ -21,9 +21,9 @@ use super::{IndexPlace, IndexStatus, StoredIndex};
 use crate::source::{DataFile, Location};
 
 /// Tells what the words of an index mean. A changed meaning needs another kind.
-pub(crate) type Kind = [u8; 8];
+pub(crate) type IndexKind = [u8; 8];
 
-const MAGIC: Kind = *b"LOADRIDX";
+const MAGIC: IndexKind = *b"LOADRIDX";
 const FORMAT: u64 = 1;
 const HEADER_WORDS: usize = 8;
 
@@ -31,14 +31,14 @@ const HEADER_WORDS: usize = 8;
 const MIN_CACHED: u64 = 1 << 20;
 
 /// Returns the stored index of `file`, or `None` if there is none that fits its content.
-pub(crate) fn load(place: &IndexPlace, kind: Kind, file: &DataFile) -> Option<Vec<u64>> {
+pub(crate) fn load(place: &IndexPlace, kind: IndexKind, file: &DataFile) -> Option<Vec<u64>> {
     read(&path_of(place, kind, file)?, kind, file).ok()
 }
 
 /// Describes the stored index of `file`. `status_of` returns the status of its words, which were read whole.
 pub(crate) fn check(
     place: &IndexPlace,
-    kind: Kind,
+    kind: IndexKind,
     file: &DataFile,
     status_of: impl Fn(&[u64]) -> IndexStatus,
 ) -> StoredIndex {
@@ -53,7 +53,7 @@ pub(crate) fn check(
 
 /// Stores the index of `file`. Readers see the old file or the whole new one. An error is ignored: the index
 /// is then made again next time.
-pub(crate) fn store(place: &IndexPlace, kind: Kind, file: &DataFile, words: &[u64]) {
+pub(crate) fn store(place: &IndexPlace, kind: IndexKind, file: &DataFile, words: &[u64]) {
     // Two threads of one process may store the index of one file; Relaxed: only the values must differ.
     static WRITTEN: AtomicU64 = AtomicU64::new(0);
     let Some(path) = path_of(place, kind, file) else { return };
@@ -68,7 +68,7 @@ pub(crate) fn store(place: &IndexPlace, kind: Kind, file: &DataFile, words: &[u6
 }
 
 /// Returns the path of the index, or `None` if none is stored.
-fn path_of(place: &IndexPlace, kind: Kind, file: &DataFile) -> Option<PathBuf> {
+fn path_of(place: &IndexPlace, kind: IndexKind, file: &DataFile) -> Option<PathBuf> {
     let folder = match place {
         IndexPlace::None => return None,
         IndexPlace::Beside => {
@@ -104,12 +104,12 @@ fn location_hash(file: &DataFile) -> u128 {
 }
 
 /// Returns the header words that an index of `file` must have.
-fn identity(kind: Kind, file: &DataFile) -> [u64; 5] {
+fn identity(kind: IndexKind, file: &DataFile) -> [u64; 5] {
     [u64::from_ne_bytes(MAGIC), FORMAT, u64::from_ne_bytes(kind), file.len, xxh3_64(file.version.as_bytes())]
 }
 
 /// Returns the words of the index of `file` at `path`, or why it is not used.
-fn read(path: &Path, kind: Kind, file: &DataFile) -> Result<Vec<u64>, IndexStatus> {
+fn read(path: &Path, kind: IndexKind, file: &DataFile) -> Result<Vec<u64>, IndexStatus> {
     let identity = identity(kind, file);
     // Whoever owns the data can change the samples anyway.
     let owner = match &file.location {
@@ -169,7 +169,7 @@ mod tests {
 
     use super::*;
 
-    const KIND: Kind = *b"a-test-1";
+    const KIND: IndexKind = *b"a-test-1";
 
     fn data_file(folder: &Path) -> DataFile {
         let location = Location::from(folder.join("data.bin"));

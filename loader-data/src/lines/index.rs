@@ -8,11 +8,11 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{
     BYTE_ORDER_MARK, LineRules,
-    scan::{Part, first_byte, scan, scan_records},
+    scan::{PartLines, first_byte, scan, scan_records},
 };
 use crate::{
     error::{DataError, DataProblem, Result},
-    index::{self, IndexPlace, IndexStatus, Kind, StoredIndex},
+    index::{self, IndexKind, IndexPlace, IndexStatus, StoredIndex},
     parallel,
     source::{Blob, DataFile, Files, Location},
 };
@@ -236,7 +236,7 @@ fn is_checked(number: usize, count: usize) -> bool {
     count <= CHECKED_FILES || drawn % (count as u64) < CHECKED_FILES as u64
 }
 
-fn kind(rules: LineRules) -> Kind {
+fn kind(rules: LineRules) -> IndexKind {
     let Some(csv) = rules.csv else {
         return if rules == LineRules::ALL { *b"lines--1" } else { *b"rows---1" };
     };
@@ -248,7 +248,7 @@ fn kind(rules: LineRules) -> Kind {
 }
 
 /// Finds the lines of one part of a file.
-fn scan_part(files: &Files, (file, range): &(usize, Range<u64>), rules: LineRules) -> Result<Part> {
+fn scan_part(files: &Files, (file, range): &(usize, Range<u64>), rules: LineRules) -> Result<PartLines> {
     let blob = files.open(*file)?;
     let reader = blob.reader(first_byte(range.start)..blob.len()).expect_end(range.end);
     let found = match rules.csv {
@@ -259,7 +259,7 @@ fn scan_part(files: &Files, (file, range): &(usize, Range<u64>), rules: LineRule
 }
 
 /// Joins the parts of a file to its index.
-fn joined(parts: impl Iterator<Item = Part>) -> Vec<u64> {
+fn joined(parts: impl Iterator<Item = PartLines>) -> Vec<u64> {
     let mut gaps = Vec::new();
     let mut starts = Vec::new();
     let mut blank = 0;

@@ -11,7 +11,7 @@ use super::{BYTE_ORDER_MARK, LineRules, reader::LineReader};
 
 /// The lines that begin in a part of a file.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Part {
+pub(super) struct PartLines {
     /// Where each line begins.
     pub(super) starts: Vec<u64>,
     /// Runs of blank lines that are skipped, in order.
@@ -34,9 +34,9 @@ pub(super) struct Gap {
 ///
 /// `reader` begins at [`first_byte`]. It is not read further than needed, which is at most to the first byte
 /// after the range that is not blank.
-pub(super) fn scan(mut reader: impl BufRead, range: Range<u64>, rules: LineRules) -> io::Result<Part> {
+pub(super) fn scan(mut reader: impl BufRead, range: Range<u64>, rules: LineRules) -> io::Result<PartLines> {
     let may_be_blank = rules == LineRules::NOT_BLANK;
-    let mut part = Part::default();
+    let mut part = PartLines::default();
     let mut position = first_byte(range.start);
     // Where the current line begins; `None` for one that begins before the range.
     let mut line = None;
@@ -84,12 +84,12 @@ pub(super) fn scan_records(
     mut reader: impl BufRead + Send + 'static,
     rules: LineRules,
     mut has_header: bool,
-) -> io::Result<Part> {
+) -> io::Result<PartLines> {
     /// Number of bytes that tell whether a record is skipped.
     const KEPT: u64 = 2;
     let position = skip_byte_order_mark(&mut reader)?;
     let mut reader = LineReader::new(reader, position, rules.quotes());
-    let (mut part, mut record) = (Part::default(), Vec::new());
+    let (mut part, mut record) = (PartLines::default(), Vec::new());
     loop {
         let start = reader.position();
         let len = reader.read_line(&mut record, KEPT)?;
@@ -117,7 +117,7 @@ fn skip_byte_order_mark(reader: &mut impl BufRead) -> io::Result<u64> {
     Ok(len as u64)
 }
 
-impl Part {
+impl PartLines {
     fn push(&mut self, start: u64, is_blank: bool) {
         let row = self.starts.len() as u64;
         match self.gaps.last_mut() {

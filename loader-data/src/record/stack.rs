@@ -318,14 +318,14 @@ mod tests {
 
     /// Rows of two columns: `a` of single numbers and `b` of tensors, in this order or the other one.
     #[derive(Debug)]
-    struct Decoded {
+    struct TestRows {
         names: [Arc<str>; 2],
         columns: [(Vec<usize>, Vec<f32>); 2],
         /// False if the numbers of `b` are not known to have one shape.
         is_even: bool,
     }
 
-    impl Decoded {
+    impl TestRows {
         fn new(first: u8, is_even: bool) -> Self {
             let a = (0..4).map(|row| f32::from(first + row)).collect();
             let b = (0..8).map(|place| f32::from(first) + place as f32 / 10.0).collect();
@@ -339,7 +339,7 @@ mod tests {
         }
     }
 
-    impl Rows for Decoded {
+    impl Rows for TestRows {
         fn names(&self) -> &[Arc<str>] {
             &self.names
         }
@@ -374,10 +374,10 @@ mod tests {
     #[test]
     fn rows_of_decoded_columns_are_stacked_like_records_of_values() {
         let sources: [Arc<dyn Rows>; 4] = [
-            Arc::new(Decoded::new(0, true)),
-            Arc::new(Decoded::new(10, true)),
-            Arc::new(Decoded::new(20, false)),
-            Arc::new(Decoded::new(30, true).reversed()),
+            Arc::new(TestRows::new(0, true)),
+            Arc::new(TestRows::new(10, true)),
+            Arc::new(TestRows::new(20, false)),
+            Arc::new(TestRows::new(30, true).reversed()),
         ];
         let orders: [&[(usize, usize)]; 5] = [
             &[(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2)],
@@ -398,22 +398,22 @@ mod tests {
     #[test]
     fn decoded_rows_that_the_dataset_has_dropped_are_freed() {
         let mut stack = Record::stack(4);
-        let old: Arc<dyn Rows> = Arc::new(Decoded::new(0, true));
+        let old: Arc<dyn Rows> = Arc::new(TestRows::new(0, true));
         let is_freed = Arc::downgrade(&old);
         stack.push(Record::from_row(Arc::clone(&old), 0)).unwrap();
         stack.push(Record::from_row(old, 1)).unwrap();
         assert!(is_freed.upgrade().is_some(), "row 1 is not copied yet");
-        stack.push(Record::from_row(Arc::new(Decoded::new(10, true)), 0)).unwrap();
+        stack.push(Record::from_row(Arc::new(TestRows::new(10, true)), 0)).unwrap();
         assert!(is_freed.upgrade().is_none());
         assert_eq!(stack.finish().unwrap().tensor::<f32>("a").unwrap().as_slice(), [0.0, 1.0, 10.0]);
     }
 
     #[test]
     fn a_row_of_another_shape_is_refused_when_it_is_pushed() {
-        let mut wide = Decoded::new(0, true);
+        let mut wide = TestRows::new(0, true);
         wide.columns[1] = (vec![1, 2], wide.columns[1].1.clone());
         let mut stack = Record::stack(4);
-        let rows: Arc<dyn Rows> = Arc::new(Decoded::new(0, true));
+        let rows: Arc<dyn Rows> = Arc::new(TestRows::new(0, true));
         stack.push(Record::from_row(Arc::clone(&rows), 0)).unwrap();
         stack.push(Record::from_row(rows, 1)).unwrap();
         let error = stack.push(Record::from_row(Arc::new(wide), 0)).unwrap_err();
@@ -422,7 +422,7 @@ mod tests {
 
     #[test]
     fn a_record_that_is_a_row_can_be_read_and_changed() {
-        let rows: Arc<dyn Rows> = Arc::new(Decoded::new(7, true));
+        let rows: Arc<dyn Rows> = Arc::new(TestRows::new(7, true));
         let mut record = Record::from_row(rows, 2);
         assert_eq!((record.len(), record.get("a")), (2, Some(&Value::from(9.0f32))));
         let copy = record.clone();

@@ -27,12 +27,12 @@ pub(crate) struct LocalPattern {
     /// True if only folders match.
     ends_with_slash: bool,
     is_hidden: fn(&str) -> bool,
-    parts: Vec<Part>,
+    parts: Vec<PatternPart>,
 }
 
 /// What stands between two `/`.
 #[derive(Debug)]
-enum Part {
+enum PatternPart {
     Name(String),
     Wildcards(Pattern),
     /// `**`
@@ -51,10 +51,10 @@ impl LocalPattern {
         let mut parts = Vec::new();
         for part in pattern.split('/').filter(|part| !matches!(*part, "" | ".")) {
             match part {
-                "**" if matches!(parts.last(), Some(Part::AnyFolders)) => {}
-                "**" => parts.push(Part::AnyFolders),
-                _ if is_glob(part) => parts.push(Part::Wildcards(parsed(part)?)),
-                _ => parts.push(Part::Name(part.to_owned())),
+                "**" if matches!(parts.last(), Some(PatternPart::AnyFolders)) => {}
+                "**" => parts.push(PatternPart::AnyFolders),
+                _ if is_glob(part) => parts.push(PatternPart::Wildcards(parsed(part)?)),
+                _ => parts.push(PatternPart::Name(part.to_owned())),
             }
         }
         let (is_absolute, ends_with_slash) = (pattern.starts_with('/'), pattern.ends_with('/'));
@@ -127,7 +127,7 @@ impl Folders {
 /// `None` before `**`, and for a file.
 fn walk(
     at: &Path,
-    parts: &[Part],
+    parts: &[PatternPart],
     is_hidden: fn(&str) -> bool,
     folders: Option<&Folders>,
     found: &mut Vec<Match>,
@@ -137,7 +137,7 @@ fn walk(
         return Ok(());
     };
     match part {
-        Part::Name(name) => {
+        PatternPart::Name(name) => {
             let path = at.join(name);
             match folders.filter(|_| path.is_dir()) {
                 Some(folders) => {
@@ -148,7 +148,7 @@ fn walk(
                 None => Ok(()),
             }
         }
-        Part::Wildcards(pattern) => {
+        PatternPart::Wildcards(pattern) => {
             let shows_hidden = is_hidden(pattern.as_str());
             for path in paths_in(at, |name| (shows_hidden || !is_hidden(name)) && pattern.matches(name))? {
                 match folders.filter(|_| path.is_dir()) {
@@ -162,9 +162,9 @@ fn walk(
             }
             Ok(())
         }
-        Part::AnyFolders if !or_here(at).is_dir() => Ok(()),
-        Part::AnyFolders if rest.is_empty() => walk(at, rest, is_hidden, folders, found),
-        Part::AnyFolders => {
+        PatternPart::AnyFolders if !or_here(at).is_dir() => Ok(()),
+        PatternPart::AnyFolders if rest.is_empty() => walk(at, rest, is_hidden, folders, found),
+        PatternPart::AnyFolders => {
             let mut left = vec![(at.to_owned(), Folders::begin(at)?)];
             while let Some((folder, folders)) = left.pop() {
                 walk(&folder, rest, is_hidden, Some(&folders), found)?;

@@ -18,7 +18,7 @@ const STEP: usize = 128 << 10;
 /// Reads what Zstandard has compressed into `source`. A frame may need a window of at most 128 MiB;
 /// `zstd --ultra --long=31` writes larger ones.
 pub(crate) struct Zstd<R> {
-    source: Source<R>,
+    source: FrameSource<R>,
     decoder: FrameDecoder,
     /// True if `source` has a frame.
     has_frame: bool,
@@ -27,7 +27,7 @@ pub(crate) struct Zstd<R> {
 impl<R: BufRead> Zstd<R> {
     pub(super) fn new(source: R) -> Self {
         Self {
-            source: Source { inner: source, failed: None },
+            source: FrameSource { inner: source, failed: None },
             decoder: FrameDecoder::new(),
             has_frame: false,
         }
@@ -73,12 +73,12 @@ impl<R: BufRead> Read for Zstd<R> {
 }
 
 /// Keeps the error of the compressed file, which the decoder would make a part of its own error.
-struct Source<R> {
+struct FrameSource<R> {
     inner: R,
     failed: Option<io::Error>,
 }
 
-impl<R> Source<R> {
+impl<R> FrameSource<R> {
     /// Returns the error of the file if there is one. If not, keeps the kind of an I/O error below, such as the
     /// unexpected end of the file.
     fn error(&mut self, error: FrameDecoderError) -> io::Error {
@@ -92,7 +92,7 @@ impl<R> Source<R> {
     }
 }
 
-impl<R: Read> Read for Source<R> {
+impl<R: Read> Read for FrameSource<R> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         self.inner.read(bytes).map_err(|error| {
             let kind = error.kind();

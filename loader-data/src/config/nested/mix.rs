@@ -149,8 +149,8 @@ impl MixOptions {
 }
 
 impl PartOptions {
-    fn open(&self) -> Result<Part> {
-        Part::open(&self.dataset, self.shuffle, |reason| invalid("shuffle", reason))
+    fn open(&self) -> Result<MixPart> {
+        MixPart::open(&self.dataset, self.shuffle, |reason| invalid("shuffle", reason))
     }
 }
 
@@ -161,7 +161,7 @@ fn invalid(option: &'static str, reason: String) -> DataError {
 /// The records of several datasets, mixed by weight. Opened by [`MixOptions::open`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RecordMix {
-    dataset: MixDataset<Part>,
+    dataset: MixDataset<MixPart>,
 }
 
 impl RecordMix {
@@ -171,7 +171,7 @@ impl RecordMix {
         shuffle_documents: bool,
         invalid: impl Fn(&'static str, String) -> DataError,
     ) -> Result<Self> {
-        let part = Part::open(config, shuffle_documents, |reason| invalid("shuffle_documents", reason))?;
+        let part = MixPart::open(config, shuffle_documents, |reason| invalid("shuffle_documents", reason))?;
         let mix = Mix::new([1.0]).and_then(|mix| MixDataset::new([part], mix));
         mix.map(|dataset| Self { dataset }).map_err(|error| invalid("dataset", error.to_string()))
     }
@@ -200,7 +200,7 @@ impl IterableDataset for RecordMix {
 }
 
 impl SnapshotDataset for RecordMix {
-    type Snapshot = <MixDataset<Part> as SnapshotDataset>::Snapshot;
+    type Snapshot = <MixDataset<MixPart> as SnapshotDataset>::Snapshot;
 
     fn iter_from(
         &self,
@@ -215,12 +215,12 @@ impl SnapshotDataset for RecordMix {
 
 /// A dataset of a mix.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub enum Part {
+pub enum MixPart {
     Map(DatasetStream<RecordDataset>),
     Stream(RecordStream),
 }
 
-/// A position in a shard of a [`Part`].
+/// A position in a shard of a [`MixPart`].
 #[derive(Debug, Serialize, Deserialize)]
 pub enum PartSnapshot {
     Map(u64),
@@ -229,7 +229,7 @@ pub enum PartSnapshot {
 
 type StreamSnapshot = <RecordStream as SnapshotDataset>::Snapshot;
 
-impl Part {
+impl MixPart {
     /// Opens the dataset as a stream. `invalid` makes the error for `shuffle` with a dataset without random access.
     fn open(config: &RecordConfig, shuffle: bool, invalid: impl FnOnce(String) -> DataError) -> Result<Self> {
         match config.open()? {
@@ -242,7 +242,7 @@ impl Part {
     }
 }
 
-impl IterableDataset for Part {
+impl IterableDataset for MixPart {
     type Sample = Record;
 
     fn iter(
@@ -282,7 +282,7 @@ impl IterableDataset for Part {
     }
 }
 
-impl SnapshotDataset for Part {
+impl SnapshotDataset for MixPart {
     type Snapshot = PartSnapshot;
 
     fn iter_from(

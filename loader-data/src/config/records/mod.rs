@@ -261,11 +261,11 @@ macro_rules! formats {
         }
 
         /// The records of a shard, of any format.
-        enum Opened<$($stream),*> {
+        enum ShardRecords<$($stream),*> {
             $($stream($stream),)*
         }
 
-        impl<$($stream: Iterator<Item = anyhow::Result<Record>>),*> Iterator for Opened<$($stream),*> {
+        impl<$($stream: Iterator<Item = anyhow::Result<Record>>),*> Iterator for ShardRecords<$($stream),*> {
             type Item = anyhow::Result<Record>;
 
             fn next(&mut self) -> Option<Self::Item> {
@@ -280,7 +280,7 @@ macro_rules! formats {
                     Item = anyhow::Result<Record>,
                     Snapshot = <$dataset as SnapshotDataset>::Snapshot,
                 >
-        ),*> SnapshotIterator for Opened<$($stream),*> {
+        ),*> SnapshotIterator for ShardRecords<$($stream),*> {
             type Snapshot = RecordSnapshot;
 
             fn snapshot(&self) -> anyhow::Result<RecordSnapshot> {
@@ -309,7 +309,7 @@ macro_rules! formats {
                             Some(_) => anyhow::bail!("the state is of a stream of another format"),
                         };
                         cx.pass_collated::<Self, $dataset>();
-                        Opened::$stream(dataset.iter_from(shard, cx, snapshot)?)
+                        ShardRecords::$stream(dataset.iter_from(shard, cx, snapshot)?)
                     }
                 )*})
             }

@@ -6,7 +6,7 @@ use derive_where::derive_where;
 use loader_core::{Dataset, SampleContext};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{ArrayFormat, ArraysOptions, array::Budget, field::Field, formats, options::Source};
+use super::{ArrayFormat, ArraysOptions, array::Budget, field::Field, formats, options::ArraySource};
 use crate::{
     error::{DataError, DataProblem, Position, Result},
     record::{self, FieldOptions, Record, Value},
@@ -193,7 +193,11 @@ impl<R: DeserializeOwned + Send + 'static> Dataset for Arrays<R> {
 
 /// Reads the headers of all files of `source`. Returns the selected fields, or all fields if none are
 /// selected.
-fn fields_of(source: &Source<'_>, selected: Option<&[String]>, budget: &mut Budget) -> Result<Vec<Field>> {
+fn fields_of(
+    source: &ArraySource<'_>,
+    selected: Option<&[String]>,
+    budget: &mut Budget,
+) -> Result<Vec<Field>> {
     let mut fields: Vec<Field> = Vec::new();
     let is_wanted = |name: &str| {
         let name = source.field.unwrap_or(name);

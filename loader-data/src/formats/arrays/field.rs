@@ -21,12 +21,12 @@ pub(super) struct Field {
     shape: Vec<usize>,
     row_bytes: u64,
     /// The arrays, in the order of the files.
-    parts: Vec<Part>,
+    parts: Vec<FieldPart>,
 }
 
 /// The array of a field in one file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Part {
+struct FieldPart {
     /// Index of the file.
     file: usize,
     /// Number of rows in this part and those before it.
@@ -60,7 +60,7 @@ impl Field {
                 return Err(DataProblem::Truncated);
             }
         }
-        let part = Part { file: number, end: rows, elements: array.elements };
+        let part = FieldPart { file: number, end: rows, elements: array.elements };
         Ok(Self { name: array.name, element, shape: shape.to_owned(), row_bytes, parts: vec![part] })
     }
 
@@ -73,7 +73,7 @@ impl Field {
             return Err(DataProblem::WrongType { field: other.name, expected, found });
         }
         let before = self.rows();
-        self.parts.extend(other.parts.into_iter().map(|part| Part { end: before + part.end, ..part }));
+        self.parts.extend(other.parts.into_iter().map(|part| FieldPart { end: before + part.end, ..part }));
         Ok(())
     }
 

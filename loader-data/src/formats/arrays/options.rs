@@ -153,16 +153,16 @@ impl ArraysOptions {
     }
 
     /// Lists the files: first those with all fields, then those of single fields with the name of the field.
-    pub(crate) fn sources(&self) -> Result<Vec<Source<'_>>, DataError> {
+    pub(crate) fn sources(&self) -> Result<Vec<ArraySource<'_>>, DataError> {
         let mut sources = Vec::new();
         let has_folder = self.source.config.is_some() || self.source.split.is_some();
         if !self.source.path.is_empty() || self.files.is_empty() || has_folder {
             let files = self.source.files(&EXTENSIONS)?;
-            sources.push(Source { files, format: self.format, field: None });
+            sources.push(ArraySource { files, format: self.format, field: None });
         }
         for (name, Patterns(path)) in &self.files {
             let source = self.source.renamed(path.iter().cloned());
-            sources.push(Source { files: source.files(&EXTENSIONS)?, format: None, field: Some(name) });
+            sources.push(ArraySource { files: source.files(&EXTENSIONS)?, format: None, field: Some(name) });
         }
         Ok(sources)
     }
@@ -192,7 +192,7 @@ impl ArraysOptions {
 }
 
 /// Files whose rows follow each other.
-pub(crate) struct Source<'a> {
+pub(crate) struct ArraySource<'a> {
     pub(crate) files: Files,
     pub(super) format: Option<ArrayFormat>,
     /// Name of the only field, instead of the names in the files.

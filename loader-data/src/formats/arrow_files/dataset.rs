@@ -10,7 +10,7 @@ use derive_where::derive_where;
 use loader_core::{Dataset, DatasetMemory, SampleContext};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{ArrowOptions, ArrowStream, body::Body, index::Entry, table::Table};
+use super::{ArrowOptions, ArrowStream, body::Body, index::IndexEntry, table::Table};
 use crate::{
     error::{DataError, Result},
     part_cache::PartCache,
@@ -139,7 +139,7 @@ impl<R> Arrow<R> {
     }
 
     /// Opens a record batch, or returns it from the cache. The cache reserves its bytes from `memory`.
-    fn body(&self, batch: &Entry, memory: &DatasetMemory) -> Result<Arc<Body>> {
+    fn body(&self, batch: &IndexEntry, memory: &DatasetMemory) -> Result<Arc<Body>> {
         if !self.table.is_compressed(batch) {
             return self.table.body(batch, false).map(Arc::new);
         }

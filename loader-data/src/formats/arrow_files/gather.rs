@@ -10,7 +10,7 @@ use arrow_select::take::{TakeOptions, take};
 
 use super::{
     body::{Body, Buffer},
-    index::{Entry, dictionary_id},
+    index::{IndexEntry, dictionary_id},
     items::{Items, total},
     malformed,
     messages::Extent,
@@ -29,7 +29,7 @@ const INLINE: usize = 12;
 /// Reads rows of the columns of a record batch, column after column.
 pub(super) struct Gather<'a> {
     table: &'a Table,
-    entry: &'a Entry,
+    entry: &'a IndexEntry,
     body: &'a Body,
     /// The nodes that follow: those of a column, each before the nodes of its parts.
     nodes: &'a [u64],
@@ -42,7 +42,7 @@ impl<'a> Gather<'a> {
     /// Prepares reading `entry`, whose columns have the given types.
     pub(super) fn new<'t>(
         table: &'a Table,
-        entry: &'a Entry,
+        entry: &'a IndexEntry,
         body: &'a Body,
         types: impl Iterator<Item = &'t DataType>,
     ) -> Self {

@@ -13,7 +13,7 @@ use super::{
     messages::{Described, Dictionary, Messages, read_messages},
 };
 use crate::{
-    arrow_rows::{Kind, select_columns},
+    arrow_rows::{ColumnKind, select_columns},
     error::{DataError, Result},
     record::FieldOptions,
     source::Files,
@@ -21,7 +21,7 @@ use crate::{
 
 /// A record batch, or the values of a dictionary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct IndexEntry {
     pub(super) index: usize,
     pub(super) file: usize,
     /// Number of the record batch in its file. A dictionary has that of the record batch that uses it.
@@ -115,9 +115,9 @@ impl Index {
         self.batches
     }
 
-    pub(super) fn entry(&self, index: usize) -> Entry {
+    pub(super) fn entry(&self, index: usize) -> IndexEntry {
         let row = self.entries.row(index);
-        Entry {
+        IndexEntry {
             index,
             file: row[0] as usize,
             number: row[1] as usize,
@@ -131,14 +131,14 @@ impl Index {
     }
 
     /// Returns the record batch that has row `row` of all rows.
-    pub(super) fn batch_of(&self, row: usize) -> Entry {
+    pub(super) fn batch_of(&self, row: usize) -> IndexEntry {
         let words: &[[u64; WORDS]] = bytemuck::cast_slice(self.entries.as_slice());
         let after = words[..self.batches].partition_point(|words| words[4] <= row as u64);
         self.entry(after.saturating_sub(1))
     }
 
     /// The nodes of an entry with the numbers of data buffers of its views, and its buffers.
-    pub(super) fn parts(&self, entry: &Entry) -> (&[u64], &[Buffer]) {
+    pub(super) fn parts(&self, entry: &IndexEntry) -> (&[u64], &[Buffer]) {
         let buffers: &[Buffer] = bytemuck::cast_slice(self.buffers.as_slice());
         let (node, buffer) = match entry.index + 1 < self.entries.len() {
             true => {
@@ -156,7 +156,7 @@ impl Index {
     }
 
     /// Returns the parts of the dictionary `id` that a record batch uses.
-    pub(super) fn dictionary(&self, batch: &Entry, id: i64) -> Vec<Entry> {
+    pub(super) fn dictionary(&self, batch: &IndexEntry, id: i64) -> Vec<IndexEntry> {
         let of_batch = |one: &&DictionaryEntry| {
             (one.file, one.id) == (batch.file, id) && one.batches_before <= batch.number
         };
@@ -165,7 +165,7 @@ impl Index {
             if !one.is_delta {
                 parts.clear();
             }
-            parts.push(Entry { number: batch.number, ..self.entry(one.entry) });
+            parts.push(IndexEntry { number: batch.number, ..self.entry(one.entry) });
         }
         parts
     }
@@ -202,7 +202,7 @@ impl Words {
 
 /// A file whose messages were read.
 pub(super) struct OpenedFile {
-    pub(super) columns: Vec<(String, Kind)>,
+    pub(super) columns: Vec<(String, ColumnKind)>,
     /// The selected columns that are in the file, in the order of the record.
     layout: Fields,
     /// The record batches, each with its selected columns in this order.
@@ -216,8 +216,8 @@ impl OpenedFile {
     pub(super) fn read(
         files: &Files,
         index: usize,
-        partition: &[(String, Kind)],
-        expected: Option<&[(String, Kind)]>,
+        partition: &[(String, ColumnKind)],
+        expected: Option<&[(String, ColumnKind)]>,
         fields: &FieldOptions,
     ) -> Result<Self> {
         let blob = files.open(index)?;

@@ -6,7 +6,7 @@ use derive_where::derive_where;
 use loader_core::{DatasetMemory, IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{body::Body, index::Entry, malformed, table::Table};
+use super::{body::Body, index::IndexEntry, malformed, table::Table};
 use crate::{
     arrow_rows::{Batch, Samples, remaining},
     error::Result,
@@ -170,7 +170,7 @@ impl<R: DeserializeOwned + 'static> Iterator for Rows<'_, R> {
         }
         self.position += 1;
         let Self { table, later, ahead, memory, .. } = self;
-        let open = |entry: &Entry| {
+        let open = |entry: &IndexEntry| {
             let stored = table.fetch(entry, true, ahead.take(entry.index as u64))?;
             // This comes after the current record batch has arrived, and before it is decompressed.
             if let Some(&(index, _)) = later.front() {
@@ -193,7 +193,7 @@ impl<R: DeserializeOwned + 'static> SnapshotIterator for Rows<'_, R> {
 
 /// A record batch that is read in order.
 struct Current {
-    entry: Entry,
+    entry: IndexEntry,
     /// The next row.
     row: u64,
     /// The open record batch, or why it cannot be opened. `None` before the first row is read.
@@ -205,7 +205,7 @@ struct Current {
 }
 
 impl Current {
-    fn new(table: &Table, entry: Entry, row: u64) -> Self {
+    fn new(table: &Table, entry: IndexEntry, row: u64) -> Self {
         let bytes = table.stored_bytes(&entry).max(1);
         let step = (MAX_BYTES.saturating_mul(entry.rows as u64) / bytes).clamp(1, MAX_ROWS);
         Self { entry, row, body: None, read: None, step }
@@ -217,7 +217,7 @@ impl Current {
         &mut self,
         table: &Table,
         samples: &Samples,
-        open: impl FnOnce(&Entry) -> Result<Body>,
+        open: impl FnOnce(&IndexEntry) -> Result<Body>,
     ) -> Result<R> {
         let row = self.row;
         self.row += 1;

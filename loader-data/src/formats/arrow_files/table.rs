@@ -14,12 +14,12 @@ use serde::{Deserialize, Serialize};
 use super::{
     body::{Body, Codec, Stored, ranges},
     gather::Gather,
-    index::{Entry, Index, OpenedFile},
+    index::{Index, IndexEntry, OpenedFile},
     items::total,
     malformed,
 };
 use crate::{
-    arrow_rows::{Batch, Cells, Kind, PartitionValue, Samples, partition_columns},
+    arrow_rows::{Batch, Cells, ColumnKind, PartitionValue, Samples, partition_columns},
     error::{DataError, DataProblem, Position, Result},
     parallel,
     record::FieldOptions,
@@ -34,15 +34,15 @@ const MAX_FETCH: u64 = 64 << 20;
 pub(super) struct Table {
     pub(super) files: Files,
     pub(super) index: Index,
-    columns: Vec<(String, Kind)>,
+    columns: Vec<(String, ColumnKind)>,
     pub(super) fields: FieldOptions,
     pub(super) max_batch_bytes: u64,
     #[serde(skip)]
-    open: Mutex<Opened>,
+    open: Mutex<OpenTable>,
 }
 
 #[derive(Debug, Default)]
-struct Opened {
+struct OpenTable {
     /// The names of the columns; empty before the first use.
     names: Arc<[Arc<str>]>,
     samples: Option<Samples>,
@@ -95,12 +95,12 @@ impl Table {
     }
 
     /// Number of bytes that the selected columns of a record batch have in the file.
-    pub(super) fn stored_bytes(&self, entry: &Entry) -> u64 {
+    pub(super) fn stored_bytes(&self, entry: &IndexEntry) -> u64 {
         self.index.parts(entry).1.iter().map(|[_, len]| len).fold(0, |sum: u64, len| sum.saturating_add(*len))
     }
 
     /// True if a record batch can only be read as a whole.
-    pub(super) fn is_compressed(&self, entry: &Entry) -> bool {
+    pub(super) fn is_compressed(&self, entry: &IndexEntry) -> bool {
         entry.codec != Codec::None
     }
 
@@ -110,13 +110,18 @@ impl Table {
     /// # Errors
     /// Returns an error if the file cannot be opened, has changed, or if a compressed batch is damaged or too
     /// large.
-    pub(super) fn body(&self, entry: &Entry, is_in_order: bool) -> Result<Body> {
+    pub(super) fn body(&self, entry: &IndexEntry, is_in_order: bool) -> Result<Body> {
         self.unpack(entry, self.fetch(entry, is_in_order, None)?)
     }
 
     /// Reads what [`unpack`](Self::unpack) needs. `ahead` may be what [`begin`](Self::begin) has returned for the record
     /// batch.
-    pub(super) fn fetch(&self, entry: &Entry, is_in_order: bool, ahead: Option<ReadAhead>) -> Result<Stored> {
+    pub(super) fn fetch(
+        &self,
+        entry: &IndexEntry,
+        is_in_order: bool,
+        ahead: Option<ReadAhead>,
+    ) -> Result<Stored> {
         let blob = self.files.open(entry.file)?;
         let is_fetched = is_in_order && blob.is_remote() && self.stored_bytes(entry) <= MAX_FETCH;
         match self.is_compressed(entry) || is_fetched {
@@ -126,13 +131,13 @@ impl Table {
     }
 
     /// Opens a record batch that was fetched.
-    pub(super) fn unpack(&self, entry: &Entry, stored: Stored) -> Result<Body> {
+    pub(super) fn unpack(&self, entry: &IndexEntry, stored: Stored) -> Result<Body> {
         Body::new(stored, self.index.parts(entry).1, entry.codec, self.max_batch_bytes)
     }
 
     /// Starts to fetch from a server a record batch that is read in order. Returns `None` as [`ReadAhead::start`] does,
     /// and if the record batch has more than 64 MiB.
-    pub(super) fn begin(&self, entry: &Entry, memory: &DatasetMemory) -> Option<ReadAhead> {
+    pub(super) fn begin(&self, entry: &IndexEntry, memory: &DatasetMemory) -> Option<ReadAhead> {
         if !self.files.is_remote(entry.file) || self.stored_bytes(entry) > MAX_FETCH.min(self.max_batch_bytes)
         {
             return None;
@@ -145,7 +150,7 @@ impl Table {
     ///
     /// # Errors
     /// Returns an error if they cannot be read or are damaged.
-    pub(super) fn read(&self, entry: &Entry, body: &Body, rows: &[Range<u64>]) -> Result<Arc<Batch>> {
+    pub(super) fn read(&self, entry: &IndexEntry, body: &Body, rows: &[Range<u64>]) -> Result<Arc<Batch>> {
         let file = body.blob.file();
         let fields = self.index.layout(entry.file);
         let mut gather = Gather::new(self, entry, body, fields.iter().map(|field| field.data_type()));
@@ -179,10 +184,15 @@ impl Table {
     }
 
     /// Returns the values of the dictionary `id` that a record batch uses; `None` if it has none.
-    pub(super) fn dictionary(&self, batch: &Entry, id: i64, values: &DataType) -> Result<Option<ArrayRef>> {
+    pub(super) fn dictionary(
+        &self,
+        batch: &IndexEntry,
+        id: i64,
+        values: &DataType,
+    ) -> Result<Option<ArrayRef>> {
         let parts = self.index.dictionary(batch, id);
         let Some(last) = parts.last() else { return Ok(None) };
-        let found = |open: &Opened| open.dictionaries.get(&last.index).cloned();
+        let found = |open: &OpenTable| open.dictionaries.get(&last.index).cloned();
         if let Some(array) = found(&self.open.lock().unwrap_or_else(PoisonError::into_inner)) {
             return Ok(Some(array));
         }
@@ -217,12 +227,12 @@ impl Table {
     }
 
     /// Returns the columns and their types.
-    pub(super) fn columns(&self) -> &[(String, Kind)] {
+    pub(super) fn columns(&self) -> &[(String, ColumnKind)] {
         &self.columns
     }
 
     /// Returns an error about row `row` of a record batch.
-    pub(super) fn error(&self, batch: &Entry, row: usize, problem: impl Into<DataProblem>) -> DataError {
+    pub(super) fn error(&self, batch: &IndexEntry, row: usize, problem: impl Into<DataProblem>) -> DataError {
         let position = Position::Row(batch.first_in_file + row as u64);
         DataError::new(self.files.get(batch.file).location, problem).at(position)
     }

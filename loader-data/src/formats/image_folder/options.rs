@@ -31,7 +31,7 @@ use crate::source::StoreOptions;
 #[non_exhaustive]
 pub struct ImageFolderOptions {
     #[cfg_attr(feature = "schema", schemars(skip))]
-    kind: Kind,
+    kind: ImageFolderKind,
     /// Folder with one sub-folder of JPEG and PNG files per class, or its URL
     #[serde(serialize_with = "as_text")]
     pub path: PathBuf,
@@ -58,7 +58,7 @@ pub struct ImageFolderOptions {
 
 /// The name of the format.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-enum Kind {
+enum ImageFolderKind {
     #[serde(rename = "image-folder")]
     ImageFolder,
 }
@@ -70,7 +70,7 @@ impl ImageFolderOptions {
     /// Creates the default options for the images in the folder at `path`.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
-            kind: Kind::ImageFolder,
+            kind: ImageFolderKind::ImageFolder,
             path: path.into(),
             transform: None,
             size: None,

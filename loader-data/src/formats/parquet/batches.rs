@@ -10,8 +10,8 @@ use parquet::{
 };
 
 use super::{
+    file::ParquetFile,
     footer::{Footer, OpenFile, column_ranges},
-    source::Source,
 };
 use crate::{
     arrow_rows::{Batch, Cells, PartitionValue},
@@ -38,7 +38,7 @@ pub(super) enum Selection<'a> {
 
 /// Reads rows of a row group, some thousand at once.
 pub(super) struct Batches {
-    source: Source,
+    source: ParquetFile,
     footer: Arc<Footer>,
     reader: ParquetRecordBatchReader,
 }
@@ -56,7 +56,7 @@ impl Batches {
     ) -> Result<Self> {
         let OpenFile { blob, footer } = file;
         let metadata = footer.row_group(group);
-        let mut source = Source::of_group(Arc::clone(blob), group);
+        let mut source = ParquetFile::of_group(Arc::clone(blob), group);
         let ranges = column_ranges(metadata, &footer.mask, blob.len());
         let ranges = ranges.map_err(|reason| source.malformed(reason))?;
         let rows = usize::try_from(metadata.num_rows()).unwrap_or(0);
@@ -136,7 +136,7 @@ fn selected_columns(footer: &Footer, group: usize) -> impl Iterator<Item = &Colu
 
 /// Decoded rows that stay in memory.
 #[derive(Debug)]
-pub(super) struct Decoded {
+pub(super) struct KeptRows {
     batches: Vec<Arc<Batch>>,
     /// Number of rows up to the end of each batch.
     ends: Vec<usize>,
@@ -152,7 +152,7 @@ pub(super) struct NoRoom {
     pub(super) refused: Option<MemoryLimitReached>,
 }
 
-impl Decoded {
+impl KeptRows {
     /// Decodes all rows of `batches`: exactly `rows` rows, with at most `limit` bytes in memory. Changes
     /// `reserved` to the number of bytes that they have.
     ///

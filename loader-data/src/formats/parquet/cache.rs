@@ -8,8 +8,8 @@ use std::{
 use loader_core::DatasetMemory;
 
 use super::{
-    batches::{Batches, Decoded, NoRoom, Selection},
-    source::malformed,
+    batches::{Batches, KeptRows, NoRoom, Selection},
+    file::malformed,
     table::{Group, Table},
 };
 use crate::{
@@ -27,7 +27,7 @@ const WHOLE: usize = 4;
 /// data that is larger than the cache would otherwise decode a whole row group for each row.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
-    decoded: PartCache<Decoded>,
+    decoded: PartCache<KeptRows>,
     /// Row groups of which rows were read, and their sizes: as many as the cache could hold.
     seen: VecDeque<(usize, u64)>,
     /// Row groups that did not fit when they were decoded, and the minimum number of bytes that they need.
@@ -38,7 +38,7 @@ pub(super) struct Cache {
 #[derive(Debug)]
 pub(super) enum DecodedRows {
     /// All rows.
-    All(Arc<Decoded>),
+    All(Arc<KeptRows>),
     /// Only the rows that were asked for, in this order.
     Some(Vec<Arc<Batch>>),
 }
@@ -66,7 +66,7 @@ impl Cache {
         let needed = self.needed.get(&index).copied().unwrap_or(group.bytes);
         if is_worth_it && let Some(mut reserved) = self.decoded.make_room(needed, limit, memory) {
             let batches = table.read(group, Selection::From(0), None)?;
-            match Decoded::read(batches, group.rows, limit, &mut reserved)? {
+            match KeptRows::read(batches, group.rows, limit, &mut reserved)? {
                 Ok(decoded) => {
                     let decoded = Arc::new(decoded);
                     self.decoded.insert(index, &decoded, reserved, limit);

@@ -15,9 +15,9 @@ use parquet::{
     },
 };
 
-use super::source::{Source, malformed};
+use super::file::{ParquetFile, malformed};
 use crate::{
-    arrow_rows::{Kind, PartitionValue},
+    arrow_rows::{ColumnKind, PartitionValue},
     error::{DataError, DataProblem, Position, Result},
     source::Blob,
 };
@@ -38,7 +38,7 @@ pub(super) fn decode_footer(blob: &Arc<Blob>, footer: &[u8]) -> Result<ParquetMe
         .with_column_stats_policy(ParquetStatisticsPolicy::SkipAll)
         .with_encoding_stats_policy(ParquetStatisticsPolicy::SkipAll)
         .with_size_stats_policy(ParquetStatisticsPolicy::SkipAll);
-    Source::new(Arc::clone(blob))
+    ParquetFile::new(Arc::clone(blob))
         .guard(|| ParquetMetaDataReader::decode_metadata_with_options(footer, Some(&options)))
 }
 
@@ -111,12 +111,12 @@ impl Footer {
     pub(super) fn decode(
         blob: &Arc<Blob>,
         encoded: &[u8],
-        columns: &[(String, Kind)],
+        columns: &[(String, ColumnKind)],
         with_pages: bool,
     ) -> Result<Self> {
         let metadata = decode_footer(blob, encoded)?;
         let schema = arrow_schema(blob, &metadata)?;
-        let source = Source::new(Arc::clone(blob));
+        let source = ParquetFile::new(Arc::clone(blob));
         let partition = PartitionValue::of(columns, blob.file());
         let mut roots = Vec::with_capacity(columns.len());
         for ((name, _), _) in columns.iter().zip(&partition).filter(|(_, value)| value.is_none()) {
@@ -151,7 +151,11 @@ impl Footer {
 }
 
 /// Reads the index of the pages of the columns in `mask`.
-fn read_pages(source: &Source, metadata: ParquetMetaData, mask: &ProjectionMask) -> Result<ParquetMetaData> {
+fn read_pages(
+    source: &ParquetFile,
+    metadata: ParquetMetaData,
+    mask: &ProjectionMask,
+) -> Result<ParquetMetaData> {
     source.guard(|| {
         let columns = ColumnChunkMask::from_projection(mask, metadata.file_metadata().schema_descr());
         let mut reader = ParquetMetaDataReader::new_with_metadata(metadata)
@@ -170,7 +174,7 @@ fn read_pages(source: &Source, metadata: ParquetMetaData, mask: &ProjectionMask)
 /// # Errors
 /// Returns an error if the schema is invalid.
 pub(super) fn arrow_schema(blob: &Arc<Blob>, metadata: &ParquetMetaData) -> Result<Schema> {
-    Source::new(Arc::clone(blob)).guard(|| {
+    ParquetFile::new(Arc::clone(blob)).guard(|| {
         let metadata = Arc::new(metadata.clone());
         let options = ArrowReaderOptions::new();
         let with_arrow = ArrowReaderMetadata::try_new(Arc::clone(&metadata), options.clone());

@@ -5,10 +5,10 @@ mod batches;
 mod blocks;
 mod cache;
 mod dataset;
+mod file;
 mod footer;
 mod options;
 mod shuffled;
-mod source;
 mod stream;
 mod table;
 

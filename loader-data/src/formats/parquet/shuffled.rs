@@ -4,9 +4,9 @@ use loader_core::{DatasetMemory, MemoryReservation};
 use serde::de::DeserializeOwned;
 
 use super::{
-    batches::{Decoded, NoRoom, Selection},
+    batches::{KeptRows, NoRoom, Selection},
     blocks::{Drawn, Draws},
-    source::malformed,
+    file::malformed,
     table::Table,
 };
 use crate::{
@@ -34,7 +34,7 @@ pub(super) struct ShuffledGroups {
 }
 
 /// A decoded row group, and the reservation of its bytes.
-type Kept = (Decoded, MemoryReservation);
+type Kept = (KeptRows, MemoryReservation);
 
 impl ShuffledGroups {
     pub(super) fn new(table: &Table, draws: Draws, limit: u64, memory: DatasetMemory) -> Self {
@@ -110,7 +110,7 @@ impl ShuffledGroups {
             self.begin_next(table, index);
         }
         let limit = self.limit.saturating_sub(of_others);
-        let decoded = Decoded::read(batches, group.rows, limit, &mut reserved);
+        let decoded = KeptRows::read(batches, group.rows, limit, &mut reserved);
         if self.begins_after_decoding {
             self.begin_next(table, index);
         }

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use super::{
     batches::{Batches, Selection, wrong_rows},
     blocks::Draws,
+    file::malformed,
     shuffled::{ShuffledGroups, too_large},
-    source::malformed,
     table::{Group, Table},
 };
 use crate::{

@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     batches::{Batches, Selection},
+    file::{FORMAT, are_read_together, malformed},
     footer::{Footer, OpenFile, arrow_schema, column_ranges, decode_footer, read_footer},
-    source::{FORMAT, are_read_together, malformed},
 };
 use crate::{
-    arrow_rows::{Kind, Samples, partition_columns, select_columns},
+    arrow_rows::{ColumnKind, Samples, partition_columns, select_columns},
     error::{DataError, DataProblem, Position, Result},
     parallel,
     record::FieldOptions,
@@ -65,16 +65,16 @@ pub(super) struct Table {
     footers: SharedVec<EncodedFooter>,
     pub(super) rows: usize,
     /// The columns that are read, in the order of the record.
-    columns: Vec<(String, Kind)>,
+    columns: Vec<(String, ColumnKind)>,
     /// True if one of them has timestamps of the type INT96.
     has_int96: bool,
     pub(super) fields: FieldOptions,
     #[serde(skip)]
-    open: Mutex<Opened>,
+    open: Mutex<OpenTable>,
 }
 
 #[derive(Debug, Default)]
-struct Opened {
+struct OpenTable {
     samples: Option<Samples>,
     /// The footers used last, with the index of the file; the flag tells whether the index of the pages was read.
     footers: VecDeque<((usize, bool), Arc<Footer>)>,
@@ -229,7 +229,7 @@ impl Table {
         }
         let footer = Arc::new(Footer::decode(&blob, &encoded, &self.columns, with_pages)?);
         open.footers.push_front(((index, with_pages), Arc::clone(&footer)));
-        let bytes = |open: &Opened| open.footers.iter().map(|(_, footer)| footer.bytes).sum::<usize>();
+        let bytes = |open: &OpenTable| open.footers.iter().map(|(_, footer)| footer.bytes).sum::<usize>();
         while open.footers.len() > MAX_FOOTERS && bytes(&open) > MAX_FOOTER_BYTES {
             open.footers.pop_back();
         }
@@ -256,7 +256,7 @@ impl Table {
     }
 
     /// Returns the columns and their types.
-    pub(super) fn columns(&self) -> &[(String, Kind)] {
+    pub(super) fn columns(&self) -> &[(String, ColumnKind)] {
         &self.columns
     }
 }
@@ -275,7 +275,7 @@ struct EncodedFooter(#[serde(with = "serde_bytes")] Vec<u8>);
 
 /// What the footer of a file says.
 struct FileGroups {
-    columns: Vec<(String, Kind)>,
+    columns: Vec<(String, ColumnKind)>,
     has_int96: bool,
     groups: Vec<GroupSize>,
     footer: EncodedFooter,
@@ -292,8 +292,8 @@ impl FileGroups {
     fn read(
         files: &Files,
         index: usize,
-        partition: &[(String, Kind)],
-        expected: Option<&[(String, Kind)]>,
+        partition: &[(String, ColumnKind)],
+        expected: Option<&[(String, ColumnKind)]>,
         fields: &FieldOptions,
     ) -> Result<Self> {
         let blob = files.open(index)?;

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     error::{DataError, DataProblem, Result},
-    index::{self, IndexStatus, Kind, StoredIndex},
+    index::{self, IndexKind, IndexStatus, StoredIndex},
     parallel,
     record::Record,
     shard_items::ItemError,
@@ -133,7 +133,7 @@ pub(super) fn check<R>(shards: &TarShards<R>) -> Vec<StoredIndex> {
     (0..shards.files.len()).map(|number| of_file(shards.files.get(number))).collect()
 }
 
-fn kind(end: End) -> Kind {
+fn kind(end: End) -> IndexKind {
     // An archive that has no end must not be accepted because an index was stored when that was allowed.
     match end {
         End::Marker => *b"tar----1",

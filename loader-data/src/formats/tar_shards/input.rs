@@ -26,7 +26,7 @@ const START: usize = 512;
 /// Reads the bytes of an archive from a position on.
 #[derive(Debug)]
 pub(super) struct Input {
-    source: Source,
+    source: InputSource,
     /// Offset in the archive (after decompression) of the byte that is read next.
     position: u64,
     /// True if the end of the archive was read.
@@ -36,7 +36,7 @@ pub(super) struct Input {
 }
 
 #[derive(Debug)]
-enum Source {
+enum InputSource {
     Plain(Plain),
     /// A file on a server, which is read ahead in chunks that grow.
     Remote(BlobReader, Arc<Blob>),
@@ -58,9 +58,9 @@ impl Input {
         let compression = compression(blob, &start).map_err(|problem| blob.error(0, problem))?;
         let reader = || begun.unwrap_or_else(|| blob.reader(0..blob.len()));
         Ok(Self::new(match compression {
-            Some(compression) => Source::Compressed(compression, compression.reader(reader())),
-            None if blob.is_remote() => Source::Remote(reader(), Arc::clone(blob)),
-            None => Source::Plain(Plain::new(blob, 0..blob.len(), CHUNK)),
+            Some(compression) => InputSource::Compressed(compression, compression.reader(reader())),
+            None if blob.is_remote() => InputSource::Remote(reader(), Arc::clone(blob)),
+            None => InputSource::Plain(Plain::new(blob, 0..blob.len(), CHUNK)),
         }))
     }
 
@@ -68,15 +68,15 @@ impl Input {
     /// of the whole archive.
     pub(super) fn part(blob: &Arc<Blob>, range: Range<u64>, ahead: usize) -> Self {
         let position = range.start;
-        Self { position, ..Self::new(Source::Plain(Plain::new(blob, range, ahead))) }
+        Self { position, ..Self::new(InputSource::Plain(Plain::new(blob, range, ahead))) }
     }
 
-    fn new(source: Source) -> Self {
+    fn new(source: InputSource) -> Self {
         Self { source, position: 0, has_ended: false, budget: u64::MAX }
     }
 
     pub(super) fn is_compressed(&self) -> bool {
-        matches!(self.source, Source::Compressed(..))
+        matches!(self.source, InputSource::Compressed(..))
     }
 
     pub(super) fn position(&self) -> u64 {
@@ -86,9 +86,9 @@ impl Input {
     /// Number of bytes that follow, if it is known.
     pub(super) fn remaining(&self) -> Option<u64> {
         match &self.source {
-            Source::Plain(plain) => Some(plain.end.saturating_sub(self.position)),
-            Source::Remote(_, blob) => Some(blob.len().saturating_sub(self.position)),
-            Source::Compressed(..) => None,
+            InputSource::Plain(plain) => Some(plain.end.saturating_sub(self.position)),
+            InputSource::Remote(_, blob) => Some(blob.len().saturating_sub(self.position)),
+            InputSource::Compressed(..) => None,
         }
     }
 
@@ -101,11 +101,11 @@ impl Input {
             }
         }
         match &mut self.source {
-            Source::Plain(_) => {
+            InputSource::Plain(_) => {
                 self.position = position;
                 return Ok(());
             }
-            Source::Remote(reader, _) if position.saturating_sub(self.position) > MAX_DISCARDED => {
+            InputSource::Remote(reader, _) if position.saturating_sub(self.position) > MAX_DISCARDED => {
                 reader.skip_to(position);
                 self.position = position;
                 return Ok(());
@@ -131,9 +131,9 @@ impl Input {
     /// Returns what an error means that a reader of this input has returned.
     pub(super) fn problem(&self, error: io::Error) -> DataProblem {
         let format = match self.source {
-            Source::Plain(_) | Source::Remote(..) => "tar",
-            Source::Compressed(Compression::Gzip, _) => "tar in gzip",
-            Source::Compressed(Compression::Zstd, _) => "tar in Zstandard",
+            InputSource::Plain(_) | InputSource::Remote(..) => "tar",
+            InputSource::Compressed(Compression::Gzip, _) => "tar in gzip",
+            InputSource::Compressed(Compression::Zstd, _) => "tar in Zstandard",
         };
         match problem(format, error) {
             // The crate `tar` has an error of its own for an archive that ends in a member.
@@ -151,9 +151,9 @@ impl Read for Input {
         }
         let bytes = &mut bytes[..len];
         let len = match &mut self.source {
-            Source::Plain(plain) => plain.read(bytes, self.position)?,
-            Source::Remote(reader, _) => reader.read(bytes)?,
-            Source::Compressed(_, reader) => reader.read(bytes)?,
+            InputSource::Plain(plain) => plain.read(bytes, self.position)?,
+            InputSource::Remote(reader, _) => reader.read(bytes)?,
+            InputSource::Compressed(_, reader) => reader.read(bytes)?,
         };
         self.has_ended = len == 0 && !bytes.is_empty();
         self.position += len as u64;

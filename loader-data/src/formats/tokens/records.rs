@@ -23,13 +23,13 @@ use crate::{
 /// has the field `tokens` with a whole document, which a batch pads.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TokenRecords {
-    kind: Kind,
+    kind: TokenSamples,
     /// Type of the tokens in a record.
     dtype: DType,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-enum Kind {
+enum TokenSamples {
     Windows(Windows),
     /// Windows and the token that ends a document.
     Segmented(Windows, i64),
@@ -49,7 +49,7 @@ impl TokenRecords {
             if let Some(size) = options.vocabulary {
                 documents = documents.vocabulary(size);
             }
-            return Ok(Self { kind: Kind::Documents(documents, options.pad.unwrap_or(0)), dtype });
+            return Ok(Self { kind: TokenSamples::Documents(documents, options.pad.unwrap_or(0)), dtype });
         }
         let window = options.window.unwrap_or(0);
         let mut windows = match (options.format, options.dtype) {
@@ -67,10 +67,10 @@ impl TokenRecords {
             windows = windows.vocabulary(size);
         }
         let kind = match options.end_of_document {
-            None => Kind::Windows(windows),
+            None => TokenSamples::Windows(windows),
             Some(end) => {
                 with_token!(dtype, T => windows.check_positions::<T>())?;
-                Kind::Segmented(windows, end)
+                TokenSamples::Segmented(windows, end)
             }
         };
         Ok(Self { kind, dtype })
@@ -82,8 +82,8 @@ impl Dataset for TokenRecords {
 
     fn len(&self) -> usize {
         match &self.kind {
-            Kind::Windows(windows) | Kind::Segmented(windows, _) => windows.len(),
-            Kind::Documents(documents, _) => documents.len(),
+            TokenSamples::Windows(windows) | TokenSamples::Segmented(windows, _) => windows.len(),
+            TokenSamples::Documents(documents, _) => documents.len(),
         }
     }
 
@@ -100,9 +100,11 @@ impl Dataset for TokenRecords {
     /// Returns the fingerprint of the windows or documents.
     fn fingerprint(&self) -> String {
         match &self.kind {
-            Kind::Windows(windows) => windows.fingerprint(),
-            Kind::Segmented(windows, end) => format!("{}, end_of_document {end}", windows.fingerprint()),
-            Kind::Documents(documents, _) => documents.fingerprint(),
+            TokenSamples::Windows(windows) => windows.fingerprint(),
+            TokenSamples::Segmented(windows, end) => {
+                format!("{}, end_of_document {end}", windows.fingerprint())
+            }
+            TokenSamples::Documents(documents, _) => documents.fingerprint(),
         }
     }
 }
@@ -110,15 +112,15 @@ impl Dataset for TokenRecords {
 impl TokenRecords {
     fn records<T: Token>(&self, indices: &[usize], is_collated: bool) -> anyhow::Result<Vec<Record>> {
         match &self.kind {
-            Kind::Windows(windows) => {
+            TokenSamples::Windows(windows) => {
                 let windows = windows.read_many::<T>(indices, is_collated)?.into_iter();
                 Ok(windows.map(|tokens| record([("tokens", tokens.into())])).collect())
             }
-            Kind::Segmented(windows, end) => {
+            TokenSamples::Segmented(windows, end) => {
                 let windows = windows.read_many(indices, is_collated)?.into_iter();
                 windows.map(|tokens| Ok(of_segments(segmented(tokens, T::from_wide(*end))?))).collect()
             }
-            Kind::Documents(documents, pad) => {
+            TokenSamples::Documents(documents, pad) => {
                 let tokens = |&index| -> anyhow::Result<Record> {
                     let tokens = documents.read::<T>(index)?;
                     Ok(record([("tokens", Value::Ragged(tokens.into(), Scalar::new(T::from_wide(*pad))))]))

@@ -12,10 +12,10 @@ impl Orientation {
 
     /// Reads the orientation in TIFF data. Its type should be SHORT, and some programs write LONG.
     pub(super) fn of_tiff(tiff: &[u8]) -> Self {
-        let Some(entry) = Entry::find(tiff, 0x0112) else { return Self::default() };
+        let Some(entry) = TagValue::find(tiff, 0x0112) else { return Self::default() };
         let number = match entry.kind {
-            Entry::SHORT => Some(entry.short()),
-            Entry::LONG => u16::try_from(entry.long()).ok(),
+            TagValue::SHORT => Some(entry.short()),
+            TagValue::LONG => u16::try_from(entry.long()).ok(),
             _ => None,
         };
         number.map_or_else(Self::default, Self::new)
@@ -47,13 +47,13 @@ impl Orientation {
 /// Finds a tag with one 16-bit number in the first directory of TIFF data. Returns its position and its
 /// value.
 pub(super) fn short_tag(tiff: &[u8], tag: u16) -> Option<(usize, u16)> {
-    let entry = Entry::find(tiff, tag).filter(|entry| entry.kind == Entry::SHORT)?;
+    let entry = TagValue::find(tiff, tag).filter(|entry| entry.kind == TagValue::SHORT)?;
     Some((entry.position, entry.short()))
 }
 
 /// The first value of a tag in TIFF data.
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct TagValue {
     /// Type of the value.
     kind: u16,
     position: usize,
@@ -61,7 +61,7 @@ struct Entry {
     is_little: bool,
 }
 
-impl Entry {
+impl TagValue {
     /// The type of a 16-bit number.
     const SHORT: u16 = 3;
     /// The type of a 32-bit number.

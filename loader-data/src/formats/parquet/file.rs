@@ -27,7 +27,7 @@ const MAX_TOGETHER: u64 = 64 << 20;
 
 /// Reads a file by position. The library's own reader of files shares one offset among all its parts.
 #[derive(Debug, Clone)]
-pub(super) struct Source {
+pub(super) struct ParquetFile {
     blob: Arc<Blob>,
     /// The columns that were read together, each with its offset.
     parts: Vec<(u64, Bytes)>,
@@ -37,7 +37,7 @@ pub(super) struct Source {
     failed: Arc<Mutex<Option<DataError>>>,
 }
 
-impl Source {
+impl ParquetFile {
     pub(super) fn new(blob: Arc<Blob>) -> Self {
         Self { blob, parts: Vec::new(), group: None, failed: Arc::default() }
     }
@@ -116,13 +116,13 @@ fn panic_message(payload: &(dyn Any + Send)) -> &str {
     }
 }
 
-impl Length for Source {
+impl Length for ParquetFile {
     fn len(&self) -> u64 {
         self.blob.len()
     }
 }
 
-impl ChunkReader for Source {
+impl ChunkReader for ParquetFile {
     type T = PartReader;
 
     fn get_read(&self, start: u64) -> ParquetResult<PartReader> {
@@ -150,7 +150,7 @@ impl ChunkReader for Source {
 #[derive(Debug)]
 pub(super) enum PartReader {
     Memory(buf::Reader<Bytes>),
-    File(BlobReader, Source),
+    File(BlobReader, ParquetFile),
 }
 
 impl Read for PartReader {
