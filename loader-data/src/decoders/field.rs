@@ -82,7 +82,7 @@ impl FieldDecoder {
 
     /// Replaces the field `name` of `record` by a tensor, and also the masks of an image.
     pub(super) fn decode(&self, record: &mut Record, name: &str, rng: &mut impl Rng) -> Result<()> {
-        let decoded = match self {
+        let decoded: Value = match self {
             #[cfg(feature = "image-folder")]
             Self::Image(column) => {
                 let (image, drawn) = of_field(record, self.kind(), name, |value| {
