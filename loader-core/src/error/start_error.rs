@@ -79,8 +79,9 @@ impl WorkerStartError {
         }
     }
 
-    /// True if each later start would fail too: no process has main's objects of the fork any more, or the system does
-    /// not permit the start. Other causes may go away, such as a lack of memory or a file that is being replaced.
+    /// True if each later start would fail too: no process is left that can fork workers with main's objects, or the
+    /// system does not permit the start. Other causes may go away, such as a lack of memory or a file that is being
+    /// replaced.
     pub(crate) fn is_final(&self) -> bool {
         match self {
             Self::ForkFailed { can_fork, .. } => !can_fork,

@@ -24,10 +24,10 @@ pub(crate) trait Crew {
     /// Sends a task with this claim over the worker's index queue, after the memory of its slot.
     fn give(&mut self, worker: usize, task: UnsentTask, claim: u32) -> Result<(), Error>;
 
-    /// Offers another slot for a task, after its memory.
+    /// Offers the worker another slot for a task, after the memory of that slot.
     fn offer(&mut self, worker: usize, task: u64, lease: Lease) -> Result<(), Error>;
 
-    /// Tells the worker that an epoch begins, with the tasks that follow.
+    /// Tells the worker that an epoch begins. The tasks that follow are of this epoch.
     fn resume(&mut self, worker: usize, epoch: u64) -> Result<(), Error>;
 
     /// Tells the worker that no more tasks come.

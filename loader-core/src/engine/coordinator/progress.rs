@@ -30,7 +30,7 @@ const CHECKS: u32 = 4;
 /// Minimum time between two checks.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The clock of the checks.
+/// Counts the time in which main waits for batches and runs.
 #[derive(Debug, Default)]
 pub(super) struct CheckClock {
     /// Total time that main has waited for batches. Each wait counts from its first check.

@@ -1,5 +1,5 @@
-//! What main knows of each worker. This table alone has an entry for each worker, beside the lanes of the
-//! [`Schedule`](super::schedule::Schedule).
+//! What main knows of each worker. Only this table and the lanes of the [`Schedule`](super::schedule::Schedule) have an
+//! entry for each worker.
 
 use std::{
     collections::VecDeque,
@@ -31,7 +31,7 @@ pub(super) struct Member {
     /// What main has observed of its process while it waited for batches; `None` for a worker without work.
     pub(super) observation: Option<Observation>,
     pub(super) deaths: DeathRecord,
-    /// Its counters at the start of the epoch.
+    /// Its counters at the start of the epoch, or when it was added.
     pub(super) before: WorkerReport,
 }
 

@@ -121,7 +121,10 @@ impl CsvOptions {
         Ok(Cow::Borrowed(self))
     }
 
-    /// Returns the options of CSV that all headers set.
+    /// Returns the options of CSV that the headers set.
+    ///
+    /// # Errors
+    /// Returns an error if a header sets an option that is not read, or if two headers set different ones.
     #[cfg(feature = "dataset-card")]
     fn settings(&self, headers: &[FormatOptions]) -> Result<CsvSettings, DataError> {
         let settings = headers.iter().map(FormatOptions::csv);
@@ -130,8 +133,8 @@ impl CsvOptions {
             Some(last) if settings.iter().all(|other| *other == last) => Ok(last),
             Some(_) => {
                 let reason =
-                    "the folders have README.md files with different options of CSV; open each folder as \
-                              a dataset of its own"
+                    "the folders have README.md files with different options of CSV; open each folder as a \
+                     dataset of its own"
                         .to_owned();
                 Err(self.source.error(DataProblem::InvalidOption { option: "path", reason }))
             }
