@@ -8,7 +8,7 @@ use nix::libc;
 #[derive(Debug, thiserror::Error)]
 #[error(
     "a sandbox (seccomp) forbids the system call {call}: {source}; allow the call there, or load without workers \
-     (num_workers = 0), which needs it at most for tensors and `SharedVec` in a Rust dataset"
+     (num_workers = 0), where only tensors and `SharedVec` of a Rust dataset may need the call"
 )]
 pub(crate) struct ForbiddenCall {
     /// Name of the call.

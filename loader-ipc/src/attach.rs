@@ -84,11 +84,11 @@ impl<T> Drop for Restore<T> {
     }
 }
 
-/// The system has no memory for a piece. [`encode`] returns the system's error, which the error of a serialiser cannot
+/// A piece has no shared memory. [`encode`] returns the system's error, which the error of a serialiser cannot
 /// contain.
 #[derive(Debug, thiserror::Error)]
 #[error("no shared memory for a part of the value")]
-pub struct NoMemory;
+pub struct PieceFailed;
 
 /// Reasons why a value cannot be encoded.
 #[derive(Debug, thiserror::Error)]
@@ -164,12 +164,12 @@ pub fn attach_function(function: AnyFunction) -> Option<u32> {
 ///
 /// # Errors
 /// If the system is out of memory or descriptors, or forbids a call.
-pub fn attach_piece(buffer: &Arc<Buffer>, len: usize) -> Option<Result<Piece, NoMemory>> {
+pub fn attach_piece(buffer: &Arc<Buffer>, len: usize) -> Option<Result<Piece, PieceFailed>> {
     ENCODING.with_borrow_mut(|encoding| {
         let encoding = encoding.as_mut()?;
         Some(encoding.piece(buffer, len).map_err(|error| {
             encoding.failed.get_or_insert(error);
-            NoMemory
+            PieceFailed
         }))
     })
 }

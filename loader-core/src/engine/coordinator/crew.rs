@@ -103,7 +103,7 @@ pub(crate) struct UnsentTask {
 
 impl UnsentTask {
     /// Returns the task as it is sent, with its claim and the regions that the worker unmaps.
-    pub(crate) fn with(self, claim: u32, forget: Vec<u32>) -> Task {
+    pub(crate) fn into_task(self, claim: u32, forget: Vec<u32>) -> Task {
         let Self { epoch, number, lease, indices, known_bad } = self;
         Task { epoch, number, lease, indices, forget, claim, known_bad }
     }

@@ -54,7 +54,7 @@ pub(super) struct Deaths {
 #[derive(Debug, Default)]
 pub(super) struct DeathRecord {
     /// Number of consecutive deaths that count for the worker.
-    deaths: u32,
+    consecutive: u32,
     /// Why the worker is about to end, if main knows.
     cause: Option<Cause>,
     /// True if its current process has answered a task.
@@ -127,16 +127,16 @@ impl DeathRecord {
 
     /// Counts a death for the worker. True if there are more than `max`, so that it must not be started again.
     fn count(&mut self, max: u32) -> bool {
-        self.deaths += 1;
-        self.deaths > max
+        self.consecutive += 1;
+        self.consecutive > max
     }
 }
 
 impl Coordinator {
     /// Notes that a worker has answered a task.
     pub(super) fn note_answer(&mut self, worker: usize, task: u64) {
-        let record = &mut self.roster[worker].deaths;
-        (record.was_useful, record.deaths) = (true, 0);
+        let record = &mut self.roster[worker].death_record;
+        (record.was_useful, record.consecutive) = (true, 0);
         self.deaths.suspects.acquit(task);
     }
 
@@ -164,7 +164,7 @@ impl Coordinator {
         // A death on a second attempt does not count for the task, whose first attempt continues.
         let is_at_task = task.is_some() || second.is_some();
         let batches = self.batches_of(worker);
-        let record = &mut self.roster[worker].deaths;
+        let record = &mut self.roster[worker].death_record;
         let (was_useful, cause) = (mem::take(&mut record.was_useful), record.cause.take());
         let is_counted = self.counts_for_worker(cause.as_ref(), is_at_task, was_useful);
         let mut exit = WorkerExit { status, cause: cause.as_ref().map(Cause::public) };
@@ -172,11 +172,11 @@ impl Coordinator {
         if exit.cause.is_none() && exit.is_sigkill() && crew.has_oom_killer_acted() {
             exit.cause = Some(ExitCause::OutOfMemory);
         }
-        if is_counted && self.roster[worker].deaths.count(self.deaths.max) {
+        if is_counted && self.roster[worker].death_record.count(self.deaths.max) {
             return Err(match cause {
                 Some(Cause::Expelled(violation)) => Error::misbehaved(worker, violation),
                 _ => {
-                    let (doing, deaths) = (Box::new(doing), self.roster[worker].deaths.deaths);
+                    let (doing, deaths) = (Box::new(doing), self.roster[worker].death_record.consecutive);
                     Error::WorkerExited { worker, pid, exit, batches, doing, deaths }
                 }
             });
@@ -191,7 +191,7 @@ impl Coordinator {
         // This may find that another worker has broken the protocol. The dead worker is replaced
         // nevertheless.
         noted.or_else(|error| self.survive(error, crew))?;
-        let deaths = if is_counted { self.roster[worker].deaths.deaths } else { 0 };
+        let deaths = if is_counted { self.roster[worker].death_record.consecutive } else { 0 };
         let (batches, max) = (self.batches_of(worker), self.deaths.max);
         crew.warn(&Warning::WorkerReplaced {
             worker,
@@ -218,7 +218,7 @@ impl Coordinator {
     ) -> Result<(), Error> {
         if self.persistent {
             let error = self.ended_while_idle(worker, pid, status, crew);
-            if !self.deaths.are_replaced() && !self.roster[worker].deaths.is_expected() {
+            if !self.deaths.are_replaced() && !self.roster[worker].death_record.is_expected() {
                 return Err(error);
             }
             crew.warn(&Warning::WorkersReplaced { problem: error.to_string() });
@@ -227,7 +227,7 @@ impl Coordinator {
         // It must not get the shards of workers that are parked later.
         self.schedule.finish(worker);
         // Another process may take its number later, and must not count as one that main has killed.
-        self.roster[worker].deaths = DeathRecord::default();
+        self.roster[worker].death_record = DeathRecord::default();
         Ok(())
     }
 
@@ -280,14 +280,14 @@ impl Coordinator {
         };
         self.roster.note_bye(worker)?;
         crew.warn(&Warning::WorkerOversized { worker, pid: crew.pid(worker), resident, limit });
-        self.roster[worker].deaths.expect(Cause::Oversized);
+        self.roster[worker].death_record.expect(Cause::Oversized);
         Ok(())
     }
 
     /// Handles a worker's report that it ends because code of the loader in it has failed.
     pub(super) fn loader_failed(&mut self, worker: usize, problem: String) -> Result<(), Error> {
         self.roster.note_bye(worker)?;
-        self.roster[worker].deaths.expect(Cause::LoaderFailed(problem));
+        self.roster[worker].death_record.expect(Cause::LoaderFailed(problem));
         Ok(())
     }
 
@@ -344,9 +344,12 @@ impl Coordinator {
             Ok(()) => self.roster.send_backlog(worker, crew),
             // The worker was parked meanwhile, and its tasks were moved.
             Err(error) if self.note_left(worker, &error.to_string(), crew) => Ok(()),
-            Err(error) if is_final(&error) || self.roster[worker].deaths.count(self.deaths.max) => Err(error),
+            Err(error) if is_final(&error) || self.roster[worker].death_record.count(self.deaths.max) => {
+                Err(error)
+            }
             Err(error) => {
-                let (deaths, max_worker_deaths) = (self.roster[worker].deaths.deaths, self.deaths.max);
+                let (deaths, max_worker_deaths) =
+                    (self.roster[worker].death_record.consecutive, self.deaths.max);
                 let problem = error.to_string();
                 crew.warn(&Warning::WorkerNotReplaced { worker, problem, deaths, max_worker_deaths });
                 self.start_process(worker, PAUSE, crew)
@@ -365,7 +368,7 @@ impl Coordinator {
         if !self.deaths.are_replaced() {
             return Err(Error::WorkerMisbehaved { worker, violation });
         }
-        self.roster[worker].deaths.expect(Cause::Expelled(violation));
+        self.roster[worker].death_record.expect(Cause::Expelled(violation));
         Ok(())
     }
 

@@ -121,7 +121,7 @@ impl Coordinator {
         status: ExitStatus,
         crew: &impl Crew,
     ) -> Error {
-        let exit = WorkerExit { status, cause: self.roster[worker].deaths.cause() };
+        let exit = WorkerExit { status, cause: self.roster[worker].death_record.cause() };
         let doing = Box::new(self.doing(worker, crew));
         Error::WorkerExited { worker, pid, exit, batches: Vec::new(), doing, deaths: 1 }
     }

@@ -153,8 +153,8 @@ impl Coordinator {
             if !self.deaths.are_replaced() {
                 return false;
             }
-            if !self.roster[worker].deaths.is_expected() {
-                self.roster[worker].deaths.expect(Cause::LateAttempt);
+            if !self.roster[worker].death_record.is_expected() {
+                self.roster[worker].death_record.expect(Cause::LateAttempt);
                 crew.kill(worker, true);
             }
         }

@@ -55,7 +55,7 @@ use known_bad::KnownBad;
 use leasing::Leasing;
 use pending::Pending;
 use progress::CheckClock;
-use roster::{Roster, report};
+use roster::{Roster, worker_report};
 use schedule::Schedule;
 use stalls::Stalls;
 use wait::Wait;
@@ -345,15 +345,16 @@ impl Coordinator {
     /// Returns what each worker has done in this epoch.
     pub(crate) fn worker_reports(&self, crew: &impl Crew) -> impl Iterator<Item = WorkerReport> {
         let members = self.roster.members().iter().enumerate();
-        members.map(|(worker, member)| report(worker, crew).since(&member.before))
+        members.map(|(worker, member)| worker_report(worker, crew).since(&member.counters_before))
     }
 
     /// Returns the number of batches that the workers have loaded in this epoch. A batch that two workers
     /// have loaded counts twice.
     pub(crate) fn loaded(&self, crew: &impl Crew) -> u64 {
         let members = self.roster.members().iter().enumerate();
-        let loaded = members
-            .map(|(worker, member)| crew.snapshot(worker).batches.saturating_sub(member.before.batches));
+        let loaded = members.map(|(worker, member)| {
+            crew.snapshot(worker).batches.saturating_sub(member.counters_before.batches)
+        });
         loaded.fold(0, u64::saturating_add)
     }
 

@@ -117,7 +117,8 @@ impl Coordinator {
     fn must_progress(&self, worker: usize, crew: &impl Crew) -> bool {
         let has_work = self.has_task_with_slot(worker) || self.attempts.is_busy(worker);
         // A worker that main has killed is not expected to continue.
-        let is_killed = || self.roster[worker].deaths.is_expected() && !self.roster.has_sent_bye(worker);
+        let is_killed =
+            || self.roster[worker].death_record.is_expected() && !self.roster.has_sent_bye(worker);
         has_work && !crew.is_down(worker) && !is_killed() && !self.leasing.is_blocked(worker)
     }
 
@@ -177,7 +178,7 @@ impl Coordinator {
         } else {
             return false;
         };
-        self.roster[worker].deaths.expect(cause);
+        self.roster[worker].death_record.expect(cause);
         crew.kill(worker, true);
         true
     }
@@ -186,7 +187,7 @@ impl Coordinator {
     fn kill_without_progress(&mut self, worker: usize, task: u64, cause: ExitCause, crew: &mut impl Crew) {
         let is_attempt = self.attempts.task_of(worker) == Some(task);
         let cause = if is_attempt { Cause::LateAttempt } else { Cause::NoProgress(cause) };
-        self.roster[worker].deaths.expect(cause);
+        self.roster[worker].death_record.expect(cause);
         crew.kill(worker, true);
     }
 

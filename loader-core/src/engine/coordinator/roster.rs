@@ -30,9 +30,9 @@ pub(super) struct Member {
     process: ProcessState,
     /// What main has observed of its process while it waited for batches; `None` for a worker without work.
     pub(super) observation: Option<Observation>,
-    pub(super) deaths: DeathRecord,
+    pub(super) death_record: DeathRecord,
     /// Its counters at the start of the epoch, or when it was added.
-    pub(super) before: WorkerReport,
+    pub(super) counters_before: WorkerReport,
 }
 
 /// The tasks that a worker has to answer, and what its process has reported about itself.
@@ -63,9 +63,9 @@ struct Unanswered {
 }
 
 impl Member {
-    fn new(standing: Standing, before: WorkerReport) -> Self {
-        let (process, observation, deaths) = Default::default();
-        Self { standing, process, observation, deaths, before }
+    fn new(standing: Standing, counters_before: WorkerReport) -> Self {
+        let (process, observation, death_record) = Default::default();
+        Self { standing, process, observation, death_record, counters_before }
     }
 
     /// Forgets the process, which has ended.
@@ -76,19 +76,19 @@ impl Member {
 
 impl Roster {
     pub(super) fn new(workers: usize, crew: &impl Crew) -> Self {
-        Self((0..workers).map(|worker| Member::new(Standing::Working, report(worker, crew))).collect())
+        Self((0..workers).map(|worker| Member::new(Standing::Working, worker_report(worker, crew))).collect())
     }
 
     /// Adds a worker, which gets tasks once it has opened the dataset.
     pub(super) fn add(&mut self, crew: &impl Crew) {
-        self.0.push(Member::new(Standing::Joining, report(self.len(), crew)));
+        self.0.push(Member::new(Standing::Joining, worker_report(self.len(), crew)));
     }
 
     /// Forgets what belongs to the last epoch.
     pub(super) fn begin_epoch(&mut self, crew: &impl Crew) {
         for (worker, member) in self.0.iter_mut().enumerate() {
-            (member.observation, member.deaths) = Default::default();
-            member.before = report(worker, crew);
+            (member.observation, member.death_record) = Default::default();
+            member.counters_before = worker_report(worker, crew);
         }
     }
 
@@ -247,6 +247,6 @@ impl IndexMut<usize> for Roster {
 }
 
 /// Returns what a worker has done since it was started.
-pub(super) fn report(worker: usize, crew: &impl Crew) -> WorkerReport {
+pub(super) fn worker_report(worker: usize, crew: &impl Crew) -> WorkerReport {
     WorkerReport::new(&crew.snapshot(worker), crew.cpu_use(worker))
 }

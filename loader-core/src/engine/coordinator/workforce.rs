@@ -232,7 +232,7 @@ impl Coordinator {
         let member = &mut self.roster[worker];
         member.standing = Standing::Removed;
         member.forget_process();
-        member.deaths = DeathRecord::default();
+        member.death_record = DeathRecord::default();
         if let Phase::Resuming { awaited, .. } = &mut self.phase {
             awaited.remove(&worker);
         }

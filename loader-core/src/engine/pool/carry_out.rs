@@ -30,7 +30,7 @@ impl Crew for Pool {
         self.share_slot(worker, task.lease)?;
         let Worker { to_forget, .. } = &mut self.workers[worker];
         let forget = to_forget.split_off(to_forget.len().saturating_sub(MAX_FORGOTTEN));
-        self.send(worker, Command::Task(task.with(claim, forget)))
+        self.send(worker, Command::Task(task.into_task(claim, forget)))
     }
 
     fn offer(&mut self, worker: usize, task: u64, lease: Lease) -> Result<(), Error> {

@@ -146,7 +146,7 @@ fn the_cause_of_a_death_without_work_is_forgotten() {
     case.iteration.workers.all[0].is_liar = true;
     case.iteration.workers.all[0].events.push_back(Event::Resumed { epoch: 7 });
     case.wait_for_exit(0);
-    assert!(!case.iteration.coordinator.roster[0].deaths.is_expected());
+    assert!(!case.iteration.coordinator.roster[0].death_record.is_expected());
 }
 
 /// Main also checks workers in waits that end before the first check would be due.

@@ -216,7 +216,7 @@ impl Crew for Workers {
         assert!(!state.has_claim(claim), "two tasks of worker {worker} have one claim");
         state.claims[claim as usize] = Claim::Open;
         state.used.insert(task.lease.slot);
-        self.send(worker, Command::Task(task.with(claim, Vec::new())));
+        self.send(worker, Command::Task(task.into_task(claim, Vec::new())));
         Ok(())
     }
 
