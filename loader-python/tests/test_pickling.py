@@ -118,6 +118,34 @@ def test_main_pickles_a_dataset_of_a_guarded_script_once(tmp_path):
     assert processes.run(path).splitlines() == ["[[0, 1, 2]] 1", "[[10, 11, 12]] 1"]
 
 
+def test_workers_get_proxies_of_functions_and_classes_as_they_pickle_themselves(tmp_path):
+    pytest.importorskip("cloudpickle", reason="SKIPPED: cloudpickle is not installed")
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import copyreg, sys\nsys.modules['torch'] = None  # It takes long to import.\nfrom loader import DataLoader\n"
+        "class Proxy:\n"
+        "    __class__ = property(lambda self: type(self.function))\n"
+        "    def __init__(self, function): self.function = function\n"
+        "    def __getattr__(self, name): return getattr(object.__getattribute__(self, 'function'), name)\n"
+        "    def __call__(self, samples): return ['called by a proxy', *self.function(samples)]\n"
+        "    def __reduce_ex__(self, protocol): return Proxy, (self.function,)\n"
+        "def collate(samples): return samples\n"
+        "class Meta(type): pass\n"
+        "made = {}\n"
+        "def make(name): return made[name] if name in made else made.setdefault(name, Meta(name, (), {}))\n"
+        "copyreg.pickle(Meta, lambda made: (make, (made.__name__,)))\n"
+        "class Rows:\n"
+        "    def __init__(self): self.kind = make('Kind')\n"
+        "    def __len__(self): return 1\n"
+        "    def __getitem__(self, index): return self.kind is make('Kind')\n"
+        "if __name__ == '__main__':\n"
+        "    for function in (collate, Proxy(collate)):\n"
+        "        options = {'num_workers': 1, 'multiprocessing_context': 'forkserver', 'collate_fn': function}\n"
+        "        print(list(DataLoader(Rows(), **options)))\n"
+    )
+    assert processes.run(path).splitlines() == ["[[True]]", "[['called by a proxy', True]]"]
+
+
 class OnlyInMain(Rows):
     def __setstate__(self, state):
         raise ValueError("this dataset is read by nobody")

@@ -107,7 +107,11 @@ class ReferencePickler(pickle.Pickler):
     dispatch_table = copyreg.dispatch_table
 
     def reducer_override(self, value: Any) -> Any:
-        is_of_script = isinstance(value, TYPES_BY_VALUE) and getattr(value, "__module__", None) in _script.NAMES
+        kind = type(value)
+        # `isinstance` would take a proxy for the function that it calls. A class whose metaclass is in this table is
+        # pickled by the function that the program has registered.
+        is_named = issubclass(kind, TYPES_BY_VALUE) and kind not in copyreg.dispatch_table
+        is_of_script = is_named and getattr(value, "__module__", None) in _script.NAMES
         if is_of_script and not _script.workers_have(value):
             raise NotInWorkers(f"workers do not have {value.__qualname__} of the script")
         return NotImplemented
