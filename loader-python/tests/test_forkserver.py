@@ -350,6 +350,11 @@ def test_a_warning_shows_no_secret(tmp_path, monkeypatch):
     _lost_settings.compare(({"secrets_of_user": {"API_KEY": "'sk-1'"}}, {}), lost.fileno())
     text = lost.warning()
     assert "secrets_of_user.API_KEY is not shown in this process" in text and "sk-1" not in text
+    lost = _lost_settings.LostSettings("forkserver")
+    lost._statements = [(3, "secrets_of_user.DB_PASS = 'sk-2'")]
+    _lost_settings.compare(({}, {}), lost.fileno())
+    text = lost.warning()
+    assert "workers do not run line 3 of" in text and "sk-2" not in text
 
 
 def test_a_script_that_trains_beside_its_guard_is_told_what_to_do(tmp_path):

@@ -34,7 +34,7 @@ _OF_LIBRARIES: dict[str, dict[str, Callable[[Any], Any]]] = {
 }
 _PLAIN = (bool, int, float, complex, str, bytes, NoneType)
 #: Words in the names of values that a warning does not show, because a log would keep them.
-_SECRET = ("AUTH", "CREDENTIAL", "KEY", "PASSW", "SECRET", "TOKEN")
+_SECRET = ("AUTH", "CREDENTIAL", "KEY", "PASS", "PWD", "SECRET", "TOKEN")
 #: Classes of the standard library whose instances hold settings.
 _NAMESPACES = (("argparse", "Namespace"), ("types", "SimpleNamespace"))
 #: Longer values are not compared, and neither are the values in a dict or an instance that has more of them.
@@ -87,7 +87,7 @@ class LostSettings(MemoryFile):
         ]
         path = getattr(sys.modules["__main__"], "__file__", None) or ""
         for line, text in self._statements:
-            lost.append(f"workers do not run line {line} of {os.path.basename(path)} ({text})")
+            lost.append(f"workers do not run line {line} of {os.path.basename(path)} ({_shown(text, text)})")
         lost = [text for text in lost if text not in _warned]
         _warned.update(lost)
         return _text(lost, self._method) if lost else None
