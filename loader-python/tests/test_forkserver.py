@@ -1,11 +1,12 @@
 """The start methods ``forkserver`` and ``spawn``: what workers have of main's script and of its imports, as PyTorch's
 have under the same method, and the warning of what they do not have."""
 
+import ast
 import os
 import sys
 
 import pytest
-from loader import _lost_settings
+from loader import _assignments, _lost_settings
 from processes import Script, run
 
 METHODS = ["forkserver", "spawn"]
@@ -355,6 +356,40 @@ def test_a_warning_shows_no_secret(tmp_path, monkeypatch):
     _lost_settings.compare(({}, {}), lost.fileno())
     text = lost.warning()
     assert "workers do not run line 3 of" in text and "sk-2" not in text
+
+
+def test_main_finds_settings_without_running_code_of_the_program(tmp_path):
+    source = WITHOUT_TORCH + """
+from loader import DataLoader
+
+class Proxy:
+    __class__ = property(lambda self: 1 / 0)
+
+class Config:
+    __dict__ = property(lambda self: 1 / 0)
+
+proxy, config = Proxy(), Config()
+
+def configure():
+    proxy.size = 3
+
+if __name__ == "__main__":
+    print(len(list(DataLoader(range(2), num_workers=1, multiprocessing_context="forkserver"))))
+"""
+    assert run(write(tmp_path, "script.py", source)).split() == ["2"]
+
+
+def test_main_reads_the_source_of_a_module_once_for_all_values_of_its_dicts(tmp_path, monkeypatch):
+    source = f"DICT = {dict.fromkeys('abc', 1)}\ndef change(rows):\n    rows.size = 1\n"
+    monkeypatch.syspath_prepend(str(write(tmp_path, "values_of_dict.py", source).parent))
+    import values_of_dict
+
+    read, unparse = [], ast.unparse
+    with monkeypatch.context() as context:
+        context.setattr(ast, "unparse", lambda node: read.append(node) or unparse(node))
+        for name in values_of_dict.DICT:
+            assert _assignments.is_setting("values_of_dict", f"DICT[{name!r}]", is_missing=False, is_first=True)
+    assert len(read) == len(set(read))
 
 
 def test_a_script_that_trains_beside_its_guard_is_told_what_to_do(tmp_path):

@@ -51,9 +51,7 @@ def is_setting(module: str, key: str, is_missing: bool, is_first: bool) -> bool:
         return False
     if is_missing:
         return name in by_functions and name in _globals_of_functions(tree)
-    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == owner]
-    scopes = [node.body for node in classes] if owner else [tree.body]
-    defaults = [each for scope in scopes for each in _assigned_values(scope, name)]
+    defaults = _defaults(tree, owner, name)
     if is_inside:
         if not defaults:
             return False  # The module has imported the variable, and another one has it too.
@@ -126,8 +124,14 @@ def _assigned_name(target: ast.AST, declared: set[str]) -> str | None:
 
 def _is_read_by_definitions(tree: ast.Module, name: str, key: str) -> bool:
     """Returns whether a class or a function of a script reads a global, without those that assign ``key`` in it."""
-    definitions = [node for node in tree.body if isinstance(node, (*_FUNCTIONS, ast.ClassDef))]
-    return any(_reads_global(node, name) for node in definitions if key == name or not _assigns(node, key))
+    return any(key == name or not _assigns(node, key) for node in _readers(tree, name))
+
+
+# The values of a dict, of which there may be hundreds, ask for the same name.
+@functools.cache
+def _readers(tree: ast.Module, name: str) -> list[ast.stmt]:
+    definitions = (node for node in tree.body if isinstance(node, (*_FUNCTIONS, ast.ClassDef)))
+    return [node for node in definitions if _reads_global(node, name)]
 
 
 def _reads_global(node: ast.AST, name: str) -> bool:
@@ -144,8 +148,15 @@ def _reads_global(node: ast.AST, name: str) -> bool:
 
 def _assigns(node: ast.AST, key: str) -> bool:
     """Returns whether a part of a tree assigns to an expression, or to that of an imported module."""
+    return key in _assigned_expressions(node)
+
+
+@functools.cache
+def _assigned_expressions(node: ast.AST) -> frozenset[str]:
+    """Returns the expressions that a part of a tree assigns to, also without the names of modules before them."""
     stored = (ast.unparse(each) for each in ast.walk(node) if isinstance(getattr(each, "ctx", None), ast.Store))
-    return any(f".{text}".endswith(f".{key}") and not text.startswith("self.") for text in stored)
+    parts = (text.split(".") for text in stored if not text.startswith("self."))
+    return frozenset(".".join(each[first:]) for each in parts for first in range(len(each)))
 
 
 def _is_only_set(tree: ast.Module, key: str) -> bool:
@@ -158,6 +169,14 @@ def _is_only_set(tree: ast.Module, key: str) -> bool:
 
 def _globals_of_functions(tree: ast.Module) -> set[str]:
     return {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
+
+
+@functools.cache
+def _defaults(tree: ast.Module, owner: str, name: str) -> list[ast.expr]:
+    """Returns what a module assigns to a variable of it or of a class in it, when it is imported."""
+    classes = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == owner)
+    scopes = [node.body for node in classes] if owner else [tree.body]
+    return [each for scope in scopes for each in _assigned_values(scope, name)]
 
 
 def _assigned_values(block: list[ast.stmt], name: str) -> Iterator[ast.expr]:

@@ -15,7 +15,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from types import FunctionType, ModuleType, NoneType
+from types import FunctionType, GetSetDescriptorType, ModuleType, NoneType
 from typing import Any
 
 from . import _assignments, _script
@@ -241,13 +241,15 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 def _may_hold_settings(kind: type) -> bool:
     """Returns whether instances of a class may hold settings: the user has defined it, and it is not that of a dataset,
-    a sampler or a function, which main sends with all attributes."""
+    a sampler or a function, which main sends with all attributes, and has no property in place of ``__dict__``."""
     if (kind.__module__, kind.__qualname__) in _NAMESPACES:
         return True
     if kind.__dictoffset__ == 0 or not (kind.__module__ in _script.NAMES or _script.is_own(kind.__module__)):
         return False
     methods = {name for each in kind.__mro__ if each is not dict for name in vars(each)}
-    return methods.isdisjoint({"__getitem__", "__iter__", "__call__"})
+    dicts = (vars(each)["__dict__"] for each in kind.__mro__ if "__dict__" in vars(each))
+    has_own_dict = all(type(each) is GetSetDescriptorType for each in dicts)
+    return has_own_dict and methods.isdisjoint({"__getitem__", "__iter__", "__call__"})
 
 
 def _is_plain(value: Any) -> bool:

@@ -103,7 +103,7 @@ def globals_of(module: str) -> dict[str, Any]:
     if main.__name__ != "__mp_main__":
         return vars(main)
     for value in list(vars(main).values()):
-        for each in (value, *(vars(value).values() if isinstance(value, type) else ())):
+        for each in (value, *(vars(value).values() if issubclass(type(value), type) else ())):
             if type(each) is FunctionType and each.__globals__.get("__name__") == "__mp_main__":
                 return each.__globals__
     return vars(main)
@@ -402,10 +402,11 @@ def is_own(name: str) -> bool:
 
 
 def _value(node: ast.expr, imported: dict[str, Any]) -> Any:
-    """Returns the module or the class that an expression names, without running code."""
+    """Returns the module or the class that an expression names, without running code; ``None`` if it names none."""
+    found = None
     if isinstance(node, ast.Name):
-        return imported.get(node.id)
-    if isinstance(node, ast.Attribute):
-        owner = _value(node.value, imported)
-        return vars(owner).get(node.attr) if isinstance(owner, (ModuleType, type)) else None
-    return None
+        found = imported.get(node.id)
+    elif isinstance(node, ast.Attribute) and (owner := _value(node.value, imported)) is not None:
+        found = vars(owner).get(node.attr)
+    # `isinstance` would ask a proxy for its class, and so might make the object.
+    return found if issubclass(type(found), (ModuleType, type)) else None
