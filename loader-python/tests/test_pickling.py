@@ -146,6 +146,24 @@ def test_workers_get_proxies_of_functions_and_classes_as_they_pickle_themselves(
     assert processes.run(path).splitlines() == ["[[True]]", "[['called by a proxy', True]]"]
 
 
+def test_workers_get_type_variables_of_a_script_without_a_guard(tmp_path):
+    pytest.importorskip("cloudpickle", reason="SKIPPED: cloudpickle is not installed")
+    (tmp_path / "rows_of_a_library.py").write_text(
+        "class Rows:\n"
+        "    def __init__(self, kind): self.kind = kind\n"
+        "    def __len__(self): return 1\n"
+        "    def __getitem__(self, index): return str(self.kind)\n"
+    )
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import sys\nsys.modules['torch'] = None  # It takes long to import.\nfrom typing import TypeVar\n"
+        "import rows_of_a_library\nfrom loader import DataLoader\n"
+        "T = TypeVar('T')\n"
+        "print(list(DataLoader(rows_of_a_library.Rows(T), num_workers=1, multiprocessing_context='forkserver')))\n"
+    )
+    assert processes.run(path) == "[['~T']]\n"
+
+
 class OnlyInMain(Rows):
     def __setstate__(self, state):
         raise ValueError("this dataset is read by nobody")

@@ -13,7 +13,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from types import CodeType, FunctionType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from . import _script, _worker_info
@@ -110,10 +110,10 @@ class ReferencePickler(pickle.Pickler):
         kind = type(value)
         # `isinstance` would take a proxy for the function that it calls. A class whose metaclass is in this table is
         # pickled by the function that the program has registered.
-        is_named = issubclass(kind, TYPES_BY_VALUE) and kind not in copyreg.dispatch_table
+        is_named = issubclass(kind, (*TYPES_BY_VALUE, TypeVar)) and kind not in copyreg.dispatch_table
         is_of_script = is_named and getattr(value, "__module__", None) in _script.NAMES
         if is_of_script and not _script.workers_have(value):
-            raise NotInWorkers(f"workers do not have {value.__qualname__} of the script")
+            raise NotInWorkers(f"workers do not have a {kind.__name__} of the script")
         return NotImplemented
 
 

@@ -52,8 +52,8 @@ def is_sent_by_value() -> bool:
 
 
 def workers_have(value: Any) -> bool:
-    """Returns whether a class or a function of the script is in the module that workers import."""
-    name = getattr(value, "__qualname__", "")
+    """Returns whether a class, a function or a type variable of the script is in the module that workers import."""
+    name = _qualified_name(value)
     return (
         getattr(value, "__module__", None) in NAMES
         and is_imported()
@@ -65,9 +65,15 @@ def workers_have(value: Any) -> bool:
 def is_in_its_module(value: Any) -> bool:
     """Returns whether the module of a class or a function has it under its name."""
     try:
-        return operator.attrgetter(value.__qualname__)(sys.modules[value.__module__]) is value
+        return operator.attrgetter(_qualified_name(value))(sys.modules[value.__module__]) is value
     except (AttributeError, KeyError):
         return False
+
+
+def _qualified_name(value: Any) -> str:
+    """Returns the name of a class, a function or a type variable, with those of the classes and functions around it."""
+    # A type variable has only a `__name__`.
+    return getattr(value, "__qualname__", None) or getattr(value, "__name__", "")
 
 
 def names_under_guard() -> frozenset[str]:
