@@ -34,8 +34,9 @@ use nix::{
 use super::program::{StartProcess, launchers_variables};
 use crate::error::start_error::WorkerStartError;
 
-/// Maximum time for an answer of a template that has loaded its libraries.
-const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
+/// Maximum time for an answer of a template that has loaded its libraries. It runs the program's fork handlers, and the
+/// kernel copies its page tables, which takes seconds if it has much memory or the machine swaps.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(20);
 /// Maximum time to reap a template after SIGKILL.
 const REAP_DEADLINE: Duration = Duration::from_secs(2);
 /// Maximum time in milliseconds between two checks of a template that no loader uses any more.
