@@ -27,6 +27,7 @@ use loader_tests::{
 use nix::{
     errno::Errno,
     sys::{
+        prctl::set_no_new_privs,
         resource::{Resource, setrlimit},
         signal::Signal,
         stat::{Mode, umask},
@@ -177,6 +178,21 @@ fn a_worker_has_mains_surroundings() {
             thread::sleep(Duration::from_millis(2));
         }
         assert_ne!(template(), first);
+    });
+}
+
+#[test]
+fn a_template_with_other_privileges_is_replaced() {
+    alone(|| {
+        let loader = noise("").build().unwrap();
+        let start = || {
+            assert_eq!(digest(loader.epoch(0).unwrap()).unwrap(), undisturbed());
+            template()
+        };
+        let first = start();
+        assert_eq!(start(), first);
+        set_no_new_privs().unwrap();
+        assert_ne!(start(), first);
     });
 }
 

@@ -12,6 +12,7 @@ mod program;
 mod reaper;
 mod restart;
 mod start;
+mod surroundings;
 mod template;
 mod worker;
 mod worker_program;

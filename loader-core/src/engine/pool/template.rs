@@ -4,7 +4,6 @@
 
 use std::{
     collections::BTreeMap,
-    env,
     ffi::{OsStr, OsString},
     io,
     os::fd::OwnedFd,
@@ -28,10 +27,12 @@ use loader_ipc::{
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::signal::Signal,
-    unistd::{Gid, Uid, getegid, geteuid},
 };
 
-use super::program::{StartProcess, launchers_variables};
+use super::{
+    program::{StartProcess, launchers_variables},
+    surroundings::Surroundings,
+};
 use crate::error::start_error::WorkerStartError;
 
 /// Maximum time for an answer of a template that has loaded its libraries. It runs the program's fork handlers, and the
@@ -56,10 +57,8 @@ struct Running {
     template: TemplateProcess,
     /// True once it has answered a request, and so has loaded its libraries.
     has_answered: AtomicBool,
-    /// The environment of this process when it started the template.
-    environment: BTreeMap<OsString, OsString>,
-    /// The user and group of this process when it started the template.
-    user: (Uid, Gid),
+    /// Those of this process when it started the template.
+    surroundings: Surroundings,
     /// This process. A forked child of it has a copy of this value, and must start a template of its own.
     owner: u32,
 }
@@ -94,17 +93,14 @@ impl Template {
     }
 
     /// Returns the running template; starts one if there is none, if it has ended, if the program has closed its
-    /// descriptors, or if the environment or the user of this process has changed.
+    /// descriptors, or if the [`Surroundings`] of this process have changed.
     fn running(&self) -> io::Result<Arc<Running>> {
-        // pytest changes its variable for each test; a template that is started again takes seconds.
-        let environment = env::vars_os().filter(|(name, _)| name != "PYTEST_CURRENT_TEST").collect();
-        let user = (geteuid(), getegid());
+        let surroundings = Surroundings::now();
         reap_ended();
         let mut templates = templates();
         if let Some(running) = templates.get(&self.key)
             && running.owner == process::id()
-            && running.environment == environment
-            && running.user == user
+            && running.surroundings == surroundings
             && running.template.has_descriptors()
             && running.is_running()
         {
@@ -114,7 +110,7 @@ impl Template {
         open_closed_streams()?;
         let template = TemplateProcess::spawn(path, args, launchers_variables())?;
         let has_answered = AtomicBool::new(false);
-        let running = Running { template, has_answered, environment, user, owner: process::id() };
+        let running = Running { template, has_answered, surroundings, owner: process::id() };
         let running = Arc::new(running);
         if let Some(replaced) = templates.insert(self.key.clone(), Arc::clone(&running))
             && replaced.owner == process::id()
