@@ -358,9 +358,40 @@ def test_a_warning_shows_no_secret(tmp_path, monkeypatch):
     assert "workers do not run line 3 of" in text and "sk-2" not in text
 
 
+def test_a_warning_names_twenty_settings():
+    lost = _lost_settings.LostSettings("forkserver")
+    lost._statements = [(line, "numpy.size = 3") for line in range(1, 24)]
+    _lost_settings.compare(({}, {}), lost.fileno())
+    text = lost.warning()
+    assert "line 20 of" in text and "line 21 of" not in text and "; and 3 more." in text
+
+
+@pytest.mark.parametrize("function", ["_script.statements_not_run", "_values", "_assignments.is_setting"])
+def test_a_comparison_that_fails_is_a_warning(monkeypatch, function):
+    def fail(*_):
+        raise RuntimeError("no comparison")
+
+    lost = _lost_settings.LostSettings("forkserver") if function != "_script.statements_not_run" else None
+    with monkeypatch.context() as context:
+        context.setattr(f"loader._lost_settings.{function}", fail)
+        lost = lost or _lost_settings.LostSettings("forkserver")
+        _lost_settings.compare(({"torch_datasets": {"SIZE": "1"}}, {}), lost.fileno())
+        assert "whether workers lack settings of this process (RuntimeError: no comparison)" in lost.warning()
+        assert lost.warning() is None
+
+
 def test_main_finds_settings_without_running_code_of_the_program(tmp_path):
+    write(tmp_path, "lazy.py", "raise RuntimeError('nobody uses it')\n")
     source = WITHOUT_TORCH + """
+import importlib.util
+import sys
+
 from loader import DataLoader
+
+spec = importlib.util.find_spec("lazy")
+spec.loader = importlib.util.LazyLoader(spec.loader)
+lazy = sys.modules["lazy"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(lazy)
 
 class Proxy:
     __class__ = property(lambda self: 1 / 0)
@@ -369,6 +400,7 @@ class Config:
     __dict__ = property(lambda self: 1 / 0)
 
 proxy, config = Proxy(), Config()
+globals()[5] = 6
 
 def configure():
     proxy.size = 3

@@ -146,6 +146,23 @@ def test_workers_get_proxies_of_functions_and_classes_as_they_pickle_themselves(
     assert processes.run(path).splitlines() == ["[[True]]", "[['called by a proxy', True]]"]
 
 
+def test_workers_get_a_function_without_a_module(tmp_path):
+    pytest.importorskip("cloudpickle", reason="SKIPPED: cloudpickle is not installed")
+    source = """
+import sys
+sys.modules["torch"] = None  # It takes long to import.
+from loader import DataLoader
+
+variables = {}
+exec("def double(samples): return [2 * each for each in samples]", variables)
+double = variables["double"]
+print(list(DataLoader(range(2), num_workers=1, collate_fn=double, multiprocessing_context="forkserver")))
+"""
+    path = tmp_path / "script.py"
+    path.write_text(source)
+    assert processes.run(path) == "[[0], [2]]\n"
+
+
 def test_workers_get_type_variables_of_a_script_without_a_guard(tmp_path):
     pytest.importorskip("cloudpickle", reason="SKIPPED: cloudpickle is not installed")
     (tmp_path / "rows_of_a_library.py").write_text(

@@ -111,7 +111,8 @@ class ReferencePickler(pickle.Pickler):
         # `isinstance` would take a proxy for the function that it calls. A class whose metaclass is in this table is
         # pickled by the function that the program has registered.
         is_named = issubclass(kind, (*TYPES_BY_VALUE, TypeVar)) and kind not in copyreg.dispatch_table
-        is_of_script = is_named and getattr(value, "__module__", None) in _script.NAMES
+        # A function that `exec` has made may have no module, and then `pickle` looks for it in the script too.
+        is_of_script = is_named and getattr(value, "__module__", None) in (*_script.NAMES, None)
         if is_of_script and not _script.workers_have(value):
             raise NotInWorkers(f"workers do not have a {kind.__name__} of the script")
         return NotImplemented

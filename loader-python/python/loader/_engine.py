@@ -222,9 +222,9 @@ def _to_workers(
         return _ToWorkers(_fork.fork_template(_fork.WorkerSetup(settings, value, files)), b"")
     program = _imports.modules_of_program()
     settings["imports"] = _imports.modules_for_workers(method, program)
-    lost_settings = _lost_settings.LostSettings(method) if loader.warn_lost_settings else None
+    lost_settings = _lost_settings.LostSettings(method, program) if loader.warn_lost_settings else None
     if lost_settings is not None:
-        settings["values"] = _lost_settings.collect(program)
+        settings["values"] = lost_settings.values
     others = {"epoch_log": epoch_log, "lost_settings": lost_settings}
     others = {name: file for name, file in others.items() if file is not None}
     arrays = _shared_arrays.ArrayFile()

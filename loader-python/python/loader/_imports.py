@@ -94,7 +94,7 @@ def _named_modules() -> set[str]:
     found = set(_script.imports(main))
     for value in list(vars(main).values()):
         kind = type(value)
-        if issubclass(kind, ModuleType):
+        if issubclass(kind, ModuleType) and _script.is_executed(value):
             found.add(value.__name__)
         elif issubclass(kind, type) or kind in (FunctionType, BuiltinFunctionType):
             found.add(value.__module__)

@@ -14,7 +14,7 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FunctionType, GetSetDescriptorType, ModuleType, NoneType
 from typing import Any
 
@@ -43,6 +43,8 @@ _MAX_LENGTH = 200
 _MAX_DEPTH = 2
 #: Number of values of a module that are compared.
 _MAX_VALUES = 2000
+#: Number of settings that a warning names.
+_MAX_NAMED = 20
 #: What main compares in place of a function or a class of the script that is in another module or class.
 _REPLACEMENT = "the script's own"
 #: What a worker reports if it has no value of a name.
@@ -61,18 +63,35 @@ _has_compared = False
 class LostSettings(MemoryFile):
     """The file in which worker 0 writes which values of main differ from its own."""
 
-    def __init__(self, method: str) -> None:
+    def __init__(self, method: str, program: Iterable[str] = ()) -> None:
+        """``program`` are the modules that main's program has imported."""
         super().__init__("loader-settings")
         self._method = method
-        self._statements = _script.statements_not_run()
         self._is_read = False
+        #: What :func:`compare` gets.
+        self.values: Values = {}, {}
+        self._statements: list[tuple[int, str]] = []
+        self._failure: str | None = None
+        try:
+            self.values, self._statements = _collect(program), _script.statements_not_run()
+        except Exception as error:
+            self._failure = _not_compared(error)
 
     def warning(self) -> str | None:
         """Returns the text of a warning once worker 0 has written, if there is a lost setting of which main has not
         warned yet; otherwise ``None``."""
-        global _has_compared
         if self._is_read:
             return None
+        if self._failure is None:
+            try:
+                return self._warning()
+            except Exception as error:
+                self._failure = _not_compared(error)
+        self._is_read = True
+        return self._failure
+
+    def _warning(self) -> str | None:
+        global _has_compared
         try:
             content = os.pread(self.fileno(), os.fstat(self.fileno()).st_size, 0)
         except RuntimeError:
@@ -80,9 +99,12 @@ class LostSettings(MemoryFile):
         if not content.endswith(b"\n"):
             return None
         is_first, _has_compared, self._is_read = not _has_compared, True, True
+        different = json.loads(content)
+        if isinstance(different, str):
+            return different
         lost = [
             f"{module}.{name} is {_shown(name, ours)} in this process and {_shown(name, theirs)} in a worker"
-            for module, name, ours, theirs, is_certain in json.loads(content)
+            for module, name, ours, theirs, is_certain in different
             if is_certain or _assignments.is_setting(module, name, theirs == _MISSING, is_first)
         ]
         path = getattr(sys.modules["__main__"], "__file__", None) or ""
@@ -101,15 +123,17 @@ def _text(lost: list[str], method: str) -> str:
     guard = ""
     if _script.is_sent_by_value():
         guard = 'put the lines that begin to train under `if __name__ == "__main__":`, '
+    named = lost[:_MAX_NAMED]
+    if len(lost) > _MAX_NAMED:
+        named.append(f"and {len(lost) - _MAX_NAMED} more")
     return (
-        f"workers, which start by {method!r}, lack settings of this process, so samples may differ: {'; '.join(lost)}."
+        f"workers, which start by {method!r}, lack settings of this process, so samples may differ: {'; '.join(named)}."
         f' Use multiprocessing_context="fork", {guard}set them in worker_init_fn, or keep them in attributes of the'
         " dataset; warn_lost_settings=False turns this warning off"
     )
 
 
-def collect(program: list[str]) -> Values:
-    """Returns what :func:`compare` gets. ``program`` are the modules that main's program has imported."""
+def _collect(program: Iterable[str]) -> Values:
     assigned: dict[str, list[str]] = {}
     for module, name in _script.assigned_attributes():
         # Of the user's modules, `_plain_values` returns the plain values, and some of these are counters.
@@ -121,7 +145,17 @@ def collect(program: list[str]) -> Values:
 
 
 def compare(ours: Values, file: int) -> None:
-    """Writes, in a worker, which values of main differ from those of this process."""
+    """Writes, in a worker, which values of main differ from those of this process, or why it cannot compare them."""
+    try:
+        written = json.dumps(_different(ours))
+    except Exception as error:
+        written = json.dumps(_not_compared(error))
+    # A worker that this one replaces may have written more.
+    os.truncate(file, 0)
+    os.pwrite(file, written.encode() + b"\n", 0)
+
+
+def _different(ours: Values) -> list[tuple[str, str, str, str, bool]]:
     different = []
     for module, values in ours[0].items():
         # A module that the worker has not imported yet may get a value when it is imported.
@@ -134,9 +168,14 @@ def compare(ours: Values, file: int) -> None:
             if own != value:
                 is_certain = value == _REPLACEMENT or name in assigned or name in _OF_LIBRARIES.get(module, {})
                 different.append((module, name, value, own, is_certain))
-    # A worker that this one replaces may have written more.
-    os.truncate(file, 0)
-    os.pwrite(file, json.dumps(different).encode() + b"\n", 0)
+    return different
+
+
+def _not_compared(error: Exception) -> str:
+    return (
+        "cannot find out whether workers lack settings of this process"
+        f" ({type(error).__name__}: {error}); warn_lost_settings=False turns this warning off"
+    )
 
 
 def _absent(name: str, value: str, module: str) -> str:
@@ -148,7 +187,7 @@ def _absent(name: str, value: str, module: str) -> str:
 
 
 def _values(name: str, module: Any, assigned: list[str]) -> dict[str, str]:
-    if not isinstance(module, ModuleType):
+    if not isinstance(module, ModuleType) or not _script.is_executed(module):
         return {}
     is_main = name == "__main__"
     is_own = is_main or _script.is_own(name)
@@ -164,6 +203,8 @@ def _values(name: str, module: Any, assigned: list[str]) -> dict[str, str]:
     names = (name, *_script.NAMES) if is_main else (name,)
     variables = _script.globals_of(name) if is_main else vars(module)
     for key, value in list(variables.items()):
+        if not isinstance(key, str):
+            continue  # The program has set it with `globals()`.
         # `isinstance` would ask a proxy for its class, and so might make the object.
         if not is_main and _is_of_script(value):
             found[key] = _REPLACEMENT
@@ -177,10 +218,14 @@ def _values(name: str, module: Any, assigned: list[str]) -> dict[str, str]:
 def _values_of_class(name: str, owner: type) -> Iterator[tuple[str, str]]:
     yield from _plain_values(f"{name}.", vars(owner))
     for key, value in list(vars(owner).items()):
-        function = getattr(value, "__func__", None) if type(value) in (staticmethod, classmethod) else value
+        function = _function_in(value)
         is_function = type(function) is FunctionType and _is_of_script(function)
         if is_function and function.__code__.co_qualname != f"{owner.__qualname__}.{key}":
             yield f"{name}.{key}", _REPLACEMENT
+
+
+def _function_in(value: Any) -> Any:
+    return value.__func__ if type(value) in (staticmethod, classmethod) else value
 
 
 def _is_of_script(value: Any) -> bool:
@@ -197,7 +242,7 @@ def _text_of(value: Any) -> str | None:
         return _MISSING
     if _is_plain(value):
         return text if len(text := repr(value)) <= _MAX_LENGTH else None
-    value = getattr(value, "__func__", value) if type(value) in (staticmethod, classmethod) else value
+    value = _function_in(value)
     if _is_of_script(value):
         return _REPLACEMENT
     if type(value) is FunctionType:
@@ -215,7 +260,8 @@ def _attribute(module: Any, name: str) -> Any:
 
 def _plain_values(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Returns the plain values under the public names of a module or a class, and in their dicts and instances."""
-    public = ((f"{prefix}{key}", value) for key, value in list(values.items()) if not key.startswith("_"))
+    named = ((key, value) for key, value in list(values.items()) if isinstance(key, str))
+    public = ((f"{prefix}{key}", value) for key, value in named if not key.startswith("_"))
     found = (each for key, value in public for each in _plain_parts(key, value, _MAX_DEPTH))
     return itertools.islice(found, _MAX_VALUES)
 

@@ -10,7 +10,7 @@ its top and iterate over it under the guard.
 
 import ast
 import functools
-import importlib
+import importlib.util
 import multiprocessing.process
 import multiprocessing.util
 import operator
@@ -117,9 +117,16 @@ def globals_of(module: str) -> dict[str, Any]:
 
 def has_file(name: str) -> bool:
     """Returns whether another process can import a module. A module that was made at run time has no specification, or
-    it has that of another module."""
-    spec = getattr(sys.modules.get(name), "__spec__", None)
+    it has that of another module. One of `importlib.util.LazyLoader` that the program has not used yet counts as not
+    imported."""
+    module = sys.modules.get(name)
+    spec = getattr(module, "__spec__", None) if is_executed(module) else None
     return getattr(spec, "name", None) == name and isinstance(getattr(spec, "origin", None), str)
+
+
+def is_executed(module: Any) -> bool:
+    """Returns whether one can look at a module without executing it, as for all but those of a lazy loader."""
+    return type(module) is not importlib.util._LazyModule
 
 
 def preparation(needs_main: bool) -> dict[str, Any]:
@@ -393,13 +400,15 @@ def is_standard(name: str) -> bool:
     return name.partition(".")[0] in sys.stdlib_module_names
 
 
-@functools.cache
 def is_own(name: str) -> bool:
     """Returns whether an imported module is one of the user: a source file that is no part of Python or of an installed
-    package. Main asks about all modules for each iterator."""
-    if not has_file(name):
-        return False
-    path = sys.modules[name].__spec__.origin
+    package."""
+    return has_file(name) and _is_own_file(name, sys.modules[name].__spec__.origin)
+
+
+# Main asks about all modules for each iterator.
+@functools.cache
+def _is_own_file(name: str, path: str) -> bool:
     if not path.endswith(".py"):
         return False
     is_of_python = is_standard(name) or os.path.dirname(path) == os.path.dirname(os.__file__)
@@ -415,4 +424,4 @@ def _value(node: ast.expr, imported: dict[str, Any]) -> Any:
     elif isinstance(node, ast.Attribute) and (owner := _value(node.value, imported)) is not None:
         found = vars(owner).get(node.attr)
     # `isinstance` would ask a proxy for its class, and so might make the object.
-    return found if issubclass(type(found), (ModuleType, type)) else None
+    return found if issubclass(type(found), (ModuleType, type)) and is_executed(found) else None
