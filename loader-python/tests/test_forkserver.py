@@ -375,7 +375,7 @@ def test_a_comparison_that_fails_is_a_warning(monkeypatch, function):
     with monkeypatch.context() as context:
         context.setattr(f"loader._lost_settings.{function}", fail)
         lost = lost or _lost_settings.LostSettings("forkserver")
-        _lost_settings.compare(({"torch_datasets": {"SIZE": "1"}}, {}), lost.fileno())
+        _lost_settings.compare(({"processes": {"SIZE": "1"}}, {}), lost.fileno())
         assert "whether workers lack settings of this process (RuntimeError: no comparison)" in lost.warning()
         assert lost.warning() is None
 
