@@ -307,10 +307,11 @@ pub(crate) fn json_line(value: &impl Serialize) -> String {
     let text = serde_json::to_string(value).unwrap_or_default();
     let mut line = String::with_capacity(text.len());
     for character in text.chars() {
-        match is_printable(character) {
-            true => line.push(character),
+        if is_printable(character) {
+            line.push(character)
+        } else {
             // All of these are below U+10000.
-            false => line.push_str(&format!("\\u{:04x}", u32::from(character))),
+            line.push_str(&format!("\\u{:04x}", u32::from(character)))
         }
     }
     line

@@ -27,9 +27,10 @@ pub(crate) fn index(arguments: &IndexArguments, reporter: &Reporter) -> Result<u
         failures += u64::from(!is_current(&index));
         let is_new = before.status != index.status;
         let entry = IndexEntry { index, is_new };
-        match arguments.json {
-            true => reporter.line(&json_line(&entry))?,
-            false => reporter.line(&printable(entry.text(arguments.check)))?,
+        if arguments.json {
+            reporter.line(&json_line(&entry))?
+        } else {
+            reporter.line(&printable(entry.text(arguments.check)))?
         }
     }
     Ok(failures)

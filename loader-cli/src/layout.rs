@@ -226,9 +226,10 @@ fn splits_in(folder: &Path) -> impl Iterator<Item = PathBuf> {
 
 /// Returns settings for the table in `folder` that names images or audio files.
 fn of_table(folder: &Path) -> RecordConfig {
-    match has(folder, is_audio) && !has(folder, is_image) {
-        true => RecordConfig::AudioTable(AudioTableOptions::new(folder)),
-        false => RecordConfig::ImageTable(ImageTableOptions::new(folder)),
+    if has(folder, is_audio) && !has(folder, is_image) {
+        RecordConfig::AudioTable(AudioTableOptions::new(folder))
+    } else {
+        RecordConfig::ImageTable(ImageTableOptions::new(folder))
     }
 }
 

@@ -12,9 +12,10 @@ use loader_core::internal::own_files;
 /// Checks that the file `path` can be replaced, but does not change it.
 pub(crate) fn check(path: &Path) -> io::Result<()> {
     let temporary = temporary(path);
-    match path.is_dir() {
-        true => Err(io::ErrorKind::IsADirectory.into()),
-        false => own_files::make_anew(&temporary, 0o666).and_then(|_| fs::remove_file(&temporary)),
+    if path.is_dir() {
+        Err(io::ErrorKind::IsADirectory.into())
+    } else {
+        own_files::make_anew(&temporary, 0o666).and_then(|_| fs::remove_file(&temporary))
     }
 }
 

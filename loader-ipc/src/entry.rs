@@ -174,9 +174,10 @@ impl Entries {
         let path = |object: &Option<LoadedObject>| object.as_ref().map(|object| object.path().to_owned());
         let distance = |address: usize| {
             let theirs = LoadedObject::containing(address);
-            match own.is_some() && theirs == own {
-                true => Ok((address as i64).wrapping_sub(anchor_address() as i64)),
-                false => Err(EntryError::OtherObject { ours: path(&own), theirs: path(&theirs) }),
+            if own.is_some() && theirs == own {
+                Ok((address as i64).wrapping_sub(anchor_address() as i64))
+            } else {
+                Err(EntryError::OtherObject { ours: path(&own), theirs: path(&theirs) })
             }
         };
         let distances = functions

@@ -79,9 +79,10 @@ impl HeldFd {
     /// # Errors
     /// [`ClosedByProgram`], as the inner error, if it is no longer of the same file.
     pub fn get(&self) -> io::Result<BorrowedFd<'_>> {
-        match self.is_same_file() {
-            true => Ok(self.as_fd()),
-            false => Err(io::Error::other(ClosedByProgram { number: self.as_fd().as_raw_fd() })),
+        if self.is_same_file() {
+            Ok(self.as_fd())
+        } else {
+            Err(io::Error::other(ClosedByProgram { number: self.as_fd().as_raw_fd() }))
         }
     }
 

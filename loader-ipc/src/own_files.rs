@@ -72,14 +72,12 @@ impl From<NotOwn> for io::Error {
 /// [`NotOwn`] if another user can; the error of the system if the folder does not exist.
 pub fn check_folder(folder: &Path) -> io::Result<()> {
     let found = fs::symlink_metadata(folder)?;
-    let found = match found.is_symlink() {
-        true => check_owner(folder, &found, None).and_then(|()| fs::metadata(folder))?,
-        false => found,
+    let found = if found.is_symlink() {
+        check_owner(folder, &found, None).and_then(|()| fs::metadata(folder))?
+    } else {
+        found
     };
-    match found.is_dir() {
-        true => check(folder, &found, None),
-        false => Err(io::ErrorKind::NotADirectory.into()),
-    }
+    if found.is_dir() { check(folder, &found, None) } else { Err(io::ErrorKind::NotADirectory.into()) }
 }
 
 /// Opens the file `path` as `options` say, or makes it so that only this user can access it. Follows no symbolic
@@ -122,25 +120,24 @@ pub fn make_anew(path: &Path, mode: u32) -> io::Result<File> {
 pub(crate) fn check_shared_folder(folder: &Path) -> io::Result<()> {
     let found = fs::metadata(folder)?;
     check_owner(folder, &found, Some(UNMAPPED))?;
-    match is_writable(&found) && found.mode() & Mode::S_ISVTX.bits() == 0 {
-        true => Err(NotOwn::Writable { path: folder.to_owned() }.into()),
-        false => Ok(()),
+    if is_writable(&found) && found.mode() & Mode::S_ISVTX.bits() == 0 {
+        Err(NotOwn::Writable { path: folder.to_owned() }.into())
+    } else {
+        Ok(())
     }
 }
 
 fn check(path: &Path, found: &Metadata, also: Option<u32>) -> io::Result<()> {
     check_owner(path, found, also)?;
-    match is_writable(found) {
-        true => Err(NotOwn::Writable { path: path.to_owned() }.into()),
-        false => Ok(()),
-    }
+    if is_writable(found) { Err(NotOwn::Writable { path: path.to_owned() }.into()) } else { Ok(()) }
 }
 
 fn check_owner(path: &Path, found: &Metadata, also: Option<u32>) -> io::Result<()> {
     let owner = found.uid();
-    match [geteuid().as_raw(), ROOT].contains(&owner) || also == Some(owner) {
-        true => Ok(()),
-        false => Err(NotOwn::OtherOwner { path: path.to_owned(), owner }.into()),
+    if [geteuid().as_raw(), ROOT].contains(&owner) || also == Some(owner) {
+        Ok(())
+    } else {
+        Err(NotOwn::OtherOwner { path: path.to_owned(), owner }.into())
     }
 }
 

@@ -45,10 +45,8 @@ impl Memory {
     pub(crate) fn take(&self) -> PyResult<Tensor<u8>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let is_free = state.exports == 0;
-        let bytes = match is_free {
-            true => state.bytes.take(),
-            false => state.bytes.as_ref().map(Tensor::to_owned_tensor),
-        };
+        let bytes =
+            if is_free { state.bytes.take() } else { state.bytes.as_ref().map(Tensor::to_owned_tensor) };
         bytes.ok_or_else(sent_away)
     }
 }
@@ -76,12 +74,13 @@ impl Memory {
             return Err(sent_away());
         };
         let len = bytes.len().cast_signed();
-        let start = match is_read_only {
-            true => bytes.as_slice().as_ptr().cast_mut(),
-            false => match bytes.as_mut_slice() {
+        let start = if is_read_only {
+            bytes.as_slice().as_ptr().cast_mut()
+        } else {
+            match bytes.as_mut_slice() {
                 Ok(bytes) => bytes.as_mut_ptr(),
                 Err(_) => return Err(PyBufferError::new_err("the memory has another owner")),
-            },
+            }
         };
         // SAFETY: `view` is valid, as this method's contract says. The bytes stay at this address until they are
         // taken or dropped: `take` leaves them while `exports` counts this view, and the view holds a reference

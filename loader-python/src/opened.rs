@@ -68,9 +68,10 @@ impl Opened {
     /// `KeyboardInterrupt`. Any other becomes a `RuntimeError`, and must not be taken for the exception of an earlier
     /// sample.
     pub(crate) fn note_unhashed(&self, py: Python<'_>, error: PyErr) {
-        match error.is_instance_of::<PyException>(py) {
-            true => self.raised.clear(py),
-            false => self.note_raised(py, error),
+        if error.is_instance_of::<PyException>(py) {
+            self.raised.clear(py)
+        } else {
+            self.note_raised(py, error)
         }
     }
 

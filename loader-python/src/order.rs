@@ -99,9 +99,10 @@ impl IndexBatches {
     fn draw(&self, is_left_out: bool) -> Option<Vec<usize>> {
         let drawn = Python::attach(|py| {
             let Some(batches) = self.batches.get(py) else { return Ok(None) };
-            let taken = match is_left_out {
-                true => batches.call_method1("send", (true,)),
-                false => batches.call_method0("__next__"),
+            let taken = if is_left_out {
+                batches.call_method1("send", (true,))
+            } else {
+                batches.call_method0("__next__")
             };
             match taken.and_then(|batch| numbers(&batch)) {
                 Ok(indices) => Ok(Some(indices)),
@@ -158,9 +159,12 @@ impl Numbers {
 /// Returns the elements of a list if all of them are plain integers from 0 and below `end`.
 #[pyfunction]
 pub(crate) fn plain_numbers(keys: &Bound<'_, PyList>, end: usize) -> Option<Numbers> {
-    let plain = |key: Bound<'_, PyAny>| match key.is_exact_instance_of::<PyInt>() {
-        true => key.extract().ok().filter(|&number: &usize| number < end),
-        false => None,
+    let plain = |key: Bound<'_, PyAny>| {
+        if key.is_exact_instance_of::<PyInt>() {
+            key.extract().ok().filter(|&number: &usize| number < end)
+        } else {
+            None
+        }
     };
     Some(Numbers(Mutex::new(keys.iter().map(plain).collect::<Option<_>>()?)))
 }

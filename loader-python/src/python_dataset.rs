@@ -164,10 +164,7 @@ impl Dataset for PyMapDataset {
 /// Returns the seed of a sample. A key that is not a plain integer gets the seed of the epoch, and `Fetcher` mixes
 /// the key into it: the number of such a key depends on how far main has read the sampler.
 fn seed_of(index: usize, cx: &mut SampleContext) -> u64 {
-    match index < FIRST_KEY {
-        true => cx.rng().random(),
-        false => cx.epoch_rng().random(),
-    }
+    if index < FIRST_KEY { cx.rng().random() } else { cx.epoch_rng().random() }
 }
 
 /// An iterable dataset: an object with `__iter__`. Each worker reads one shard, and the dataset decides by

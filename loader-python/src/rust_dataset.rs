@@ -273,9 +273,10 @@ impl Building {
         if let Some(order) = order {
             builder = builder.batch_sampler(order);
         }
-        Ok(match parts.auto_collation {
-            true => Box::new(builder.build()?),
-            false => Box::new(builder.collate(single::<D::Sample>).build()?),
+        Ok(if parts.auto_collation {
+            Box::new(builder.build()?)
+        } else {
+            Box::new(builder.collate(single::<D::Sample>).build()?)
         })
     }
 
@@ -293,9 +294,10 @@ impl Building {
             .worker_program(program)
             .share_observers(&parts.observers.get().0)
             .on_warning(warnings.listener(false, false));
-        Ok(match parts.auto_collation {
-            true => Box::new(builder.build()?),
-            false => Box::new(builder.collate(single::<D::Sample>).build()?),
+        Ok(if parts.auto_collation {
+            Box::new(builder.build()?)
+        } else {
+            Box::new(builder.collate(single::<D::Sample>).build()?)
         })
     }
 }
@@ -336,8 +338,9 @@ fn not_opened(error: &DatasetError) -> PyErr {
             ..
         })
     );
-    match is_missing {
-        true => PyFileNotFoundError::new_err(error.to_string()),
-        false => PyValueError::new_err(error.to_string()),
+    if is_missing {
+        PyFileNotFoundError::new_err(error.to_string())
+    } else {
+        PyValueError::new_err(error.to_string())
     }
 }

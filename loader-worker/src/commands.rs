@@ -322,9 +322,10 @@ impl Worker<'_> {
     /// Returns the schema of the batch if it is the first one of its epoch, and main is another program. Main may not
     /// have compared it when the user abandons the epoch, so the worker sends one in each epoch.
     fn schema_of(&self, batch: &dyn EncodeBatch, epoch: u64) -> Result<Option<Box<Schema>>, Failure> {
-        match self.session.sends_schemas && self.compared_epoch != Some(epoch) {
-            true => Ok(Some(Box::new(schema(batch)?))),
-            false => Ok(None),
+        if self.session.sends_schemas && self.compared_epoch != Some(epoch) {
+            Ok(Some(Box::new(schema(batch)?)))
+        } else {
+            Ok(None)
         }
     }
 

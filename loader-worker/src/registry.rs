@@ -78,11 +78,10 @@ impl Registry {
     /// Finds the dataset `name`, which must be of `types`. The error is for the user of the main program.
     pub(crate) fn find(&self, name: &str, types: &str) -> Result<Registered, String> {
         let Some(entry) = self.entries.get(name) else {
-            return Err(match self.entries.is_empty() {
-                true => format!("the worker program has no registered datasets; register `{name}` there"),
-                false => {
-                    format!("the worker program has no dataset `{name}`; it has {}", self.names())
-                }
+            return Err(if self.entries.is_empty() {
+                format!("the worker program has no registered datasets; register `{name}` there")
+            } else {
+                format!("the worker program has no dataset `{name}`; it has {}", self.names())
             });
         };
         if entry.types != types {

@@ -24,10 +24,11 @@ pub(super) fn check(folder: &Path) -> Check {
             #[allow(clippy::useless_conversion, reason = "the types depend on the architecture")]
             let free = u64::from(system.blocks_available()) * u64::from(system.fragment_size());
             let found = format!("{} are free in {}", bytes(free), folder.display());
-            match free < LITTLE_SPACE {
-                true => Check::new(NAME, Status::Warning, found, "a full cache keeps no more samples")
-                    .advice("use a folder on a larger disk, or free space"),
-                false => Check::new(NAME, Status::Ok, found, "the cache fills it up to its own limit"),
+            if free < LITTLE_SPACE {
+                Check::new(NAME, Status::Warning, found, "a full cache keeps no more samples")
+                    .advice("use a folder on a larger disk, or free space")
+            } else {
+                Check::new(NAME, Status::Ok, found, "the cache fills it up to its own limit")
             }
         }
         Err(error) => {

@@ -35,21 +35,17 @@ fn cpus(plan: &Plan) -> Vec<Check> {
         online.len()
     );
     let check = |status, meaning: String| Check::new(NAME, status, found.clone(), meaning);
-    let mut checks = vec![match () {
-        () if own.len() < allowed.len() => {
-            check(Status::Note, "workers have the affinity of this process by default".to_owned())
-                .advice("set worker_affinity to \"share\" if a launcher has bound the process")
-        }
-        () if count < own.len() => {
-            let meaning = format!(
-                "the control group's quota is about {count}: threads beyond this number wait for processor time"
-            );
-            check(Status::Note, meaning).advice("set num_workers to at most the quota")
-        }
-        () => {
-            let auto = plan.options.clone().num_workers(AutoWorkers::default());
-            check(Status::Ok, format!("`--num-workers auto` begins with {}", auto.first_workers()))
-        }
+    let mut checks = vec![if own.len() < allowed.len() {
+        check(Status::Note, "workers have the affinity of this process by default".to_owned())
+            .advice("set worker_affinity to \"share\" if a launcher has bound the process")
+    } else if count < own.len() {
+        let meaning = format!(
+            "the control group's quota is about {count}: threads beyond this number wait for processor time"
+        );
+        check(Status::Note, meaning).advice("set num_workers to at most the quota")
+    } else {
+        let auto = plan.options.clone().num_workers(AutoWorkers::default());
+        check(Status::Ok, format!("`--num-workers auto` begins with {}", auto.first_workers()))
     }];
     let nodes = Topology::of(&allowed).nodes();
     let texts: Vec<_> = nodes.iter().map(ToString::to_string).collect();

@@ -34,17 +34,18 @@ fn descriptors(plan: &Plan) -> Check {
     let wanted = needed_by(plan.workers, with_batches);
     let found = format!("the limit on open files is {}, and {wanted}", limit(soft));
     let check = |status, meaning| Check::new("descriptors", status, found.clone(), meaning);
-    let advice = match hard > soft {
-        true => format!("raise it with `ulimit -n {}`, or use fewer workers", limit(hard.min(1 << 20))),
-        false => "have the administrator raise the hard limit, or use fewer workers".to_owned(),
+    let advice = if hard > soft {
+        format!("raise it with `ulimit -n {}`, or use fewer workers", limit(hard.min(1 << 20)))
+    } else {
+        "have the administrator raise the hard limit, or use fewer workers".to_owned()
     };
-    match () {
-        () if soft < needed => check(Status::Error, "the workers cannot start").advice(advice),
-        () if soft < with_batches => {
-            check(Status::Warning, "batches of 1 MiB or more may fail because no descriptor is left")
-                .advice(advice)
-        }
-        () => check(Status::Ok, "the rest is for datasets and for batches that the program holds"),
+    if soft < needed {
+        check(Status::Error, "the workers cannot start").advice(advice)
+    } else if soft < with_batches {
+        check(Status::Warning, "batches of 1 MiB or more may fail because no descriptor is left")
+            .advice(advice)
+    } else {
+        check(Status::Ok, "the rest is for datasets and for batches that the program holds")
     }
 }
 
@@ -70,12 +71,11 @@ fn processes(plan: &Plan) -> Check {
         return Check::new(NAME, Status::Ok, "no limit on processes and threads", "");
     };
     let found = format!("{name} allows {left} more processes and threads");
-    match left < needed {
-        true => {
-            let meaning = format!("{}, and more if the dataset has threads", needed_by(plan.workers, needed));
-            Check::new(NAME, Status::Error, found, meaning).advice("raise the limit, or use fewer workers")
-        }
-        false => Check::new(NAME, Status::Ok, found, needed_by(plan.workers, needed)),
+    if left < needed {
+        let meaning = format!("{}, and more if the dataset has threads", needed_by(plan.workers, needed));
+        Check::new(NAME, Status::Error, found, meaning).advice("raise the limit, or use fewer workers")
+    } else {
+        Check::new(NAME, Status::Ok, found, needed_by(plan.workers, needed))
     }
 }
 
@@ -120,14 +120,15 @@ fn memory_limits() -> Vec<Check> {
         )
     };
     let checks: Vec<_> = limits.into_iter().filter_map(set).collect();
-    match checks.is_empty() {
-        true => vec![Check::new(
+    if checks.is_empty() {
+        vec![Check::new(
             "memory limits",
             Status::Ok,
             "no limit on address space, private memory and size of files",
             "",
-        )],
-        false => checks,
+        )]
+    } else {
+        checks
     }
 }
 
@@ -138,10 +139,11 @@ fn locked_memory(plan: &Plan) -> Check {
         RLIM_INFINITY => "no limit".to_owned(),
         soft => format!("the limit (`ulimit -l`) is {}", bytes(soft)),
     };
-    match plan.options.pin_memory == Some(true) && soft != RLIM_INFINITY {
-        true => Check::new(NAME, Status::Note, found, "some drivers count page-locked batches")
-            .advice("raise it if the driver refuses memory"),
-        false => Check::new(NAME, Status::Ok, found, "only pin_memory locks memory"),
+    if plan.options.pin_memory == Some(true) && soft != RLIM_INFINITY {
+        Check::new(NAME, Status::Note, found, "some drivers count page-locked batches")
+            .advice("raise it if the driver refuses memory")
+    } else {
+        Check::new(NAME, Status::Ok, found, "only pin_memory locks memory")
     }
 }
 

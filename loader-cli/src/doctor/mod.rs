@@ -60,10 +60,7 @@ pub(crate) fn doctor(
     if let Some(target) = target {
         report.extend(dataset::checks(target, interrupt)?);
     }
-    let text = match arguments.json {
-        true => json_line(&report),
-        false => report.to_string(),
-    };
+    let text = if arguments.json { json_line(&report) } else { report.to_string() };
     reporter.line(&text)?;
     Ok(report.count(Status::Error))
 }

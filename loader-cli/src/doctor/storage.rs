@@ -61,10 +61,11 @@ pub(super) fn check(files: &[PathBuf]) -> Check {
          cache{}",
         memory.unwrap_or_default()
     );
-    match rate < SLOW && reading.bytes > SLOW as u64 / 10 {
-        true => Check::new(NAME, Status::Note, found, meaning)
-            .advice("copy the data to a local disk, or pack small files with `loader pack`"),
-        false => Check::new(NAME, Status::Ok, found, meaning),
+    if rate < SLOW && reading.bytes > SLOW as u64 / 10 {
+        Check::new(NAME, Status::Note, found, meaning)
+            .advice("copy the data to a local disk, or pack small files with `loader pack`")
+    } else {
+        Check::new(NAME, Status::Ok, found, meaning)
     }
 }
 

@@ -68,10 +68,11 @@ fn workers(plan: &Plan) -> Vec<Check> {
                 (1, WorkerAffinity::Inherit) => "they may use 1 CPU".to_owned(),
                 (cpus, affinity) => format!("they may use {cpus} CPUs (worker_affinity is {affinity})"),
             };
-            match each > SLOW_START {
-                true => Check::new(NAME, Status::Warning, found, "each epoch begins with this wait")
-                    .advice("set persistent_workers, or start fewer workers"),
-                false => Check::new(NAME, Status::Ok, found, on),
+            if each > SLOW_START {
+                Check::new(NAME, Status::Warning, found, "each epoch begins with this wait")
+                    .advice("set persistent_workers, or start fewer workers")
+            } else {
+                Check::new(NAME, Status::Ok, found, on)
             }
         }
         Err(Error::WorkerNotStarted { source: WorkerStartError::Refused(reason), .. })

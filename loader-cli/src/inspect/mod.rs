@@ -57,18 +57,17 @@ pub(crate) fn inspect(
     let loader = source.statistics(options.clone(), workers.listener(reporter))?;
     let read = read(&loader, arguments.limit, reporter, interrupt)?;
     let inspection = Inspection::new(&mut source, read);
-    let text = match arguments.json {
-        true => json_line(&inspection),
-        false => inspection.to_string(),
-    };
+    let text = if arguments.json { json_line(&inspection) } else { inspection.to_string() };
     reporter.line(text.trim_end())?;
     if let Some(path) = &arguments.contact_sheet {
         sheet::write(path, &source.thumbnails(options, workers.listener(reporter))?)?;
     }
-    Ok(match inspection.has_too_many_bad_samples {
-        true => 1,
-        false if arguments.strict => inspection.bad(),
-        false => 0,
+    Ok(if inspection.has_too_many_bad_samples {
+        1
+    } else if arguments.strict {
+        inspection.bad()
+    } else {
+        0
     })
 }
 

@@ -291,10 +291,8 @@ impl fmt::Display for Type {
         if self.shape.is_empty() {
             return Ok(());
         }
-        let size = |&(min, max): &(usize, usize)| match min == max {
-            true => min.to_string(),
-            false => format!("{min}..{max}"),
-        };
+        let size =
+            |&(min, max): &(usize, usize)| if min == max { min.to_string() } else { format!("{min}..{max}") };
         write!(f, " [{}]", self.shape.iter().map(size).collect::<Vec<_>>().join(", "))
     }
 }

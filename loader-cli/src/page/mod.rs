@@ -47,10 +47,7 @@ struct Messages {
 
 impl Messages {
     fn add(&mut self, message: String) {
-        match self.listed.len() < MAX_LISTED {
-            true => self.listed.push(message),
-            false => self.left_out += 1,
-        }
+        if self.listed.len() < MAX_LISTED { self.listed.push(message) } else { self.left_out += 1 }
     }
 }
 

@@ -224,9 +224,10 @@ fn documents_are_packed() {
     assert!(name.contains("unknown key `pads` in [dataset.dataset.tokenizers.text]"), "{name}");
     // A relative path starts at the folder of the config.
     let file = refusal("window = 9\n", "[dataset.dataset.tokenizers.text]\npath = \"x.json\"\n");
-    let expected = match cfg!(feature = "tokenizer") {
-        true => format!("{}`: no such file", folder.path().join("x.json").display()),
-        false => "build it with `--features tokenizer`".to_owned(),
+    let expected = if cfg!(feature = "tokenizer") {
+        format!("{}`: no such file", folder.path().join("x.json").display())
+    } else {
+        "build it with `--features tokenizer`".to_owned()
     };
     assert!(file.contains(&expected) && file.contains("option `tokenizers`: `text`: "), "{file}");
 }

@@ -244,11 +244,12 @@ impl Content {
             Self::Batches { sampler, sharing, .. } => (sampler, sharing),
             Self::Shards(layout) => return Pipeline::new(dataset, Batching::Shards(*layout), None),
         };
-        let fingerprint = match order.is_torch() && sampler.torch_draws() > 0 {
+        let fingerprint = if order.is_torch() && sampler.torch_draws() > 0 {
             // In PyTorch's order, a sampler that shares the loader's generator gives other indices than the
             // same sampler with its own generator.
-            true => format!("{} with the loader's generator", sampler.fingerprint()),
-            false => sampler.fingerprint(),
+            format!("{} with the loader's generator", sampler.fingerprint())
+        } else {
+            sampler.fingerprint()
         };
         let shared = sharing.map(|sharing| SharedOrder {
             order: sharing.order.fingerprint(order).to_owned(),

@@ -130,9 +130,10 @@ impl Settings {
 
     pub(super) fn origin(&self, samples: Option<usize>, pipeline: Pipeline) -> Origin {
         let order = self.options.order.unwrap_or_else(default::order);
-        let policy = match self.options.drop_last.unwrap_or_else(default::drop_last) {
-            true => SharePolicy::DropLast,
-            false => SharePolicy::Repeat,
+        let policy = if self.options.drop_last.unwrap_or_else(default::drop_last) {
+            SharePolicy::DropLast
+        } else {
+            SharePolicy::Repeat
         };
         // The options were checked when the order was made.
         let (rank, world_size) = self.options.group().ok().flatten().unwrap_or((0, 1));
@@ -178,12 +179,15 @@ impl Settings {
     pub(super) fn check_options(&self, cpus: usize) -> Result<WorkerOptions, Error> {
         let options = &self.options;
         let (workers, max_workers) = self.check_workers(cpus)?;
-        let check_needs_workers = |option, is_set| match workers == 0 && is_set {
-            true => invalid(
-                option,
-                format!("has no effect without workers; set num_workers, or leave {option} out"),
-            ),
-            false => Ok(()),
+        let check_needs_workers = |option, is_set| {
+            if workers == 0 && is_set {
+                invalid(
+                    option,
+                    format!("has no effect without workers; set num_workers, or leave {option} out"),
+                )
+            } else {
+                Ok(())
+            }
         };
         let timeout = time_limit(options.timeout.unwrap_or_else(default::timeout));
         let sample_timeout = time_limit(options.sample_timeout.unwrap_or_else(default::sample_timeout));
@@ -251,10 +255,7 @@ impl Settings {
             }
             NumWorkers::Auto(auto) => (auto.first(cpus), auto.resolved_max(cpus)),
         };
-        match max > MAX_WORKERS {
-            true => too_large("num_workers", max, MAX_WORKERS),
-            false => Ok((first, max)),
-        }
+        if max > MAX_WORKERS { too_large("num_workers", max, MAX_WORKERS) } else { Ok((first, max)) }
     }
 
     /// Returns the tuner of a loader that finds its number of workers or its prefetch factor; `None` if both
@@ -283,11 +284,10 @@ impl Settings {
     fn check_group(&self) -> Result<(), Error> {
         const REASON: &str = "each rank of a group would get the batches in another order; leave in_order on";
         let has_groups = self.options.group_size.is_some_and(|size| size > 1);
-        match has_groups && self.options.in_order == Some(false) {
-            true => {
-                Err(Error::ConflictingOptions { first: "in_order", second: "group_size", reason: REASON })
-            }
-            false => Ok(()),
+        if has_groups && self.options.in_order == Some(false) {
+            Err(Error::ConflictingOptions { first: "in_order", second: "group_size", reason: REASON })
+        } else {
+            Ok(())
         }
     }
 
@@ -362,9 +362,10 @@ impl Settings {
     /// Returns how ranks share the order of a map-style dataset with `samples` samples; `None` with a sampler
     /// of the user's.
     pub(super) fn sharing(&self, samples: usize) -> Result<Option<Sharing>, Error> {
-        match self.sampler.is_some() || self.batch_sampler.is_some() {
-            true => Ok(None),
-            false => self.options.sharing(samples).map(Some),
+        if self.sampler.is_some() || self.batch_sampler.is_some() {
+            Ok(None)
+        } else {
+            self.options.sharing(samples).map(Some)
         }
     }
 

@@ -639,9 +639,10 @@ fn exited(exit: &WorkerExit, doing: &WorkerActivity, batches: &[u64], deaths: u3
 fn given_up(batch: u64, indices: &[usize], deaths: u32, exit: &WorkerExit, doing: &WorkerActivity) -> String {
     let mut text = ended(exit, doing);
     text.push_str(&format!("; batch {batch} has ended {deaths} workers and is given up"));
-    match indices.is_empty() {
-        true => text.push_str(", with the rest of its shard for this epoch"),
-        false => text.push_str(&format!(": samples {}", listed(indices))),
+    if indices.is_empty() {
+        text.push_str(", with the rest of its shard for this epoch")
+    } else {
+        text.push_str(&format!(": samples {}", listed(indices)))
     }
     text + exit.advice()
 }

@@ -127,10 +127,7 @@ fn mount_of<'m>(
         is_wanted.then_some((mount.next()?, mount.next()?))
     });
     // `min_by_key` returns the first of equal ones.
-    mounts.min_by_key(|(root, _)| match Path::new(path).starts_with(root) {
-        true => root.len(),
-        false => usize::MAX,
-    })
+    mounts.min_by_key(|(root, _)| if Path::new(path).starts_with(root) { root.len() } else { usize::MAX })
 }
 
 #[cfg(test)]

@@ -189,9 +189,10 @@ with!(Size, u64, "integer");
 with!(Time, Duration, "number");
 
 fn serialize<T: MeasuredField, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
-    match serializer.is_human_readable() {
-        true => T::Value::serialize_number(value.value(), serializer),
-        false => value.serialize(serializer),
+    if serializer.is_human_readable() {
+        T::Value::serialize_number(value.value(), serializer)
+    } else {
+        value.serialize(serializer)
     }
 }
 

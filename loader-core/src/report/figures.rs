@@ -96,9 +96,10 @@ impl LoadFigures {
         }
         let (count, elapsed, waiting) = (batches as f64, elapsed.as_secs_f64(), waiting.as_secs_f64());
         // Without workers, main works while the program waits.
-        let (busy, of) = match used.worker_time.is_zero() {
-            true => (waiting, elapsed),
-            false => (used.worker_busy.as_secs_f64(), used.worker_time.as_secs_f64()),
+        let (busy, of) = if used.worker_time.is_zero() {
+            (waiting, elapsed)
+        } else {
+            (used.worker_busy.as_secs_f64(), used.worker_time.as_secs_f64())
         };
         let of_busy = |time: Duration| if busy > 0.0 { (time.as_secs_f64() / busy).min(1.0) } else { 0.0 };
         Some(Self {

@@ -213,13 +213,13 @@ impl State {
         let is_start = position == Position::Start;
         let bad_samples =
             |(rank, state): (usize, &Self)| if ranks.is_done(rank) { 0 } else { state.bad_samples };
-        let end_before = match is_start {
-            true => EpochEnd::of_all_ranks(ranks.states.iter().map(|state| &state.end_before)),
-            false => EpochEnd::default(),
+        let end_before = if is_start {
+            EpochEnd::of_all_ranks(ranks.states.iter().map(|state| &state.end_before))
+        } else {
+            EpochEnd::default()
         };
-        let steps = |(rank, state): (usize, &Self)| match ranks.is_done(rank) {
-            true => state.end_before.steps,
-            false => state.steps,
+        let steps = |(rank, state): (usize, &Self)| {
+            if ranks.is_done(rank) { state.end_before.steps } else { state.steps }
         };
         Ok(Self {
             share,
@@ -367,9 +367,12 @@ impl RankStates {
 
     /// Returns the sum of the digests that all ranks have so far; `None` if no rank has one.
     fn digest(&self) -> Result<Option<SampleDigest>, MergeError> {
-        let of = |(rank, state): (usize, &State)| match self.is_done(rank) {
-            true => state.digest_before,
-            false => state.digest.or_else(|| state.is_start().then(SampleDigest::default)),
+        let of = |(rank, state): (usize, &State)| {
+            if self.is_done(rank) {
+                state.digest_before
+            } else {
+                state.digest.or_else(|| state.is_start().then(SampleDigest::default))
+            }
         };
         let has_one = |state: &State| state.digest.is_some() || state.digest_before.is_some();
         if !self.states.iter().any(has_one) {
@@ -440,9 +443,10 @@ impl RankStates {
             }
         };
         // With `drop_last`, some samples are in no batch of any rank. They do not come in this epoch.
-        let ranks = match (0..self.states.len()).all(|rank| self.is_done(rank) || self.is_at_end(rank)) {
-            true => vec![vec![(0, left as u64)]],
-            false => (0..).zip(&self.states).map(ranges).collect(),
+        let ranks = if (0..self.states.len()).all(|rank| self.is_done(rank) || self.is_at_end(rank)) {
+            vec![vec![(0, left as u64)]]
+        } else {
+            (0..).zip(&self.states).map(ranges).collect()
         };
         Taken::add(&mut layers, ranks);
         layers

@@ -7,9 +7,10 @@ use crate::text::printable::printable;
 /// Returns the line that sets `option` of field `field` to `value`, such as `pad = { tokens = 0 }`, and its place.
 pub fn config_line(option: &str, field: &str, value: impl fmt::Display) -> String {
     let is_bare = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '-');
-    let key = match !field.is_empty() && field.chars().all(is_bare) {
-        true => field.to_owned(),
-        false => format!("\"{}\"", printable(field.replace('\\', "\\\\").replace('"', "\\\""))),
+    let key = if !field.is_empty() && field.chars().all(is_bare) {
+        field.to_owned()
+    } else {
+        format!("\"{}\"", printable(field.replace('\\', "\\\\").replace('"', "\\\"")))
     };
     format!("`{option} = {{ {key} = {value} }}` in the section `[dataset]` of a config")
 }

@@ -12,9 +12,10 @@ pub fn printable(text: impl fmt::Display) -> String {
     }
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
-        match is_printable(character) {
-            true => escaped.push(character),
-            false => escaped.extend(character.escape_debug()),
+        if is_printable(character) {
+            escaped.push(character)
+        } else {
+            escaped.extend(character.escape_debug())
         }
     }
     escaped

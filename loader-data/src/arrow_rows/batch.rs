@@ -98,9 +98,10 @@ impl Samples {
         batch: &Arc<Batch>,
         row: usize,
     ) -> Result<R, DataProblem> {
-        let record = match self.is_copied {
-            true => self.fields.apply(batch.record(row)?)?,
-            false => Record::from_row(Arc::<Batch>::clone(batch), row),
+        let record = if self.is_copied {
+            self.fields.apply(batch.record(row)?)?
+        } else {
+            Record::from_row(Arc::<Batch>::clone(batch), row)
         };
         record.into_row()
     }

@@ -36,9 +36,10 @@ impl CardFiles {
     pub fn read(folder: impl AsRef<Path>) -> Result<Option<Self>, DataError> {
         let Some(found) = DefaultFiles::read(&Location::new(folder))? else { return Ok(None) };
         let DefaultFiles { config, folder, files, options } = found;
-        let csv = match files.iter().all(|file| is_csv(file)) {
-            true => options.csv()?,
-            false => options.none().map(|()| CsvSettings::default())?,
+        let csv = if files.iter().all(|file| is_csv(file)) {
+            options.csv()?
+        } else {
+            options.none().map(|()| CsvSettings::default())?
         };
         Ok(Some(Self { config, folder, files, csv }))
     }

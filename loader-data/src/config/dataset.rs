@@ -202,10 +202,13 @@ impl<'de> Deserialize<'de> for KindName {
         match &String::deserialize(deserializer)?[..] {
             ImageFolderOptions::KIND => Ok(Self::ImageFolder),
             #[cfg(feature = "formats")]
-            name => match DatasetConfig::KINDS.contains(&name) {
-                true => Ok(Self::Records),
-                false => Err(D::Error::unknown_variant(name, &DatasetConfig::KINDS)),
-            },
+            name => {
+                if DatasetConfig::KINDS.contains(&name) {
+                    Ok(Self::Records)
+                } else {
+                    Err(D::Error::unknown_variant(name, &DatasetConfig::KINDS))
+                }
+            }
             #[cfg(not(feature = "formats"))]
             name => Err(D::Error::custom(format!(
                 "this program was built with the kind `{}` only; for `{name}`, build it with `--features formats`",

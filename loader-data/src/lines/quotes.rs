@@ -66,12 +66,11 @@ impl Quotes {
         let missing = &BYTE_ORDER_MARK[passed..];
         let common = iter::zip(missing, chunk).take_while(|(mark, byte)| mark == byte).count();
         self.mark = (common == chunk.len() && common < missing.len()).then_some(passed + common);
-        match common == missing.len() {
-            true => {
-                self.before = Before::FieldStart;
-                common
-            }
-            false => 0,
+        if common == missing.len() {
+            self.before = Before::FieldStart;
+            common
+        } else {
+            0
         }
     }
 

@@ -267,9 +267,10 @@ impl SourceOptions {
         };
         let mut decoders: Vec<(String, FieldDecoder)> = Vec::new();
         let mut fields = BTreeSet::new();
-        let mut add = |option, name: &str| match fields.insert(name.to_owned()) {
-            true => Ok(()),
-            false => {
+        let mut add = |option, name: &str| {
+            if fields.insert(name.to_owned()) {
+                Ok(())
+            } else {
                 Err(failed(option, name, &"another option decodes this field too; remove one of the two"))
             }
         };
@@ -338,9 +339,10 @@ macro_rules! format_options {
                 let own: &[&str] = &[$($(#[cfg($($cfg)*)])? stringify!($option),)*];
                 let options = [crate::options::SourceOptions::KEYS, own].concat();
                 // `fields` stands for the flattened `FieldOptions`, too.
-                match own.contains(&"fields") {
-                    true => [&options, crate::record::FieldOptions::OTHER_KEYS].concat(),
-                    false => options,
+                if own.contains(&"fields") {
+                    [&options, crate::record::FieldOptions::OTHER_KEYS].concat()
+                } else {
+                    options
                 }
             }
         }

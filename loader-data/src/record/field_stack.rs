@@ -137,9 +137,10 @@ fn padded(rows: &[(AnyTensor, Scalar)]) -> Result<Column, CollateError> {
             return Err(CollateProblem::Custom(problem).into());
         }
         let mixed = || CollateProblem::MixedDTypes { expected: dtype, found: tensor.dtype() };
-        let filled = match tensor.is_empty() {
-            true => Vec::new().into(),
-            false => in_common_dtype(tensor.dtype(), tensor.as_bytes(), dtype)?,
+        let filled = if tensor.is_empty() {
+            Vec::new().into()
+        } else {
+            in_common_dtype(tensor.dtype(), tensor.as_bytes(), dtype)?
         };
         bytes[..filled.len()].copy_from_slice(&filled);
         let pad = pad.convert(dtype).ok_or_else(mixed)?;

@@ -387,9 +387,10 @@ impl BlobReader {
 
     /// Returns the end of the chunk that begins at `start`.
     fn chunk_end(&self, start: u64) -> u64 {
-        match start < self.expected_end {
-            true => self.end.min(self.expected_end).min(start + self.max_chunk),
-            false => self.end.min(start + self.max_chunk.min(REMOTE_CHUNKS.0)),
+        if start < self.expected_end {
+            self.end.min(self.expected_end).min(start + self.max_chunk)
+        } else {
+            self.end.min(start + self.max_chunk.min(REMOTE_CHUNKS.0))
         }
     }
 

@@ -65,9 +65,10 @@ pub(super) fn hidden_names(extensions: &[&str]) -> fn(&str) -> bool {
     let is_of_rows = |extension: &&str| {
         ROWS.contains(extension) || WITH_PARTITIONS.contains(extension) || *extension == TEXT
     };
-    match extensions.iter().any(is_of_rows) {
-        true => |name| is_dotted(name) || (name.starts_with('_') && !is_partition(name)),
-        false => is_dotted,
+    if extensions.iter().any(is_of_rows) {
+        |name| is_dotted(name) || (name.starts_with('_') && !is_partition(name))
+    } else {
+        is_dotted
     }
 }
 

@@ -25,9 +25,10 @@ fn assert_noticed<B: Batch>(content: &[u8], load: impl Fn(&Path, usize) -> DataL
         let mut batches = loader.epoch(0).unwrap();
         batches.next().unwrap().unwrap();
         let mut file = OpenOptions::new().write(true).open(&path).unwrap();
-        match is_cut_off {
-            true => file.set_len(content.len() as u64 / 2).unwrap(),
-            false => file.write_all(content).unwrap(),
+        if is_cut_off {
+            file.set_len(content.len() as u64 / 2).unwrap()
+        } else {
+            file.write_all(content).unwrap()
         }
         let error = batches.find_map(Result::err).expect("the epoch ended without an error");
         let failure = match &error {

@@ -58,10 +58,11 @@ fn an_epoch_without_the_rest_of_a_damaged_file_is_not_read() {
             let expected = digest(&loader(), &loader().state());
 
             let mut bytes = whole.clone();
-            match name.ends_with(".tar") {
-                true => bytes[whole.len() / 2..].fill(0xff),
+            if name.ends_with(".tar") {
+                bytes[whole.len() / 2..].fill(0xff)
+            } else {
                 // The checksum: other damage may first give a row that cannot be parsed.
-                false => bytes[whole.len() - 3] ^= 1,
+                bytes[whole.len() - 3] ^= 1
             }
             write_old(&damaged, &bytes);
             let damaged_loader = loader();

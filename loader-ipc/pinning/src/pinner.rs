@@ -60,10 +60,11 @@ impl Pinner {
     /// The range must be mapped for reading and writing, and must stay so until [`Registration::end`] returns
     /// true, or for good if the registration is dropped without a call of `end`.
     pub unsafe fn register(&self, start: NonNull<u8>, len: usize) -> Option<Registration> {
-        let registered = match self.0.owner == std::process::id() {
+        let registered = if self.0.owner == std::process::id() {
             // SAFETY: the caller promises the same.
-            true => unsafe { self.0.driver.register(start, len) },
-            false => Err(PinError::Forked),
+            unsafe { self.0.driver.register(start, len) }
+        } else {
+            Err(PinError::Forked)
         };
         match registered {
             Ok(()) => Some(Registration { pinner: self.clone(), start }),

@@ -38,9 +38,8 @@ pub struct SlowSample {
 /// epochs first.
 pub(super) fn note(words: &[AtomicU64], sample: SlowSample) {
     let load = |word: usize| words[word].load(Ordering::Relaxed);
-    let time_of = |entry: usize| match load(entry * ENTRY + EPOCH) == sample.epoch {
-        true => load(entry * ENTRY + NANOS),
-        false => 0,
+    let time_of = |entry: usize| {
+        if load(entry * ENTRY + EPOCH) == sample.epoch { load(entry * ENTRY + NANOS) } else { 0 }
     };
     let fastest = (0..KEPT).min_by_key(|&entry| time_of(entry)).expect("there are entries");
     let nanos = super::nanos(sample.time);

@@ -20,9 +20,10 @@ impl RecentSizes {
     pub(super) fn note(&mut self, size: usize) {
         let forgotten = std::mem::replace(&mut self.sizes[self.next], size);
         self.next = (self.next + 1) % RECENT;
-        self.largest = match size >= self.largest || forgotten < self.largest {
-            true => self.largest.max(size),
-            false => self.sizes.into_iter().max().unwrap_or(0),
+        self.largest = if size >= self.largest || forgotten < self.largest {
+            self.largest.max(size)
+        } else {
+            self.sizes.into_iter().max().unwrap_or(0)
         };
     }
 

@@ -133,10 +133,11 @@ unsafe extern "C" fn visit(info: *mut dl_phdr_info, _size: size_t, search: *mut 
         holds(start, len).then(|| (bytes(), header.p_align))
     });
     let build_id = notes.filter_map(|(bytes, align)| build_id_in(bytes, align)).next();
-    let path = match is_program || info.dlpi_name.is_null() {
-        true => fs::read_link("/proc/self/exe").unwrap_or_default(),
+    let path = if is_program || info.dlpi_name.is_null() {
+        fs::read_link("/proc/self/exe").unwrap_or_default()
+    } else {
         // SAFETY: the name is not null, and the dynamic loader ends names with a zero byte.
-        false => OsStr::from_bytes(unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes()).into(),
+        OsStr::from_bytes(unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes()).into()
     };
     let mut layout = DefaultHasher::new();
     for header in headers.iter().filter(|header| header.p_type == PT_LOAD) {

@@ -115,9 +115,10 @@ fn a_flip_that_changes_no_later_sample_is_not_an_error() {
     for (bad_in, shuffles) in [(1, false), (2, false), (1, true), (2, true)] {
         let folder = tempfile::tempdir().unwrap();
         let flips = Flips { folder: folder.path().to_owned(), bad_in };
-        let loader = match shuffles {
-            true => build(Numbers.shuffle_buffer(10).map_with(flips.clone(), Flips::load)),
-            false => build(Numbers.map_with(flips.clone(), Flips::load)),
+        let loader = if shuffles {
+            build(Numbers.shuffle_buffer(10).map_with(flips.clone(), Flips::load))
+        } else {
+            build(Numbers.map_with(flips.clone(), Flips::load))
         };
         let (mut numbers, error) = read(&mut loader.iter().unwrap());
         assert!(flips.load_of_bad(2).exists(), "the stream is read again");

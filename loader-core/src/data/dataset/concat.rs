@@ -180,13 +180,15 @@ where
         // A dataset without a sample in this batch is not asked. The concatenation declines only if it has
         // asked both: the caller would not call `get_many` again, and the dataset that was not asked may have
         // one. Otherwise it loads samples one by one here, which does not change them.
-        let ask_first = |cx: &mut SampleContext| match of_first.is_empty() {
-            true => Ok(None),
-            false => many::try_get_many(&self.first, &of_first, cx),
+        let ask_first = |cx: &mut SampleContext| {
+            if of_first.is_empty() { Ok(None) } else { many::try_get_many(&self.first, &of_first, cx) }
         };
-        let ask_second = |cx: &mut SampleContext| match of_second.is_empty() {
-            true => Ok(None),
-            false => many::try_get_many(&self.second, &of_second, cx).context("the second dataset"),
+        let ask_second = |cx: &mut SampleContext| {
+            if of_second.is_empty() {
+                Ok(None)
+            } else {
+                many::try_get_many(&self.second, &of_second, cx).context("the second dataset")
+            }
         };
         let first = ask_first(cx)?;
         let second = cx.with_offset(self.middle, ask_second)?;

@@ -61,10 +61,8 @@ pub struct EndsShard;
 impl EndsShard {
     /// Marks `error` if it has [`Outage`] among its causes or contexts, and returns it as it is otherwise.
     pub fn on_outage(error: anyhow::Error) -> anyhow::Error {
-        match error.is::<Outage>() || error.chain().any(<dyn Error>::is::<Outage>) {
-            true if !error.is::<Self>() => error.context(Self),
-            _ => error,
-        }
+        let is_outage = error.is::<Outage>() || error.chain().any(<dyn Error>::is::<Outage>);
+        if is_outage && !error.is::<Self>() { error.context(Self) } else { error }
     }
 }
 

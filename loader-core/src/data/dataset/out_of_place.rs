@@ -16,10 +16,7 @@ pub struct OutOfPlace(pub(crate) u64);
 impl OutOfPlace {
     /// Adds the context to `error`, unless it has one or ends the shard.
     pub fn mark(error: anyhow::Error, position: u64) -> anyhow::Error {
-        match error.is::<Self>() || error.is::<EndsShard>() {
-            true => error,
-            false => error.context(Self(position)),
-        }
+        if error.is::<Self>() || error.is::<EndsShard>() { error } else { error.context(Self(position)) }
     }
 
     /// Returns the position in the context of `error`; `None` without this context.

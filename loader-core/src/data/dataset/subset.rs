@@ -66,9 +66,12 @@ impl<D: Dataset> Subset<D> {
     /// Returns [`SubsetError::IndexOutOfRange`] if an index is not below the length of `dataset`.
     pub fn new(dataset: D, indices: impl IntoIterator<Item = usize>) -> Result<Self, SubsetError> {
         let len = dataset.len();
-        let checked = (0..).zip(indices).map(|(position, index)| match index < len {
-            true => Ok(index as u64),
-            false => Err(SubsetError::IndexOutOfRange { index, position, len }),
+        let checked = (0..).zip(indices).map(|(position, index)| {
+            if index < len {
+                Ok(index as u64)
+            } else {
+                Err(SubsetError::IndexOutOfRange { index, position, len })
+            }
         });
         let indices: Vec<u64> = checked.collect::<Result<_, _>>()?;
         let count = indices.len();

@@ -125,13 +125,12 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
     ) -> Result<Hashed<ShardBatch<C::Batch>>, NoBatch> {
         let at = Cell::new((Stage::Open, None));
         forget_backtrace();
-        let load = AssertUnwindSafe(|| match self.options.digest {
-            true => {
+        let load = AssertUnwindSafe(|| {
+            if self.options.digest {
                 let mut hashes = Vec::new();
                 let batch = self.load(cursors, epoch, shard, open_at, arena, sink, &at, &mut hashes)?;
                 Ok((Some(hashes), batch))
-            }
-            false => {
+            } else {
                 let batch = self.load(cursors, epoch, shard, open_at, arena, sink, &at, &mut NoHashes)?;
                 Ok((None, batch))
             }

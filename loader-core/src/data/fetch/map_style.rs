@@ -121,13 +121,14 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
     ) -> Result<Hashed<C::Batch>, NoBatch> {
         let at = Cell::new((Stage::Fetch, None));
         forget_backtrace();
-        let load = AssertUnwindSafe(|| match self.options.digest {
-            true => {
+        let load = AssertUnwindSafe(|| {
+            if self.options.digest {
                 let mut hashes = Vec::with_capacity(indices.len());
                 let batch = self.load(epoch, indices, arena, sink, &at, &mut hashes)?;
                 Ok((Some(hashes), batch))
+            } else {
+                Ok((None, self.load(epoch, indices, arena, sink, &at, &mut NoHashes)?))
             }
-            false => Ok((None, self.load(epoch, indices, arena, sink, &at, &mut NoHashes)?)),
         });
         catch_unwind(load).unwrap_or_else(|payload| {
             let (stage, index) = at.get();

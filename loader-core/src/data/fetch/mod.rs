@@ -350,10 +350,7 @@ fn push<S, C: Collate<S>>(
     }
     // User code has just made the sample, and may have forked. A forked child must not write into the slot.
     end_if_forked();
-    let pushed = match stack.makes_tensors() {
-        true => push_within(stack, sample, arena),
-        false => stack.push(sample),
-    };
+    let pushed = if stack.makes_tensors() { push_within(stack, sample, arena) } else { stack.push(sample) };
     pushed.map_err(collate_error)
 }
 

@@ -156,9 +156,10 @@ impl<D: SnapshotDataset> OpenShard for Snapshots<D> {
             giver.give(Given::Opened { skipped: 0 }).await;
             while let Some(item) = items.next() {
                 // Relaxed: the same thread writes the flag.
-                let snapshot = match wants_snapshot.load(Ordering::Relaxed) && item.is_ok() {
-                    true => encode_snapshot(&items).map(Some),
-                    false => Ok(None),
+                let snapshot = if wants_snapshot.load(Ordering::Relaxed) && item.is_ok() {
+                    encode_snapshot(&items).map(Some)
+                } else {
+                    Ok(None)
                 };
                 let given = match snapshot {
                     Ok(snapshot) => Given::Item(item, snapshot),

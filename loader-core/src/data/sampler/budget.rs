@@ -60,17 +60,19 @@ impl TokenBudget {
         if let Some((option, _)) = numbers.into_iter().find(|(_, number)| *number == 0) {
             return Err(LengthError::Zero { option });
         }
-        match self.boundaries.is_sorted_by(|one, other| one < other) {
-            true => Ok(()),
-            false => Err(LengthError::UnorderedBoundaries),
+        if self.boundaries.is_sorted_by(|one, other| one < other) {
+            Ok(())
+        } else {
+            Err(LengthError::UnorderedBoundaries)
         }
     }
 
     /// Returns an error if sample `index` is too long for any batch.
     pub(crate) fn check_len(&self, index: usize, tokens: usize) -> Result<(), LengthError> {
-        match tokens > self.max_tokens {
-            true => Err(LengthError::TooLong { index, tokens, max_tokens: self.max_tokens }),
-            false => Ok(()),
+        if tokens > self.max_tokens {
+            Err(LengthError::TooLong { index, tokens, max_tokens: self.max_tokens })
+        } else {
+            Ok(())
         }
     }
 

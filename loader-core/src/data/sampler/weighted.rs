@@ -60,9 +60,10 @@ impl WeightedRandomSampler {
             return Err(SamplerError::TooFewWeights { num_samples, positive });
         }
         // As in PyTorch, a single draw uses the method without replacement.
-        let table = match replacement && num_samples > 1 {
-            true => Table::Cumulative(cumulative(weights)?.into()),
-            false => Table::Once(weights.into()),
+        let table = if replacement && num_samples > 1 {
+            Table::Cumulative(cumulative(weights)?.into())
+        } else {
+            Table::Once(weights.into())
         };
         Ok(Self { table, num_samples })
     }

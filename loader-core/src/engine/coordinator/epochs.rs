@@ -45,12 +45,11 @@ impl Coordinator {
         for (number, worker, has_arrived, mut pending) in self.schedule.abandon() {
             let is_held = pending.is_held();
             let Some(lease) = pending.take_lease() else { continue };
-            match has_arrived {
-                true => self.leasing.slots().release(lease, is_held),
-                false => {
-                    let attempt = Attempt::new(number, worker, lease);
-                    self.abandon(attempt, was_asked(number, worker), crew);
-                }
+            if has_arrived {
+                self.leasing.slots().release(lease, is_held)
+            } else {
+                let attempt = Attempt::new(number, worker, lease);
+                self.abandon(attempt, was_asked(number, worker), crew);
             }
         }
         attempts.into_iter().for_each(|attempt| self.abandon(attempt, false, crew));
@@ -59,9 +58,10 @@ impl Coordinator {
     /// Takes back what a worker has not begun, and waits for the answer to what it has. A worker that keeps its
     /// tasks answers all of them.
     fn abandon(&mut self, attempt: Attempt, was_asked: bool, crew: &mut impl Crew) {
-        match self.options.move_tasks && self.roster.withdraw(attempt.worker, attempt.task, crew) {
-            true => self.leasing.slots().release(attempt.lease, false),
-            false => self.attempts.lose(attempt, was_asked, self.now),
+        if self.options.move_tasks && self.roster.withdraw(attempt.worker, attempt.task, crew) {
+            self.leasing.slots().release(attempt.lease, false)
+        } else {
+            self.attempts.lose(attempt, was_asked, self.now)
         }
     }
 

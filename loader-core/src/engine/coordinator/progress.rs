@@ -104,9 +104,10 @@ impl Coordinator {
             (patience / CHECKS).clamp(MIN_CHECK_INTERVAL, LIVENESS_INTERVAL)
         });
         for worker in 0..self.roster.len() {
-            match self.must_progress(worker, crew) {
-                true => self.check_worker(worker, crew),
-                false => self.roster[worker].observation = None,
+            if self.must_progress(worker, crew) {
+                self.check_worker(worker, crew)
+            } else {
+                self.roster[worker].observation = None
             }
         }
         self.check_clock.last_check = Some((self.now, pause));

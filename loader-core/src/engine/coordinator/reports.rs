@@ -66,9 +66,10 @@ impl Coordinator {
 
     fn take_bye(&mut self, worker: usize) -> Result<(), Error> {
         let is_over = self.phase == Phase::Loading && self.schedule.is_over(worker);
-        match is_over || self.roster.is_leaving(worker) {
-            true => self.roster.note_bye(worker),
-            false => Err(Error::misbehaved(worker, ProtocolViolation::UnexpectedBye)),
+        if is_over || self.roster.is_leaving(worker) {
+            self.roster.note_bye(worker)
+        } else {
+            Err(Error::misbehaved(worker, ProtocolViolation::UnexpectedBye))
         }
     }
 
@@ -214,9 +215,10 @@ impl Coordinator {
         let may_be = self.options.fetch.on_bad_sample != OnBadSample::Error;
         let is_right =
             if may_be { !all_left_out || !bad.is_empty() } else { !all_left_out && bad.is_empty() };
-        match is_right {
-            true => Ok(()),
-            false => Err(Error::misbehaved(worker, ProtocolViolation::SamplesLeftOut { task })),
+        if is_right {
+            Ok(())
+        } else {
+            Err(Error::misbehaved(worker, ProtocolViolation::SamplesLeftOut { task }))
         }
     }
 

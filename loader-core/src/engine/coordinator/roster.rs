@@ -161,9 +161,10 @@ impl Roster {
         task: u64,
         crew: &mut impl Crew,
     ) -> Result<(), Error> {
-        match self.remove(worker, task, true) {
-            true => self.send_backlog(worker, crew),
-            false => Err(Error::misbehaved(worker, ProtocolViolation::NotWithdrawn { task })),
+        if self.remove(worker, task, true) {
+            self.send_backlog(worker, crew)
+        } else {
+            Err(Error::misbehaved(worker, ProtocolViolation::NotWithdrawn { task }))
         }
     }
 
@@ -220,9 +221,10 @@ impl Roster {
     /// # Errors
     /// If the worker has reported it before.
     pub(super) fn note_bye(&mut self, worker: usize) -> Result<(), Error> {
-        match mem::replace(&mut self.0[worker].process.has_sent_bye, true) {
-            false => Ok(()),
-            true => Err(Error::misbehaved(worker, ProtocolViolation::ByeTwice)),
+        if mem::replace(&mut self.0[worker].process.has_sent_bye, true) {
+            Err(Error::misbehaved(worker, ProtocolViolation::ByeTwice))
+        } else {
+            Ok(())
         }
     }
 

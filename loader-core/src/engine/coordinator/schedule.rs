@@ -430,9 +430,10 @@ impl<T> Schedule<T> {
 
     /// True if the user's next batch has arrived.
     pub(crate) fn is_ready(&self) -> bool {
-        match self.in_order {
-            true => matches!(self.window.front(), Some(Entry::Pending { has_arrived: true, .. })),
-            false => !self.arrivals.is_empty(),
+        if self.in_order {
+            matches!(self.window.front(), Some(Entry::Pending { has_arrived: true, .. }))
+        } else {
+            !self.arrivals.is_empty()
         }
     }
 

@@ -160,9 +160,10 @@ impl Suspect {
         // Kills in samples that are read again are in `here` but not in `total`.
         let deaths = total.max(here);
         let is_task = total >= MAX_DEATHS || (!by_sample && (is_killed_here || self.total.is_proven()));
-        match by_sample && total < MAX_DEATHS && (is_killed_here || self.here.is_proven()) {
-            true => Some(Blame::Sample { deaths: here }),
-            false => is_task.then_some(Blame::Task { deaths }),
+        if by_sample && total < MAX_DEATHS && (is_killed_here || self.here.is_proven()) {
+            Some(Blame::Sample { deaths: here })
+        } else {
+            is_task.then_some(Blame::Task { deaths })
         }
     }
 }

@@ -188,9 +188,10 @@ impl Coordinator {
     fn timed_out(&mut self, crew: &impl Crew) -> Error {
         let after = self.options.timeout.unwrap_or_default();
         let waiting_for = self.awaited(crew);
-        match self.stalls.note(after, waiting_for.pid, &crew.snapshot(waiting_for.worker)) {
-            true => Error::WorkerStuck { after, waiting_for },
-            false => Error::TimedOut { after, waiting_for },
+        if self.stalls.note(after, waiting_for.pid, &crew.snapshot(waiting_for.worker)) {
+            Error::WorkerStuck { after, waiting_for }
+        } else {
+            Error::TimedOut { after, waiting_for }
         }
     }
 
@@ -214,9 +215,10 @@ impl Coordinator {
     /// this one as if each of them gave a batch.
     fn number_of(&self, task: u64) -> u64 {
         let number = self.supply.number_of(task);
-        match self.supply.has_shards() && self.schedule.get(task).is_some() {
-            true => number + self.schedule.pending_before(task) as u64,
-            false => number,
+        if self.supply.has_shards() && self.schedule.get(task).is_some() {
+            number + self.schedule.pending_before(task) as u64
+        } else {
+            number
         }
     }
 }

@@ -130,12 +130,15 @@ impl Coordinator {
         }
     }
 
-    /// Gives a worker no more tasks. It answers those that it has, unless idle workers take them over.
+    /// Gives a worker no more tasks. It answers those that it has, unless idle workers take them over. If main has
+    /// already told the worker that no more tasks follow, it is leaving, or removed if it has no process.
     fn park_worker(&mut self, worker: usize, crew: &impl Crew) {
-        self.roster[worker].standing = match self.schedule.is_finished(worker) {
-            true if crew.is_down(worker) && !self.workforce.starting.contains(&worker) => Standing::Removed,
-            true => Standing::Leaving(self.now),
-            false => Standing::Parked(self.now),
+        self.roster[worker].standing = if !self.schedule.is_finished(worker) {
+            Standing::Parked(self.now)
+        } else if crew.is_down(worker) && !self.workforce.starting.contains(&worker) {
+            Standing::Removed
+        } else {
+            Standing::Leaving(self.now)
         };
         self.schedule.set_working(worker, false);
     }

@@ -404,10 +404,7 @@ impl IdleTeam {
         // Workers that were told to begin another epoch are ended.
         let team = team.filter(|team| team.resuming.is_none_or(|begun| begun == epoch));
         let Some(mut team) = team else { return Ok(None) };
-        let limit = match options.move_tasks {
-            true => RESUME_DEADLINE,
-            false => MAX_RESUME_DEADLINE,
-        };
+        let limit = if options.move_tasks { RESUME_DEADLINE } else { MAX_RESUME_DEADLINE };
         match team.resume(epoch, options.timeout.unwrap_or(limit).min(MAX_RESUME_DEADLINE), wait) {
             Ok(()) => Ok(Some(team)),
             Err(Error::Interrupted) => {

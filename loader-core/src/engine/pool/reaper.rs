@@ -60,9 +60,10 @@ impl Reaper {
     ) -> io::Result<Self> {
         let (wake, woken) = wake_sockets()?;
         let wake = Arc::new(wake);
-        let sigchld = match handle_sigchld && !is_sigchld_ignored() {
-            true => Some(wake_on_sigchld(Arc::clone(&wake))?),
-            false => None,
+        let sigchld = if handle_sigchld && !is_sigchld_ignored() {
+            Some(wake_on_sigchld(Arc::clone(&wake))?)
+        } else {
+            None
         };
         let stop = Arc::new(AtomicBool::new(false));
         let (replacements, replaced) = mpsc::channel();

@@ -305,11 +305,12 @@ impl Tuner {
         let next = next.filter(|_| !is_fewer || fewer_streak >= CONFIRMATIONS);
         let unchanged_streak = if next.is_some() { 0 } else { unchanged_streak + 1 };
         // An interval in which fewer workers are enough does not end their streak.
-        self.search =
-            match unchanged_streak > CONFIRMATIONS || (unchanged_streak == CONFIRMATIONS && !is_fewer) {
-                false => SearchState::Running { changes, fewer_streak, unchanged_streak },
-                true => SearchState::Settled { figures: *figures, changed: 0 },
-            };
+        let is_settled = unchanged_streak > CONFIRMATIONS || (unchanged_streak == CONFIRMATIONS && !is_fewer);
+        self.search = if is_settled {
+            SearchState::Settled { figures: *figures, changed: 0 }
+        } else {
+            SearchState::Running { changes, fewer_streak, unchanged_streak }
+        };
         let (setting, reason) = next?;
         let before = std::mem::replace(&mut self.setting, setting);
         self.trial = Some(Trial { before, figures: *figures });

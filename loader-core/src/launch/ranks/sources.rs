@@ -144,9 +144,10 @@ impl Source {
             local_size,
         };
         let is_local_too_large = found.local_rank.zip(local_size).is_some_and(|(rank, size)| rank >= size);
-        match rank >= world_size || is_local_too_large {
-            true => Err(RankError::NotBelowSize { found }),
-            false => Ok(Some(found)),
+        if rank >= world_size || is_local_too_large {
+            Err(RankError::NotBelowSize { found })
+        } else {
+            Ok(Some(found))
         }
     }
 

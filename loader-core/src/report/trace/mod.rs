@@ -360,13 +360,15 @@ fn resolve_file(
             "each rank needs a file of its own; write `{rank}` in the name, as in `trace-{rank}.json`";
         return Err(Error::invalid_option(option, PROBLEM));
     }
-    let file: PathBuf = match text.contains("{rank}") {
-        true => text.replace("{rank}", &rank.to_string()).into(),
-        false => file.to_owned(),
+    let file: PathBuf = if text.contains("{rank}") {
+        text.replace("{rank}", &rank.to_string()).into()
+    } else {
+        file.to_owned()
     };
-    let writable = match file.is_dir() {
-        true => Err(io::ErrorKind::IsADirectory.into()),
-        false => new_file_beside(&file).map(drop),
+    let writable = if file.is_dir() {
+        Err(io::ErrorKind::IsADirectory.into())
+    } else {
+        new_file_beside(&file).map(drop)
     };
     let problem = |error| {
         format!(

@@ -381,34 +381,31 @@ impl RecordConfig {
         let (stem, compression) = Compression::split(&name);
         let is_compressed = compression.is_some();
         let stem_ends = |extensions: &[&str]| extensions.iter().any(|extension| stem.ends_with(extension));
-        match () {
-            () if stem_ends(&[".jsonl", ".ndjson"]) => {
-                let options = json_lines::JsonLinesOptions::new(pattern);
-                Some(if is_compressed { Self::JsonLinesStream(options) } else { Self::JsonLines(options) })
-            }
-            () if stem_ends(&csv_files::EXTENSIONS) => {
-                let options = csv_files::CsvOptions::new(pattern);
-                Some(if is_compressed { Self::CsvStream(options) } else { Self::Csv(options) })
-            }
-            () if ends(&arrow_files::EXTENSIONS) => {
-                Some(Self::Arrow(arrow_files::ArrowOptions::new(pattern)))
-            }
-            () if stem_ends(&text_lines::EXTENSIONS) => {
-                let options = text_lines::TextLinesOptions::new(pattern);
-                Some(if is_compressed { Self::TextLinesStream(options) } else { Self::TextLines(options) })
-            }
-            () if ends(&arrays::ENDS) => Some(Self::Arrays(arrays::ArraysOptions::new(pattern))),
-            () if ends(&audio_files::EXTENSIONS) => {
-                Some(Self::AudioFiles(audio_files::AudioFilesOptions::new(pattern)))
-            }
-            () if ends(&[".idx"]) => {
-                let documents =
-                    tokens::TokensOptions::new(pattern).format(tokens::TokenFormat::Megatron).documents(true);
-                Some(Self::Tokens(documents))
-            }
-            () if ends(&parquet::EXTENSIONS) => Some(Self::Parquet(parquet::ParquetOptions::new(pattern))),
-            () if ends(&tar_shards::EXTENSIONS) => Some(Self::Tar(tar_shards::TarOptions::new(pattern))),
-            () => None,
+        if stem_ends(&[".jsonl", ".ndjson"]) {
+            let options = json_lines::JsonLinesOptions::new(pattern);
+            Some(if is_compressed { Self::JsonLinesStream(options) } else { Self::JsonLines(options) })
+        } else if stem_ends(&csv_files::EXTENSIONS) {
+            let options = csv_files::CsvOptions::new(pattern);
+            Some(if is_compressed { Self::CsvStream(options) } else { Self::Csv(options) })
+        } else if ends(&arrow_files::EXTENSIONS) {
+            Some(Self::Arrow(arrow_files::ArrowOptions::new(pattern)))
+        } else if stem_ends(&text_lines::EXTENSIONS) {
+            let options = text_lines::TextLinesOptions::new(pattern);
+            Some(if is_compressed { Self::TextLinesStream(options) } else { Self::TextLines(options) })
+        } else if ends(&arrays::ENDS) {
+            Some(Self::Arrays(arrays::ArraysOptions::new(pattern)))
+        } else if ends(&audio_files::EXTENSIONS) {
+            Some(Self::AudioFiles(audio_files::AudioFilesOptions::new(pattern)))
+        } else if ends(&[".idx"]) {
+            let documents =
+                tokens::TokensOptions::new(pattern).format(tokens::TokenFormat::Megatron).documents(true);
+            Some(Self::Tokens(documents))
+        } else if ends(&parquet::EXTENSIONS) {
+            Some(Self::Parquet(parquet::ParquetOptions::new(pattern)))
+        } else if ends(&tar_shards::EXTENSIONS) {
+            Some(Self::Tar(tar_shards::TarOptions::new(pattern)))
+        } else {
+            None
         }
     }
 

@@ -24,9 +24,10 @@ impl Budget {
 
     fn take(&mut self, len: u64) -> Result<(), DataProblem> {
         self.used = self.used.saturating_add(len);
-        match self.used > self.max {
-            true => Err(DataProblem::UnpackedTooLarge { len: self.used, max: self.max }),
-            false => Ok(()),
+        if self.used > self.max {
+            Err(DataProblem::UnpackedTooLarge { len: self.used, max: self.max })
+        } else {
+            Ok(())
         }
     }
 }

@@ -69,9 +69,10 @@ fn single(
         let mut reader = BufReader::new(MultiGzDecoder::new(reader));
         let (element, shape, _) = header(&mut reader).map_err(of_file)?;
         let bytes = bytes_of(&shape, element.dtype).map_err(of_file)?;
-        let elements = match is_wanted(&name) {
-            true => Elements::unpack(reader, bytes, blob.len(), budget).map_err(of_file)?,
-            false => Elements::at(0),
+        let elements = if is_wanted(&name) {
+            Elements::unpack(reader, bytes, blob.len(), budget).map_err(of_file)?
+        } else {
+            Elements::at(0)
         };
         return Ok(Array { name, shape, element: Ok(element), elements });
     }

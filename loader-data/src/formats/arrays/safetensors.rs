@@ -28,9 +28,10 @@ pub(super) fn arrays(blob: &Arc<Blob>) -> Result<Vec<Array>> {
         serde_json::from_slice(&blob.read(8..start)?).map_err(|error| malformed(error.to_string()))?;
     let end = start + header.data_len() as u64;
     if end != blob.len() {
-        return Err(match end > blob.len() {
-            true => blob.error(blob.len(), DataProblem::Truncated),
-            false => malformed(format!("there are {} bytes after the last tensor", blob.len() - end)),
+        return Err(if end > blob.len() {
+            blob.error(blob.len(), DataProblem::Truncated)
+        } else {
+            malformed(format!("there are {} bytes after the last tensor", blob.len() - end))
         });
     }
     let mut tensors: Vec<_> = header.tensors().into_iter().collect();

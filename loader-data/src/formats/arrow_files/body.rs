@@ -111,20 +111,22 @@ impl Body {
     pub(super) fn read(&self, parts: &[(Buffer, Range<u64>)]) -> Result<Vec<Bytes>> {
         let outside = |[offset, _]: Buffer| self.blob.error(offset, malformed("a buffer is too short"));
         let Some(loaded) = &self.loaded else {
-            let range = |([offset, len], part): &(Buffer, Range<u64>)| match part.start <= part.end
-                && part.end <= *len
-            {
-                true => Ok(offset + part.start..offset + part.end),
-                false => Err(outside([*offset, *len])),
+            let range = |([offset, len], part): &(Buffer, Range<u64>)| {
+                if part.start <= part.end && part.end <= *len {
+                    Ok(offset + part.start..offset + part.end)
+                } else {
+                    Err(outside([*offset, *len]))
+                }
             };
             return self.blob.read_ranges(&parts.iter().map(range).collect::<Result<Vec<_>>>()?);
         };
         let part = |(buffer, part): &(Buffer, Range<u64>)| {
             let empty = Bytes::new();
             let bytes = loaded.get(&buffer[0]).filter(|_| buffer[1] > 0).unwrap_or(&empty);
-            match part.start <= part.end && part.end <= bytes.len() as u64 {
-                true => Ok(bytes.slice(part.start as usize..part.end as usize)),
-                false => Err(outside(*buffer)),
+            if part.start <= part.end && part.end <= bytes.len() as u64 {
+                Ok(bytes.slice(part.start as usize..part.end as usize))
+            } else {
+                Err(outside(*buffer))
             }
         };
         parts.iter().map(part).collect()
@@ -169,8 +171,9 @@ fn decompress(packed: &[u8], len: u64, codec: Codec) -> Result<Bytes, DataProble
         _ => lz4_flex::frame::FrameDecoder::new(packed).take(limit).read_to_end(&mut bytes),
     }
     .map_err(|error| damaged(&error))?;
-    match bytes.len() as u64 == len {
-        true => Ok(bytes.into()),
-        false => Err(damaged(&format!("it has {} bytes or more where it says {len}", bytes.len()))),
+    if bytes.len() as u64 == len {
+        Ok(bytes.into())
+    } else {
+        Err(damaged(&format!("it has {} bytes or more where it says {len}", bytes.len())))
     }
 }

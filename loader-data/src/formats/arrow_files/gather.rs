@@ -223,13 +223,12 @@ impl<'a> Gather<'a> {
         let mut items = Items::default();
         for row in 0..total(rows) as usize {
             let at = row * width as usize..(row + 1) * width as usize;
-            let range = match nulls.is_some_and(|nulls| nulls.is_null(row)) {
-                true => 0..0,
-                false => {
-                    let (start, len) =
-                        (self.lengths(&offsets[at.clone()], width)?, self.lengths(&sizes[at], width)?);
-                    start[0]..start[0].saturating_add(len[0])
-                }
+            let range = if nulls.is_some_and(|nulls| nulls.is_null(row)) {
+                0..0
+            } else {
+                let (start, len) =
+                    (self.lengths(&offsets[at.clone()], width)?, self.lengths(&sizes[at], width)?);
+                start[0]..start[0].saturating_add(len[0])
             };
             items.push(range).ok_or_else(|| self.malformed("it has lists that are too long"))?;
         }
@@ -246,10 +245,8 @@ impl<'a> Gather<'a> {
         let mut items = Items::default();
         let mut outside = Vec::new();
         for (row, view) in views.iter().enumerate() {
-            let len = match nulls.is_some_and(|nulls| nulls.is_null(row)) {
-                true => 0,
-                false => u64::from(number(&view[..4])),
-            };
+            let len =
+                if nulls.is_some_and(|nulls| nulls.is_null(row)) { 0 } else { u64::from(number(&view[..4])) };
             items.push(0..len).ok_or_else(|| self.malformed("it has texts that are too long"))?;
             if len > INLINE as u64 {
                 let (buffer, start) = (number(&view[8..12]) as usize, u64::from(number(&view[12..])));
@@ -261,9 +258,10 @@ impl<'a> Gather<'a> {
         let mut bytes = MutableBuffer::new(0);
         for (view, ends) in views.iter().zip(items.ends.windows(2)) {
             let len = (ends[1] - ends[0]) as usize;
-            match len <= INLINE {
-                true => bytes.extend_from_slice(&view[4..4 + len]),
-                false => bytes.extend_from_slice(&outside.next().expect("each long text was read")),
+            if len <= INLINE {
+                bytes.extend_from_slice(&view[4..4 + len])
+            } else {
+                bytes.extend_from_slice(&outside.next().expect("each long text was read"))
             }
         }
         Ok([Values::from_vec(items.ends), bytes.into()])

@@ -140,12 +140,11 @@ impl Index {
     /// The nodes of an entry with the numbers of data buffers of its views, and its buffers.
     pub(super) fn parts(&self, entry: &IndexEntry) -> (&[u64], &[Buffer]) {
         let buffers: &[Buffer] = bytemuck::cast_slice(self.buffers.as_slice());
-        let (node, buffer) = match entry.index + 1 < self.entries.len() {
-            true => {
-                let next = self.entry(entry.index + 1);
-                (next.first_node, next.first_buffer)
-            }
-            false => (self.nodes.len(), buffers.len()),
+        let (node, buffer) = if entry.index + 1 < self.entries.len() {
+            let next = self.entry(entry.index + 1);
+            (next.first_node, next.first_buffer)
+        } else {
+            (self.nodes.len(), buffers.len())
         };
         (&self.nodes.as_slice()[entry.first_node..node], &buffers[entry.first_buffer..buffer])
     }

@@ -239,9 +239,10 @@ impl Described {
         let buffers = batch.buffers().into_iter().flatten().map(|buffer| {
             let (offset, len) = (number(buffer.offset())?, number(buffer.length())?);
             let end = body.start.checked_add(offset).and_then(|start| start.checked_add(len));
-            match end.is_some_and(|end| end <= body.end) {
-                true => Ok([body.start + offset, len]),
-                false => Err("a buffer is not inside its record batch".to_owned()),
+            if end.is_some_and(|end| end <= body.end) {
+                Ok([body.start + offset, len])
+            } else {
+                Err("a buffer is not inside its record batch".to_owned())
             }
         });
         Ok(Self {
@@ -287,9 +288,10 @@ impl Described {
                 views: column_views.to_vec(),
             });
         }
-        match nodes.is_empty() && buffers.is_empty() && views.is_empty() {
-            true => Ok(columns),
-            false => Err("a record batch has more columns than the schema".to_owned()),
+        if nodes.is_empty() && buffers.is_empty() && views.is_empty() {
+            Ok(columns)
+        } else {
+            Err("a record batch has more columns than the schema".to_owned())
         }
     }
 }

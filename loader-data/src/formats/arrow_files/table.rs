@@ -124,9 +124,10 @@ impl Table {
     ) -> Result<Stored> {
         let blob = self.files.open(entry.file)?;
         let is_fetched = is_in_order && blob.is_remote() && self.stored_bytes(entry) <= MAX_FETCH;
-        match self.is_compressed(entry) || is_fetched {
-            true => Stored::read(blob, self.index.parts(entry).1, self.max_batch_bytes, ahead),
-            false => Ok(Stored::in_file(blob)),
+        if self.is_compressed(entry) || is_fetched {
+            Stored::read(blob, self.index.parts(entry).1, self.max_batch_bytes, ahead)
+        } else {
+            Ok(Stored::in_file(blob))
         }
     }
 

@@ -275,9 +275,10 @@ impl Parser {
             let form = Form::after(err.kind()).map(|form| *prepared.forms[column].get_or_init(|| form));
             if form.is_none_or(|form| form.of(text) == text) {
                 let (name, text) = (&self.names[column], fields.get(column));
-                return Err(DataProblem::Record(match record[column].is_empty() {
-                    true => format!("column `{name}` has no value; make the field of the type an `Option`"),
-                    false => format!("column `{name}` has `{}`: {}", shown(text), err.kind()),
+                return Err(DataProblem::Record(if record[column].is_empty() {
+                    format!("column `{name}` has no value; make the field of the type an `Option`")
+                } else {
+                    format!("column `{name}` has `{}`: {}", shown(text), err.kind())
                 }));
             }
         }
@@ -338,9 +339,10 @@ fn shown(text: &str) -> String {
 
 /// Returns the problem of a field that does not have the type of its column.
 fn wrong(name: &str, typed: Typed, text: &str) -> DataProblem {
-    let source = match typed.is_set {
-        true => "as the option `types` says".to_owned(),
-        false => format!("as in the first {SAMPLED} rows; the option `types` sets another type"),
+    let source = if typed.is_set {
+        "as the option `types` says".to_owned()
+    } else {
+        format!("as in the first {SAMPLED} rows; the option `types` sets another type")
     };
     DataProblem::WrongType {
         field: name.to_owned(),

@@ -179,9 +179,10 @@ impl KeptRows {
             decoded.batches.push(batch);
         }
         reserved.shrink_to(bytes);
-        match decoded.len() == rows {
-            true => Ok(Ok(decoded)),
-            false => Err(batches.source.malformed(wrong_rows(decoded.len(), rows))),
+        if decoded.len() == rows {
+            Ok(Ok(decoded))
+        } else {
+            Err(batches.source.malformed(wrong_rows(decoded.len(), rows)))
         }
     }
 

@@ -62,9 +62,10 @@ pub(super) fn read_footer(blob: &Blob) -> Result<Vec<u8>> {
     }
     if magic != MAGIC {
         // A file that begins as Parquet has lost its end.
-        let problem = match blob.read(0..4)? == MAGIC {
-            true => DataProblem::Truncated,
-            false => malformed("it does not begin and end with `PAR1`"),
+        let problem = if blob.read(0..4)? == MAGIC {
+            DataProblem::Truncated
+        } else {
+            malformed("it does not begin and end with `PAR1`")
         };
         return Err(failed(problem));
     }

@@ -133,9 +133,10 @@ impl<R> ParquetStream<R> {
     pub fn shuffle_blocks(self, open: usize) -> Result<Self, DataError> {
         assert!(open > 0, "at least 1 row group must be open");
         let len = self.largest(open);
-        match len > self.block_bytes {
-            true => Err(self.refused(open, too_large(len, self.block_bytes))),
-            false => Ok(Self { open: Some(open), ..self }),
+        if len > self.block_bytes {
+            Err(self.refused(open, too_large(len, self.block_bytes)))
+        } else {
+            Ok(Self { open: Some(open), ..self })
         }
     }
 

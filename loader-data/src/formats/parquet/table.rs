@@ -165,10 +165,7 @@ impl Table {
         let (mut low, mut high) = (0, self.len());
         while low < high {
             let middle = low.midpoint(high);
-            match self.group(middle).first <= row as u64 {
-                true => low = middle + 1,
-                false => high = middle,
-            }
+            if self.group(middle).first <= row as u64 { low = middle + 1 } else { high = middle }
         }
         low.saturating_sub(1)
     }

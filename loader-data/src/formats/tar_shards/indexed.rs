@@ -124,10 +124,8 @@ fn offsets_of<R>(shards: &TarShards<R>, number: usize) -> Result<Vec<u64>> {
 /// Describes the stored indexes of the files.
 pub(super) fn check<R>(shards: &TarShards<R>) -> Vec<StoredIndex> {
     let of_file = |file: DataFile| {
-        let status = |offsets: &[u64]| match fits(offsets, &file) {
-            true => IndexStatus::Current,
-            false => IndexStatus::Damaged,
-        };
+        let status =
+            |offsets: &[u64]| if fits(offsets, &file) { IndexStatus::Current } else { IndexStatus::Damaged };
         index::check(&shards.index, kind(shards.end), &file, status)
     };
     (0..shards.files.len()).map(|number| of_file(shards.files.get(number))).collect()

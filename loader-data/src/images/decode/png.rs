@@ -15,19 +15,21 @@ pub(super) fn decode(bytes: &[u8], picture: &mut Picture) -> Result<Orientation,
     decoder.set_ignore_iccp_chunk(true);
     let header = decoder.read_header_info().map_err(problem)?;
     let is_grey16 = header.color_type == ColorType::Grayscale && header.bit_depth == BitDepth::Sixteen;
-    decoder.set_transformations(match is_grey16 {
-        true => Transformations::IDENTITY,
+    decoder.set_transformations(if is_grey16 {
+        Transformations::IDENTITY
+    } else {
         // Turns palettes into colours, and 1, 2, 4 and 16 bits into 8 bits.
-        false => Transformations::normalize_to_color8(),
+        Transformations::normalize_to_color8()
     });
     let mut reader = decoder.read_info().map_err(problem)?;
     let (width, height) = reader.info().size();
     let channels = reader.output_color_type().0.samples();
     make_room(picture, Size::new(width, height), if is_grey16 { 2 } else { channels })?;
     reader.next_frame(picture.bytes_mut()).map_err(problem)?;
-    match is_grey16 {
-        true => picture.map_to_rgb(2, |grey| [clipped(u16::from_be_bytes([grey[0], grey[1]])); 3]),
-        false => picture.make_rgb(channels),
+    if is_grey16 {
+        picture.map_to_rgb(2, |grey| [clipped(u16::from_be_bytes([grey[0], grey[1]])); 3])
+    } else {
+        picture.make_rgb(channels)
     }
     if reader.info().exif_metadata.is_none() {
         // The chunk may also follow the pixels. They are whole, so damage behind them does not matter.

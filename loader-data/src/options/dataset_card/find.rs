@@ -268,9 +268,10 @@ fn parts(pattern: &str) -> Result<Vec<&str>, DataProblem> {
         pattern.starts_with('/') || pattern.contains("://") || pattern.split('/').any(|part| part == "..");
     // Braces have no meaning in a pattern of Hugging Face.
     if leads_out || pattern.contains('{') {
-        let what = match leads_out {
-            true => "leads out of the folder; name files in the folder",
-            false => "has braces, which have no meaning there; list the patterns one by one",
+        let what = if leads_out {
+            "leads out of the folder; name files in the folder"
+        } else {
+            "has braces, which have no meaning there; list the patterns one by one"
         };
         return Err(DataProblem::Pattern(format!("`{pattern}` in the header {what}")));
     }

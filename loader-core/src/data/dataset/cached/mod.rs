@@ -260,9 +260,10 @@ impl<D: Dataset<Sample: Serialize + DeserializeOwned>> Cached<D> {
     ) -> anyhow::Result<R> {
         let (loaded, is_random) = cx.detect_draws(load);
         let loaded = loaded?;
-        match is_random {
-            true => Err(CacheError::RandomSample { folder: self.folder.clone().into(), index }.into()),
-            false => Ok(loaded),
+        if is_random {
+            Err(CacheError::RandomSample { folder: self.folder.clone().into(), index }.into())
+        } else {
+            Ok(loaded)
         }
     }
 }

@@ -62,9 +62,10 @@ impl Dataset for Texts {
     }
 
     fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<Self::Sample>> {
-        match self.many {
-            true => indices.iter().map(|&index| self.get(index, cx)).collect(),
-            false => many::decline(self, indices, cx),
+        if self.many {
+            indices.iter().map(|&index| self.get(index, cx)).collect()
+        } else {
+            many::decline(self, indices, cx)
         }
     }
 

@@ -150,10 +150,12 @@ impl Scenario {
         let depends_on_worker = rng.random_bool(0.1);
         // Little memory is enough where main can drop arrived batches and load them again.
         let can_drop = shards == 0 && in_order && users == Users::One && !depends_on_worker;
-        let max_sure_size = match is_short {
-            false => u64::MAX,
-            true if can_drop => limit.saturating_sub(70_000),
-            true => 0,
+        let max_sure_size = if !is_short {
+            u64::MAX
+        } else if can_drop {
+            limit.saturating_sub(70_000)
+        } else {
+            0
         };
         let max_held = if is_short { 1 } else { rng.random_range(1..5) };
         let persistent = rng.random();

@@ -300,9 +300,10 @@ impl Worker {
             match command {
                 Some(Command::Task(task)) => inbox.tasks.push_back(task),
                 Some(Command::Offer { task, lease }) => {
-                    match inbox.tasks.iter().any(|waiting| waiting.number == task) {
-                        true => drop(inbox.offers.insert(task, lease)),
-                        false => inbox.unused.push((task, lease)),
+                    if inbox.tasks.iter().any(|waiting| waiting.number == task) {
+                        drop(inbox.offers.insert(task, lease))
+                    } else {
+                        inbox.unused.push((task, lease))
                     }
                 }
                 Some(Command::Resume { epoch }) => inbox.resume = Some(epoch),
