@@ -43,7 +43,7 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArguments {
-    /// Folder with one sub-folder of JPEG and PNG images per class, a config (a .toml file), or data files
+    /// Folder with one sub-folder of images per class, a config (a .toml file), or data files
     /// (.jsonl, .parquet, .tar; a pattern such as 'train-{000..099}.tar' too)
     pub(crate) target: PathBuf,
 

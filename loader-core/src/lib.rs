@@ -185,7 +185,7 @@ pub mod prelude {
 // on another version.
 pub use rand;
 
-/// What `loader-worker`, `loader-data` and `loader-cli` use of this crate. It may change in any release.
+/// What `loader-worker`, `loader-data`, `loader-cli` and `loader-python` use of this crate. It may change in any release.
 #[doc(hidden)]
 pub mod internal {
     pub use loader_ipc::{

@@ -1,9 +1,9 @@
 //! Datasets over real files, for the loader. The package `process-loader` exports them as `loader::data`, with
 //! its feature `data`.
 //!
-//! [`ImageFolder`] (feature `image-folder`, on by default) reads JPEG and PNG files from one sub-folder per
-//! class, as torchvision's `ImageFolder` does. It decodes them and applies its [`Transform`]: crop, resize,
-//! flip, normalise. The decoders are pure Rust.
+//! [`ImageFolder`] (feature `image-folder`, on by default) reads images from one sub-folder per class, as
+//! torchvision's `ImageFolder` does: JPEG and PNG files, and more types with the feature `more-images`. It
+//! decodes them and applies its [`Transform`]: crop, resize, flip, normalise. The decoders are pure Rust.
 //!
 //! `Tokens` and `TokenDocuments` (feature `tokens`) read files of tokens for language models: raw integers,
 //! and Megatron's pairs of an index and a file of tokens.

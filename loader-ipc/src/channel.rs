@@ -2,12 +2,13 @@
 //! no data.
 //!
 //! Main reads these sockets itself, so that nothing that a worker does to its end affects other workers or
-//! blocks main. ipc-channel, which was used before, trusts the sender: its receiver waits without a deadline
-//! for the rest of a truncated message, takes the length of a message from the message, and keeps the
-//! descriptors that come with it. A few stray bytes, from a C library that writes to a descriptor it has
-//! already closed, are enough to make that receiver wait. Also, all of its senders share one socket, which
-//! each of them can fill, or shut down for all. Wake-up channels, which go from main to a worker, still use
-//! ipc-channel (`queue/wakeup_channel.rs`).
+//! blocks main. The channels that wake a worker use ipc-channel (`queue/wakeup_channel.rs`).
+//!
+//! Alternative considered: ipc-channel in this direction too. Rejected because its receiver trusts the sender: it
+//! waits without a deadline for the rest of a truncated message, takes the length of a message from the message, and
+//! keeps the descriptors that come with it. A few stray bytes, from a C library that writes to a descriptor it has
+//! already closed, are enough to make that receiver wait. Also, all of its senders share one socket, which each of
+//! them can fill, or shut down for all.
 //!
 //! A socket for each worker costs two descriptors, and a fault in one socket affects only its worker. A full
 //! socket wakes main anyway. A socket that is closed or broken wakes main once more; main then drops it, and

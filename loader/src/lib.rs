@@ -9,8 +9,8 @@
 //! The package is called `process-loader`, because the name `loader` was taken on crates.io; the library that it
 //! contains is called `loader`.
 //!
-//! A program depends on this crate alone (`cargo add process-loader`). Besides it, datasets need `serde` (with its feature `derive`) and
-//! `anyhow`.
+//! Of the loader's crates, a program depends on this one alone (`cargo add process-loader`). Datasets also need `serde`,
+//! with its feature `derive`, and `anyhow`.
 //!
 //! # Example
 //! ```standalone_crate
@@ -82,17 +82,17 @@
 //!   loader's options from TOML files and environment variables.
 //! - `cuda`: [`pin_memory`](Builder::pin_memory) page-locks batches; without the feature it does nothing.
 //!   Building needs no part of CUDA. The program loads NVIDIA's driver at run time, and runs without it too.
-//! - `data`: the module `data` has datasets over real files, such as folders of images. The image codecs take
-//!   long to build.
-//! - `cloud`: each format also reads files from S3, Google Cloud Storage, Azure and HTTP servers.
+//! - `data`: the module `data` loads folders of images. The image codecs take long to build.
+//! - `cloud`: each format also reads files from S3, Google Cloud Storage and Azure, and all but folders of images from
+//!   HTTP servers.
 //! - `formats`: the module `data` also reads JSON lines, CSV, text, Parquet, Arrow, tar archives, audio, token files and
 //!   arrays.
 //! - `stream`: `Iter::into_stream` and `ConvertAhead::into_stream` return batches as a stream for async programs.
 //! - `tracing`: events and spans for subscribers of the package tracing, with the target `loader`.
 //! - `tokenizer`: the module `data` has the tokenizers of Hugging Face.
 //!
-//! `formats` and `tokenizer` include `data`, and `cloud` includes `formats`. With `config` and `data`, `data::DatasetConfig`
-//! is read from the section `[dataset]` of a config.
+//! `formats` and `tokenizer` include `data`, and `cloud` includes `formats`. With `config` and `data`,
+//! `data::DatasetConfig` reads the section `[dataset]` of a config.
 //!
 //! # `loader-core` and `loader-worker`
 //! This crate exports all of `loader-core`, and the items of `loader-worker` that a program calls. It adds no

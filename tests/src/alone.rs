@@ -89,7 +89,8 @@ pub fn become_user(uid: u32) -> bool {
     true
 }
 
-/// The name of the test whose body a closure of type `F` is.
+/// Returns the name of the test whose body is a closure of type `F`. The compiler names such a type
+/// `program::module::test::{{closure}}`, and the test harness names the test `module::test`.
 fn test_of<F>() -> &'static str {
     let path = type_name::<F>().trim_end_matches("::{{closure}}");
     path.split_once("::").expect("the closure is in a module").1

@@ -118,7 +118,7 @@ fn load_numbers(
     let without_rank = options.clone().launcher(LauncherMode::Off);
     let (mut options, _) = settings::with_rank(options).unwrap_or((without_rank, None));
     (options.batch_size, options.shards, options.on_bad_sample) = (Some(1), None, None);
-    // They belong to the user's own runs.
+    // These files and this address belong to the user's own runs.
     (options.trace, options.trace_on_failure, options.metrics) = (None, None, None);
     let numbers =
         Tensor::from_vec(vec![0_u8; NUMBERS], [NUMBERS]).expect("the shape is that of the elements");

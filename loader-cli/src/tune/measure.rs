@@ -161,7 +161,7 @@ where
 pub(super) fn options_of(setting: Setting, options: &LoaderOptions) -> LoaderOptions {
     let mut options = options.clone().num_workers(setting.num_workers);
     options.prefetch_factor = setting.prefetch_factor.map(PrefetchFactor::Fixed);
-    // They belong to the user's own runs.
+    // These files and this address belong to the user's own runs.
     (options.trace, options.trace_on_failure, options.metrics) = (None, None, None);
     options
 }

@@ -20,6 +20,7 @@ impl RecentSizes {
     pub(super) fn note(&mut self, size: usize) {
         let forgotten = std::mem::replace(&mut self.sizes[self.next], size);
         self.next = (self.next + 1) % RECENT;
+        // The others are compared only if the forgotten size was the largest and the new one is smaller.
         self.largest = if size >= self.largest || forgotten < self.largest {
             self.largest.max(size)
         } else {

@@ -19,7 +19,8 @@ trait AnyBurn: Send {
     fn import(self: Box<Self>) -> Result<AnyTensor, Error>;
 }
 
-/// Burn gives the data of a tensor away only with the tensor, so `inspect` takes it out and puts it back.
+/// A tensor that `inspect` can read. Burn returns the data of a tensor only in exchange for the tensor, so `inspect`
+/// takes the tensor out, and puts one with the same data back before it returns.
 struct Held<const D: usize, K: Basic> {
     tensor: Mutex<Option<BurnTensor<D, K>>>,
     is_view: bool,

@@ -133,22 +133,19 @@ impl Team {
         let processes = options.processes.max(1) as u64;
         let mut clock = RunClock::default();
         let coordinator = Coordinator::new(options, supply, slots, persistent, clock.now(), &pool);
-        let (changed, worker_time) = (Instant::now(), Duration::ZERO);
-        let (profiles_before, decoding) = (Vec::new(), Decoding::default());
-        let (spans_seen, last_task, resuming) = (Vec::new(), None, None);
         Self {
             pool,
             coordinator,
             clock,
             processes,
-            changed,
-            worker_time,
-            profiles_before,
-            decoding,
+            changed: Instant::now(),
+            worker_time: Duration::ZERO,
+            profiles_before: Vec::new(),
+            decoding: Decoding::default(),
             trace,
-            last_task,
-            spans_seen,
-            resuming,
+            last_task: None,
+            spans_seen: Vec::new(),
+            resuming: None,
         }
     }
 
@@ -161,9 +158,11 @@ impl Team {
     pub(crate) fn begin_epoch(&mut self, supply: Supply, slots: &SlotPool, trace: Option<PassTracer>) {
         // Spans of batches that the last epoch has abandoned.
         self.collect_spans();
-        (self.trace, self.last_task) = (trace, None);
+        self.trace = trace;
+        self.last_task = None;
         self.coordinator.begin_epoch(supply, slots, self.clock.now(), &mut self.pool);
-        (self.changed, self.worker_time) = (Instant::now(), Duration::ZERO);
+        self.changed = Instant::now();
+        self.worker_time = Duration::ZERO;
         self.profiles_before = (0..self.pool.len()).map(|worker| self.pool.profile(worker).read()).collect();
         self.decoding = Decoding::default();
     }

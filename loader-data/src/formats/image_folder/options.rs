@@ -32,7 +32,7 @@ use crate::source::StoreOptions;
 pub struct ImageFolderOptions {
     #[cfg_attr(feature = "schema", schemars(skip))]
     kind: ImageFolderKind,
-    /// Folder with one sub-folder of JPEG and PNG files per class, or its URL
+    /// Folder with one sub-folder of images per class, or its URL
     #[serde(serialize_with = "as_text")]
     pub path: PathBuf,
     /// Transform of the images
@@ -103,7 +103,7 @@ impl ImageFolderOptions {
         })
     }
 
-    /// Opens the folder with pixels of type `f32`, whatever `pixels` says.
+    /// Opens the folder with pixels of type `f32`, and ignores the option `pixels`.
     ///
     /// # Errors
     /// Returns an error if the folder cannot be opened, or the transform is invalid.
@@ -112,7 +112,7 @@ impl ImageFolderOptions {
         Ok(images.transform(self.steps(PixelOption::F32))?)
     }
 
-    /// Opens the folder with pixels of type `u8`, whatever `pixels` says.
+    /// Opens the folder with pixels of type `u8`, and ignores the option `pixels`.
     ///
     /// # Errors
     /// As for [`open_f32`](Self::open_f32). Also returns an error if a list of steps normalises.
@@ -120,7 +120,7 @@ impl ImageFolderOptions {
         Ok(self.open_untransformed()?.transform(self.steps(PixelOption::U8))?)
     }
 
-    /// Opens the folder for images as they are in the files.
+    /// Opens the folder for images as they are in the files, and ignores the options of the transform.
     ///
     /// # Errors
     /// Returns an error if the folder cannot be opened.
@@ -128,7 +128,7 @@ impl ImageFolderOptions {
         Ok(self.scope(|| ImageFolder::open_u8(&self.path))?.max_file_bytes(self.max_file_bytes()))
     }
 
-    /// Calls `open` with the options for servers.
+    /// Calls `open`. A dataset that it opens reads from servers with the options of `store`.
     fn scope<R>(&self, open: impl FnOnce() -> R) -> R {
         #[cfg(feature = "records")]
         if let Some(store) = &self.store {
