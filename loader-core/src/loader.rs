@@ -195,7 +195,7 @@ impl<B: Batch> DataLoader<B> {
     /// From a [merged](State::merge) state, any number of ranks loads the rest of the epoch. Its batches are
     /// other ones than those of a run that was never stopped, and are numbered from 0 again.
     ///
-    /// The iterator is always in the epoch of the state, also if nothing of it is left: from a state that was taken after
+    /// The iterator is always in the epoch of the state, even if nothing of it is left: from a state that was taken after
     /// the last batch, before `next` had returned `None`, it has no batches. Its report and digest are those of the
     /// epoch's end. One loop therefore serves a new run, which begins with [`state`](Self::state), and a resumed one.
     ///

@@ -117,7 +117,7 @@ impl Arena {
 
     #[inline]
     fn with_backing_in<R>(&mut self, shared: &'static Shared, call: impl FnOnce() -> R) -> R {
-        /// Moves the backing back into the arena, also when `call` panics.
+        /// Moves the backing back into the arena, even when `call` panics.
         struct Restore<'a>(&'a mut Option<Box<Backing>>, &'static Shared);
         impl Drop for Restore<'_> {
             fn drop(&mut self) {

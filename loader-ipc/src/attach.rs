@@ -75,7 +75,7 @@ thread_local! {
     static DECODING: RefCell<Option<Attached>> = const { RefCell::new(None) };
 }
 
-/// Puts the previous value of a thread-local back on drop, also when user code panics.
+/// Puts the previous value of a thread-local back on drop, even when user code panics.
 struct Restore<T: 'static>(&'static LocalKey<RefCell<Option<T>>>, Option<T>);
 
 impl<T> Drop for Restore<T> {

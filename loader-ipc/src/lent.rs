@@ -40,7 +40,7 @@ thread_local! {
 /// # Errors
 /// If the worker has written invalid bytes. Whatever it writes, this process never reads outside the slot.
 pub fn decode<B: DeserializeOwned>(mut loan: Loan, encoded: Encoded) -> Result<B, DecodeError> {
-    /// Puts the previous value of [`CURRENT`] back on drop, also when a `Deserialize` implementation panics.
+    /// Puts the previous value of [`CURRENT`] back on drop, even when a `Deserialize` implementation panics.
     struct Restore(Option<Lent>);
     impl Drop for Restore {
         fn drop(&mut self) {

@@ -352,7 +352,7 @@ impl<B: Batch, O: Send + 'static> BurnDataLoader<O> for BurnLoader<B, O> {
     fn num_items(&self) -> usize {
         match &self.source {
             Source::Whole(_) => self.share(),
-            // Burn slices by this number, also if the loader of the part loads the share of a rank.
+            // Burn slices by this number, even if the loader of the part loads the share of a rank.
             Source::Part(part) => part.items.len(),
             Source::Failed(_) => 0,
         }

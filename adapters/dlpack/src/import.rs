@@ -38,7 +38,7 @@ pub unsafe fn from_dlpack<M: ManagedTensorBase>(managed: &Managed<M>) -> Result<
     Ok(AnyTensor::from_bytes(dtype, shape, data)?)
 }
 
-/// Takes a managed tensor, copies it as [`from_dlpack`] does, and calls its deleter, also if there is an error.
+/// Takes a managed tensor, copies it as [`from_dlpack`] does, and calls its deleter, even if there is an error.
 ///
 /// # Errors
 /// As for [`from_dlpack`], and if the pointer is null or the tensor has another major version of DLPack.

@@ -45,7 +45,7 @@ pub(crate) struct RepeatedKeys {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Field {
     pub(crate) name: String,
-    /// Number of samples, or of items of lists, that have the field, also if it is null.
+    /// Number of samples, or of items of lists, that have the field, even if it is null.
     pub(crate) samples: u64,
     pub(crate) types: Vec<Type>,
     /// Lengths of texts (characters), bytes, lists (items) and tensors (elements).

@@ -37,7 +37,7 @@ impl<'a> Groups<'a> {
     }
 
     /// Finds the groups by the process's `cgroup` and `mountinfo` in `/proc`. A resource is in a hierarchy of version
-    /// 1, or in the only one of version 2, also where both versions are mounted.
+    /// 1, or in the only one of version 2, even where both versions are mounted.
     fn find(resource: &'a str, groups: &str, mounts: &str) -> Option<Self> {
         let path_in = |has_resource: &dyn Fn(&str, &str) -> bool| {
             groups.lines().find_map(|line| {

@@ -65,7 +65,7 @@ impl Cells {
             }
             DataType::FixedSizeList(..) => {
                 let list = typed::<FixedSizeListArray>(array)?;
-                // `values` begins with the first value of the first row, also if the array is a slice.
+                // `values` begins with the first value of the first row, even if the array is a slice.
                 Values::FixedList(list.value_length() as usize, Self::new(list.values())?.into())
             }
             DataType::Struct(fields) => {

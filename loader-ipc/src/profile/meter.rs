@@ -68,7 +68,7 @@ impl Phase {
     /// ```
     #[inline]
     pub fn measure<R>(self, work: impl FnOnce() -> R) -> R {
-        /// Enters the outer phase again, also if `work` panics.
+        /// Enters the outer phase again, even if `work` panics.
         struct Leave(Option<Phase>);
 
         impl Drop for Leave {

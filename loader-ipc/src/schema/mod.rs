@@ -89,7 +89,7 @@ pub fn is_recording() -> bool {
     RECORDING.get()
 }
 
-/// Sets [`RECORDING`] back on drop, also when user code panics.
+/// Sets [`RECORDING`] back on drop, even when user code panics.
 struct Recording(bool);
 
 impl Recording {

@@ -251,7 +251,7 @@ impl Loan {
         self.state.frozen.store(true, Ordering::Release);
     }
 
-    /// Takes a range from `start` on and writes `bytes` to it, also if the loan is frozen: no other chunk has
+    /// Takes a range from `start` on and writes `bytes` to it, even if the loan is frozen: no other chunk has
     /// these bytes.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! The ring: each frame becomes visible as a whole and in order, also if it wraps around the end.
+//! The ring: each frame becomes visible as a whole and in order, even if it wraps around the end.
 
 use std::sync::Arc;
 

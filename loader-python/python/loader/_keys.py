@@ -3,7 +3,7 @@ workers read them.
 
 A plain integer from 0 is its own number in the engine's tasks. For other keys, main writes a block, which is a pickle
 of the keys of a batch, into a memory file, and the tasks carry numbers that contain the offset of the block. A worker
-reads the keys in the file, also when it loads a batch again. When the program has got the batch, no worker needs its
+reads the keys in the file, even when it loads a batch again. When the program has got the batch, no worker needs its
 keys, and main frees them.
 """
 

@@ -25,7 +25,7 @@ pub(crate) fn kill(pid: u32) {
     processes::try_signal(pid, Signal::SIGKILL);
 }
 
-/// Sets its flag when it is dropped, also if the test panics.
+/// Sets its flag when it is dropped, even if the test panics.
 struct SetOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {

@@ -139,7 +139,7 @@ fn permutation(seed: u64, len: usize) -> Vec<usize> {
     indices
 }
 
-/// Asserts that the sampler returns the expected epochs, also when they are requested in decreasing order.
+/// Asserts that the sampler returns the expected epochs, even when they are requested in decreasing order.
 fn assert_epochs(sampler: &dyn Sampler, seed: u64, epochs: &[Indices]) {
     for (number, expected) in epochs.iter().enumerate().rev() {
         let found: Vec<usize> = sampler.indices(epoch(seed, number)).collect();

@@ -322,7 +322,7 @@ where
     }
 }
 
-/// Ends the queue when it is dropped, also if the loader's own code panics.
+/// Ends the queue when it is dropped, even if the loader's own code panics.
 struct EndOnDrop<T>(Arc<Queue<T>>);
 
 impl<T> Drop for EndOnDrop<T> {

@@ -28,7 +28,7 @@ use crate::{error::DataError, lines::Lines, record::Record};
 /// - `int64`, without leading zeros, so that codes such as `01067` stay texts;
 /// - `float64`: numbers with a point or an exponent, `nan`, `inf`, and integers among them;
 /// - `bool`: `true` and `false`, in any case;
-/// - text, also if all of them are missing.
+/// - text, even if all of them are missing.
 ///
 /// A later field of another type is an error that names the option `types`. Spaces around numbers and booleans
 /// do not count. An empty field is null, or an empty text in a column of texts;

@@ -110,7 +110,7 @@ fn find_in(source: &SourceOptions, folder: &Location) -> Result<Location> {
     }
 }
 
-/// Opens a table in CSV. Names of files are texts, also if the first ones look like numbers or booleans.
+/// Opens a table in CSV. Names of files are texts, even if the first ones look like numbers or booleans.
 fn open_csv(location: &Location, options: &CsvOptions) -> Result<Csv> {
     let names_files = |column: &str| field_of(column, "").is_some();
     let rows = options.open_with_texts(names_files)?;

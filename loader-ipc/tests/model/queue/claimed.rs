@@ -1,4 +1,4 @@
-//! Claims: a task is either begun or withdrawn, also if an earlier task has used the same claim.
+//! Claims: a task is either begun or withdrawn, even if an earlier task has used the same claim.
 
 use std::sync::Arc;
 

@@ -37,7 +37,7 @@
 //!   apart. Alternative considered: the paths and the times of the files in the header. Rejected because the cache must
 //!   survive a copy of the files, and because a dataset that a program implements has neither.
 //! - A computed sample is delivered as decoded from its encoding, whether or not it could be written. All
-//!   epochs therefore have the same samples, also if the encoding loses a field.
+//!   epochs therefore have the same samples, even if the encoding loses a field.
 
 mod error;
 mod identity;
