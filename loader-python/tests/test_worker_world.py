@@ -121,6 +121,7 @@ DIFFERENCES = (
         (
             "a value that main sets in a module",
             "a global that main sets",
+            "sys.dont_write_bytecode",
             "the limit of recursion",
             "the interval of thread switches",
             "digits of integers",
@@ -273,7 +274,7 @@ def worlds(way: str, method: str) -> dict[str, dict[str, dict[str, Any]]]:
         for library in ("loader", "torch") if method == "fork" or way in IMPORTABLE else ("loader",):
             scripts[library] = Script(
                 "-W", "ignore::BytesWarning", "-X", "faulthandler", *arguments, text="text of main", PYTHONPATH=paths,
-                WORLD_RESULT=str(folder / library), WORLD_LIBRARY=library, WORLD_METHOD=method,
+                PYTHONDONTWRITEBYTECODE="", WORLD_RESULT=str(folder / library), WORLD_LIBRARY=library, WORLD_METHOD=method,
             )  # fmt: skip
         for library, script in scripts.items():
             status, out, err = script.end(110)

@@ -47,7 +47,9 @@ def fork_template(setup: WorkerSetup) -> _native.ForkedTemplate:
     template, main_pid = _native.ForkedTemplate(), os.getpid()
     util._flush_std_streams()
     try:
-        if template.fork():
+        with _template.keeping_resource_tracker():
+            is_child = template.fork()
+        if is_child:
             _run_template(template, setup, main_pid)
     finally:
         if os.getpid() != main_pid:

@@ -3,11 +3,13 @@ of main."""
 
 import contextlib
 import gc
+import multiprocessing.resource_tracker
 import os
 import signal
 import sys
+import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing import util
 from typing import NoReturn
 
@@ -54,7 +56,8 @@ def serve(template: "_native.Template", begin_worker: Callable[[], None]) -> NoR
     """Forks a worker, or a spare of this process, for each request of main. A worker calls ``begin_worker`` first."""
     while template.next_request():
         try:
-            pid = os.fork()
+            with keeping_resource_tracker():
+                pid = os.fork()
         except OSError as error:
             template.not_started(error.errno)
             continue
@@ -64,6 +67,18 @@ def serve(template: "_native.Template", begin_worker: Callable[[], None]) -> NoR
             _run_worker(template, begin_worker)
     # This process has nothing to finish. In a fork of main, exit handlers and open files belong to main.
     os._exit(0)
+
+
+@contextlib.contextmanager
+def keeping_resource_tracker() -> Iterator[None]:
+    """Lets the forks of this thread use main's resource tracker, as those of ``multiprocessing`` do. From Python 3.14.5
+    on, any other fork closes its descriptor, and a tracker of its own removes the shared memory that it has attached."""
+    intent = getattr(multiprocessing.resource_tracker, "_fork_intent", types.SimpleNamespace())
+    intent.preserve_fd = True
+    try:
+        yield
+    finally:
+        intent.preserve_fd = False
 
 
 def _run_worker(template: "_native.Template", begin_worker: Callable[[], None]) -> NoReturn:
