@@ -45,7 +45,7 @@ const MAX_EVENTS: usize = 16;
 /// # Errors
 /// If the system is out of descriptors.
 pub fn channel<T>() -> io::Result<(Sender<T>, Receiver<T>)> {
-    let epoll = HeldFd::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+    let epoll = HeldFd::new(permitted("epoll_create1", epoll::create(epoll::CreateFlags::CLOEXEC))?);
     let ends = Arc::new(Ends { epoll, open: Mutex::default() });
     let own = Waker::from_socket(ends.add()?);
     let sender = Sender { ends: Arc::clone(&ends), own: Arc::new(own), marker: PhantomData };
@@ -160,7 +160,7 @@ impl Waker {
                 Ok(_) | Err(Errno::AGAIN | Errno::NOBUFS) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(Errno::PIPE | Errno::CONNRESET) => return Err(SendError::Closed),
-                Err(errno) => return Err(SendError::Io(errno.into())),
+                Err(errno) => return permitted("sendto", Err(errno)).map_err(SendError::Io),
             }
         }
     }

@@ -175,7 +175,7 @@ impl Lifeline {
                     error => error,
                 })?,
                 Err(Errno::PIPE | Errno::CONNRESET) => return Err(LifelineError::Closed),
-                Err(errno) => return Err(io::Error::from(errno).into()),
+                Err(errno) => return permitted("sendmsg", Err(errno)).map_err(LifelineError::Io),
             }
         }
     }

@@ -116,7 +116,7 @@ pub fn create(len: NonZeroUsize) -> io::Result<HeldFd> {
     let fd = memfd(c"loader-slot")?;
     let size = to_offset(len.get())?;
     // A limit on the size of files (`ulimit -f`) applies to memfds too.
-    without(Signal::SIGXFSZ, || ftruncate(&fd, size))?;
+    permitted("ftruncate", without(Signal::SIGXFSZ, || ftruncate(&fd, size)))?;
     seal(&fd, SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW)?;
     Ok(HeldFd::new(fd))
 }
