@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::{
+    io,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -322,9 +323,11 @@ impl Arguments {
     pub(crate) fn read() -> Result<Self, Stop> {
         Self::try_parse().map_err(|error| {
             if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-                // It is not an error if standard output is closed.
-                drop(error.print());
-                Stop::HelpPrinted(u8::try_from(error.exit_code()).unwrap_or(2))
+                match error.print() {
+                    // It is not an error if the reader has read enough.
+                    Err(problem) if problem.kind() != io::ErrorKind::BrokenPipe => Stop::Output(problem),
+                    _ => Stop::HelpPrinted(u8::try_from(error.exit_code()).unwrap_or(2)),
+                }
             } else {
                 Stop::InvalidArguments(in_one_line(&error.render().to_string()))
             }

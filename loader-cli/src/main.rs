@@ -57,10 +57,22 @@ fn note_closed_output() {
     IS_OUTPUT_CLOSED.store(fcntl_getfd(io::stdout()).is_err(), Ordering::Relaxed);
 }
 
+/// Says that standard output is closed, and returns the exit status.
+fn output_closed(reporter: &Reporter) -> ExitCode {
+    let problem = "it is closed; to discard what the command prints, redirect it to /dev/null";
+    let stop = Stop::Output(io::Error::other(problem));
+    reporter.stopped(&stop);
+    stop.status()
+}
+
 fn main() -> ExitCode {
     loader_worker::init();
     let arguments = match Arguments::read() {
         Ok(arguments) => arguments,
+        // A command that asks for nothing else prints its help on standard error, with another status.
+        Err(Stop::HelpPrinted(0)) if IS_OUTPUT_CLOSED.load(Ordering::Relaxed) => {
+            return output_closed(&Reporter::new(false));
+        }
         Err(stop) => {
             // Parsing failed, so look for `--json` among all arguments.
             let json = std::env::args_os().any(|argument| argument == "--json");
@@ -70,10 +82,7 @@ fn main() -> ExitCode {
     };
     let mut reporter = Reporter::new(arguments.json());
     if IS_OUTPUT_CLOSED.load(Ordering::Relaxed) {
-        let problem = "it is closed; to discard what the command prints, redirect it to /dev/null";
-        let stop = Stop::Output(io::Error::other(problem));
-        reporter.stopped(&stop);
-        return stop.status();
+        return output_closed(&reporter);
     }
     let outcome = Interrupt::watch(reporter.screen()).map_err(Stop::NoSignals).and_then(|interrupt| {
         match &arguments.command {

@@ -35,7 +35,9 @@ fn refusal(arguments: &[&str]) -> String {
 
 #[test]
 fn a_command_whose_output_is_closed_says_so_before_it_works() {
-    for arguments in [&["plan", "--length", "4"][..], &["run", PHOTOS, "--samples", "4"]] {
+    let loads: [&[_]; 2] = [&["plan", "--length", "4"], &["run", PHOTOS, "--samples", "4"]];
+    let prints: [&[_]; 2] = [&["--version"], &["run", "--help"]];
+    for arguments in loads.into_iter().chain(prints) {
         let loader = command(arguments);
         // Only a shell can start a program with a closed stream.
         let mut shell = Command::new("sh");
