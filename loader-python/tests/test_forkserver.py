@@ -358,6 +358,20 @@ def test_a_warning_shows_no_secret(tmp_path, monkeypatch):
     assert "workers do not run line 3 of" in text and "sk-2" not in text
 
 
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_the_top_of_a_script_may_close_a_standard_stream(tmp_path, closed):
+    source = WITHOUT_TORCH + f"""
+import os
+from loader import DataLoader
+
+os.close({closed})
+if __name__ == "__main__":
+    batches = list(DataLoader(range(2), num_workers=1, collate_fn=list, multiprocessing_context="forkserver"))
+    assert batches == [[0], [1]]
+"""
+    run(write(tmp_path, "script.py", source))
+
+
 def test_a_warning_names_twenty_settings():
     lost = _lost_settings.LostSettings("forkserver")
     lost._statements = [(line, "numpy.size = 3") for line in range(1, 24)]

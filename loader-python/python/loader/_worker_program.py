@@ -53,10 +53,15 @@ def command(method: str) -> Command:
 def interpreter() -> str:
     path = os.fsdecode(spawn.get_executable())
     if shutil.which(path) is None:
-        raise RuntimeError(
-            f"workers cannot start: there is no Python interpreter at {path}; correct it with"
-            " multiprocessing.set_executable()"
-        )
+        problem = f"there is no Python interpreter at {path}"
+        try:
+            os.stat(path)
+            problem = f"the Python interpreter {path} cannot be executed"
+        except PermissionError:
+            problem = f"user {os.geteuid()} may not enter the folders of the Python interpreter {path}"
+        except OSError:
+            pass
+        raise RuntimeError(f"workers cannot start: {problem}; correct it with multiprocessing.set_executable()")
     return path
 
 
