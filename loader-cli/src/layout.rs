@@ -412,17 +412,18 @@ fn below(folder: &Path, is_such: impl Fn(&str) -> bool) -> bool {
 /// `test-00000-of-00002.parquet`, `train` in `train_1.csv`, and `json-train` in `json-train.arrow` of the cache of `datasets`.
 fn split_of(name: &str, is_cache: bool) -> Option<(&str, String)> {
     let (stem, _) = name.split_once('.')?;
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let numbered = || {
-        let (stem, count) = stem.rsplit_once("-of-")?;
-        let (split, number) = stem.rsplit_once('-')?;
-        (is_number(count) && is_number(number)).then_some(split)
+    let is_digit = |character: char| character.is_ascii_digit();
+    let numbered = |of: &str| {
+        let (before, count) = name.rsplit_once(of)?;
+        let (split, number) = before.split_at(before.trim_end_matches(is_digit).len());
+        let is_part = !number.is_empty() && count.starts_with(is_digit);
+        split.strip_suffix(['-', '_', '.']).filter(|split| is_part && !split.is_empty())
     };
     let first = stem.split(['-', '_', ' ']).next().filter(|word| SPLITS.contains(word));
     // In the cache of `datasets`, the name of a builder comes first: `json-train.arrow`.
     let ends_with_split = |stem: &&str| stem.rsplit_once('-').is_some_and(|(_, word)| SPLITS.contains(&word));
     let last = || Some(stem).filter(|_| is_cache && name.ends_with(".arrow")).filter(ends_with_split);
-    let split = numbered().or(first).or_else(last)?;
+    let split = numbered("-of-").or_else(|| numbered("_of_")).or(first).or_else(last)?;
     let is_format =
         |end: &&str| RecordConfig::of_extension(format!("x{end}").as_ref(), Path::new("")).is_some();
     let end = name.rmatch_indices('.').map(|(at, _)| &name[at..]).find(is_format)?;
@@ -438,6 +439,9 @@ mod tests {
         for (name, expected) in [
             ("train-00000-of-00002.parquet", Some(("train", "train*.parquet"))),
             ("fold-1-00000-of-00002.parquet", Some(("fold-1", "fold-1*.parquet"))),
+            ("fold_1_00000_of_00002.parquet", Some(("fold_1", "fold_1*.parquet"))),
+            ("c4-train.00000-of-01024.jsonl.gz", Some(("c4-train", "c4-train*.jsonl.gz"))),
+            ("00000-of-00002.csv", None),
             ("test.jsonl.gz", Some(("test", "test*.jsonl.gz"))),
             ("val_v1.0.csv", Some(("val", "val*.csv"))),
             ("json-test.arrow", Some(("json-test", "json-test*.arrow"))),

@@ -164,6 +164,18 @@ pub enum DataProblem {
         /// A pattern for the parts that are there.
         pattern: String,
     },
+    /// The names of the files in a folder say that there are two data sets with one name: a writer has left parts of an
+    /// older one.
+    #[error(
+        "has the parts of two data sets, `{one}` and `{other}`, perhaps because a writer has left those of an older one; \
+         delete the parts of one, or name the parts of the other with its pattern"
+    )]
+    SeveralPartCounts {
+        /// A pattern for the parts of one data set.
+        one: String,
+        /// A pattern for those of another.
+        other: String,
+    },
     /// A pattern for file names cannot be parsed.
     #[error("invalid pattern: {0}")]
     Pattern(String),

@@ -675,6 +675,16 @@ mod tests {
             assert!(error.contains("`train-*-of-00002*`"), "{error}");
         }
         assert_eq!(names("parts/train-*-of-00002*", ".csv").unwrap().len(), 1);
+        // What `save_to_disk` leaves of an older data set.
+        ["saved/data-0-of-1.arrow", "saved/data-0-of-2.arrow", "saved/data-1-of-2.arrow"]
+            .into_iter()
+            .for_each(write);
+        for pattern in ["", "saved", "saved/*.arrow", "saved/*-of-*"] {
+            let problem = names(pattern, ".arrow").unwrap_err().problem;
+            assert!(matches!(problem, DataProblem::SeveralPartCounts { .. }), "{pattern}: {problem}");
+        }
+        assert_eq!(names("saved/data-*-of-2*", ".arrow").unwrap().len(), 2);
+        fs::remove_dir_all(folder.path().join("saved")).unwrap();
     }
 
     #[test]

@@ -27,6 +27,8 @@ const ROWS: [&str; 5] = [".csv", ".tsv", ".jsonl", ".ndjson", ".json"];
 const WITH_PARTITIONS: [&str; 2] = [".parquet", ".arrow"];
 /// The extension of lines of text, which have no columns.
 const TEXT: &str = ".txt";
+/// What stands between the number of a part and the number of parts in the name of a file.
+const OF: [&str; 2] = ["-of-", "_of_"];
 /// What stands for null in the name of the folder of a partition.
 const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
 
@@ -287,48 +289,75 @@ fn decode(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// Fails if one of the parts of a data set is missing, which their names count: `train-00001-of-00002.parquet`.
+/// Fails if one of the parts of a data set is missing, which their names count: `train-00001-of-00002.parquet`. Also fails
+/// if a folder has the parts of two data sets with one name: a writer has left those of an older one.
 /// A pattern whose wildcards are in the numbers chooses among the parts.
 pub(crate) fn refuse_missing_parts<'a>(
     pattern: &str,
     files: impl IntoIterator<Item = &'a Location>,
 ) -> Result<()> {
-    if pattern.rsplit('/').next().is_some_and(|name| name.contains("-of-")) {
-        return Ok(());
-    }
-    let mut sets: BTreeMap<(Location, String, String), BTreeSet<u64>> = BTreeMap::new();
+    let last = pattern.rsplit('/').next().unwrap_or_default();
+    let has_numbers = OF.iter().any(|of| last.contains(of));
+    let mut sets: BTreeMap<(Location, String), BTreeMap<Part, BTreeSet<u64>>> = BTreeMap::new();
     for file in files {
         let name = file.file_name();
-        if let Some((set, number, count)) = part(&name) {
-            let key = (file.folder(), set.to_owned(), count.to_owned());
-            sets.entry(key).or_default().insert(number);
+        if let Some((name, number, part)) = OF.iter().find_map(|of| Part::of(&name, of)) {
+            let parts = sets.entry((file.folder().or_here(), name)).or_default();
+            parts.entry(part).or_default().insert(number);
         }
     }
-    for ((folder, set, count), numbers) in sets {
-        let all: u64 = count.parse().unwrap_or(0);
-        if numbers.len() as u64 >= all {
-            continue;
+    for ((folder, _), parts) in sets {
+        let mut all = parts.iter();
+        if let (Some((one, _)), Some((other, _))) = (all.next(), all.next()) {
+            let [one, other] = [one, other].map(|part| format!("{}*", part.named("*")));
+            return Err(DataError::new(folder, DataProblem::SeveralPartCounts { one, other }));
         }
-        // Most tools count from 0, some from 1.
-        let from = u64::from(!numbers.contains(&0) && numbers.contains(&all));
-        let missing = (from..).find(|number| !numbers.contains(number)).unwrap_or(from);
-        let width = count.len();
-        let part = format!("{set}-{missing:0width$}-of-{count}");
-        let pattern = format!("{set}-*-of-{count}*");
-        return Err(DataError::new(folder, DataProblem::MissingPart { part, pattern }));
+        for (part, numbers) in parts.into_iter().filter(|_| !has_numbers) {
+            let count: u64 = part.count.parse().unwrap_or(0);
+            if numbers.len() as u64 >= count {
+                continue;
+            }
+            // Most tools count from 0, some from 1.
+            let from = u64::from(!numbers.contains(&0) && numbers.contains(&count));
+            let missing = (from..).find(|number| !numbers.contains(number)).unwrap_or(from);
+            let (width, pattern) = (part.count.len(), format!("{}*", part.named("*")));
+            let part = part.named(&format!("{missing:0width$}"));
+            return Err(DataError::new(folder, DataProblem::MissingPart { part, pattern }));
+        }
     }
     Ok(())
 }
 
-/// Returns the name of the set, the number of the part, and the number of parts, as it is written: `("train", 1, "00002")` of
-/// `train-00001-of-00002.parquet`.
-fn part(name: &str) -> Option<(&str, u64, &str)> {
-    let (before, after) = name.rsplit_once("-of-")?;
-    let (set, number) = before.rsplit_once('-')?;
-    let end = after.find(|character: char| !character.is_ascii_digit()).unwrap_or(after.len());
-    let count = &after[..end];
-    (is_number(number) && is_number(count)).then_some(())?;
-    Some((set, number.parse().ok()?, count))
+/// What the names of the parts of one data set have in common.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Part {
+    /// What stands before the number: `train-`.
+    before: String,
+    /// What stands before the number of parts, one of [`OF`].
+    of: &'static str,
+    /// The number of parts, as it is written: `00002`.
+    count: String,
+}
+
+impl Part {
+    /// Returns the name of the data set, the number of the part, and what the parts have in common: `train`, 1 and
+    /// `train-*-of-00002` of `train-00001-of-00002.parquet`.
+    fn of(name: &str, of: &'static str) -> Option<(String, u64, Self)> {
+        let (before, after) = name.rsplit_once(of)?;
+        let end = after.find(|character: char| !character.is_ascii_digit()).unwrap_or(after.len());
+        let count = &after[..end];
+        let digits = before.trim_end_matches(|character: char| character.is_ascii_digit()).len();
+        let (before, number) = before.split_at(digits);
+        let set = if before.is_empty() { before } else { before.strip_suffix(['-', '_', '.'])? };
+        (is_number(number) && is_number(count)).then_some(())?;
+        let part = Self { before: before.to_owned(), of, count: count.to_owned() };
+        Some((set.to_owned(), number.parse().ok()?, part))
+    }
+
+    /// Returns the name of the part `number`, without its extension.
+    fn named(&self, number: &str) -> String {
+        format!("{}{number}{}{}", self.before, self.of, self.count)
+    }
 }
 
 fn is_number(text: &str) -> bool {
@@ -450,7 +479,13 @@ mod tests {
             refuse_missing_parts("d/*", &locations).err().map(|error| error.to_string())
         };
         assert_eq!(
-            problem(&["d/a-0-of-2.csv", "d/a-1-of-2.csv", "d/b-1-of-1.csv", "d/list-of-names.csv"]),
+            problem(&[
+                "d/a-0-of-2.csv",
+                "d/a-1-of-2.csv",
+                "d/b-1-of-1.csv",
+                "d/list-of-names.csv",
+                "d/a-of-b_0_of_1.csv"
+            ]),
             None
         );
         assert_eq!(problem(&["d/a-00001-of-00002-x.parquet", "d/a-00002-of-00002-y.parquet"]), None);
@@ -458,11 +493,45 @@ mod tests {
             (&["d/a-00000-of-00002.parquet"][..], "`a-00001-of-00002`"),
             (&["d/a-00001-of-00002.parquet", "e/a-00000-of-00002.parquet"], "`a-00000-of-00002`"),
             (&["a-1-of-3.csv", "a-3-of-3.csv"], "`a-2-of-3`"),
+            (&["a_1_of_3.csv", "a_3_of_3.csv"], "`.`: the part `a_2_of_3`"),
+            (&["a-of-b_0_of_2.csv"], "`a-of-b_1_of_2`"),
+            (&["d/00000-of-00002.csv"], "`00001-of-00002`"),
+            (&["d/a.00000-of-00002.csv"], "`a.00001-of-00002`"),
         ] {
             let text = problem(paths).unwrap();
             assert!(text.contains(missing), "{text}");
         }
-        assert!(refuse_missing_parts("a-0000[01]-of-*", &[Location::new("a-00000-of-00009.csv")]).is_ok());
+        for (path, pattern) in [
+            ("a-00000-of-00009.csv", "a-0000[01]-of-*"),
+            ("a_00000_of_00009.csv", "d/a_0000?_of_*"),
+            ("a.00000-of-00009.csv", "*-of-00009*"),
+        ] {
+            assert!(refuse_missing_parts(pattern, &[Location::new(path)]).is_ok(), "{pattern}");
+            assert!(refuse_missing_parts("a*", &[Location::new(path)]).is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn parts_of_two_data_sets_with_one_name_are_refused() {
+        let problem = |pattern: &str, paths: &[&str]| {
+            let locations: Vec<_> = paths.iter().map(Location::new).collect();
+            refuse_missing_parts(pattern, &locations).err().map(|error| error.to_string())
+        };
+        for (paths, one, other) in [
+            (&["d/a-0-of-1.csv", "d/a-0-of-2.csv", "d/a-1-of-2.csv"][..], "`a-*-of-1*`", "`a-*-of-2*`"),
+            (&["d/a_0_of_1.csv", "d/a_0_of_2.csv", "d/a_1_of_2.csv"], "`a_*_of_1*`", "`a_*_of_2*`"),
+            (&["d/a-0-of-1.csv", "d/a_0_of_1.csv"], "`a-*-of-1*`", "`a_*_of_1*`"),
+            (&["d/0-of-1.csv", "d/0-of-2.csv"], "`*-of-1*`", "`*-of-2*`"),
+            (&["d/a-0-of-1.csv", "d/a-00000-of-00001.csv"], "`a-*-of-00001*`", "`a-*-of-1*`"),
+        ] {
+            for pattern in ["d", "d/*", "d/*-of-*"] {
+                let text = problem(pattern, paths).unwrap();
+                assert!(text.contains(one) && text.contains(other), "{text}");
+            }
+        }
+        let apart =
+            ["d/a-0-of-1.csv", "d/b-0-of-2.csv", "d/b-1-of-2.csv", "e/a-0-of-2.csv", "e/a-1-of-2.csv"];
+        assert_eq!(problem("*", &apart), None);
     }
 
     #[cfg(feature = "cloud")]

@@ -183,7 +183,7 @@ fn walk(
 
 /// Returns the paths in `folder` whose names `is_wanted` accepts. A path that is not a folder has none.
 fn paths_in(folder: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
-    let failed = |error| DataError::new(Location::from(folder.to_owned()), error);
+    let failed = |error| DataError::new(Location::from(or_here(folder).to_owned()), error);
     let entries = match fs::read_dir(or_here(folder)) {
         Ok(entries) => entries,
         Err(error) if is_absent(&error) => return Ok(Vec::new()),
@@ -213,7 +213,8 @@ fn is_absent(error: &io::Error) -> bool {
 
 /// Returns the device and the inode of `folder`.
 fn identity(folder: &Path) -> Result<(u64, u64)> {
-    let metadata = fs::metadata(or_here(folder));
+    let folder = or_here(folder);
+    let metadata = fs::metadata(folder);
     let metadata = metadata.map_err(|error| DataError::new(Location::from(folder.to_owned()), error))?;
     Ok((metadata.dev(), metadata.ino()))
 }

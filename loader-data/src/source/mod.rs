@@ -119,6 +119,14 @@ impl Location {
         }
     }
 
+    /// Returns the same folder, which is `.` if the path is empty.
+    pub(crate) fn or_here(self) -> Self {
+        match self {
+            Self::Path(path) if path.is_empty() => Self::Path(".".into()),
+            other => other,
+        }
+    }
+
     /// Returns the file `name`, a path relative to this folder. In the URL of an HTTP server, all characters
     /// but ASCII letters, digits and `-._~/` are escaped.
     pub(crate) fn join(&self, name: &str) -> Self {
