@@ -23,7 +23,7 @@ use super::remote::Remote;
 use super::{
     Blob, Location, StoreOptions, found,
     local_pattern::{Folders, LocalPattern, Match},
-    patterns,
+    patterns, whole,
 };
 use crate::error::{DataError, DataProblem, Result};
 
@@ -376,8 +376,8 @@ fn list_paths(path: &Path, extensions: &[&str], files: &mut Vec<DataFile>) -> Re
         if files.len() == before {
             return Err(invalid(DataProblem::NotFound));
         }
-        found::refuse_table_formats(&files[before..])?;
-        found::refuse_missing_parts(&name, files[before..].iter().map(|file| &file.location))?;
+        whole::refuse_table_formats(&files[before..])?;
+        whole::refuse_missing_parts(&name, files[before..].iter().map(|file| &file.location))?;
     }
     Ok(())
 }
@@ -445,9 +445,9 @@ fn list_path(
     files[before..].sort_by(|one, other| one.location.natural_order(&other.location));
     // A folder that a wildcard has found is checked with the others.
     if must_have_files {
-        found::refuse_table_formats(&files[before..])?;
+        whole::refuse_table_formats(&files[before..])?;
         if extensions != [""] {
-            found::refuse_missing_parts("", files[before..].iter().map(|file| &file.location))?;
+            whole::refuse_missing_parts("", files[before..].iter().map(|file| &file.location))?;
         }
     }
     Ok(())

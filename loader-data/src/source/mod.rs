@@ -11,6 +11,7 @@ mod options;
 mod patterns;
 #[cfg(feature = "cloud")]
 mod remote;
+mod whole;
 #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
 mod zstd;
 
@@ -34,10 +35,12 @@ pub(crate) use compression::{Compression, Decompressor, problem};
 pub(crate) use files::without_bad;
 pub(crate) use files::{DataFile, Files};
 #[cfg(feature = "dataset-card")]
-pub(crate) use found::{is_dotted, refuse_missing_parts};
+pub(crate) use found::is_dotted;
 pub(crate) use local_pattern::LocalPattern;
 pub use options::{CacheOptions, StoreOptions};
 pub(crate) use patterns::is_glob;
+#[cfg(feature = "dataset-card")]
+pub(crate) use whole::refuse_missing_parts;
 
 use crate::error::{DataError, DataProblem};
 

@@ -10,7 +10,7 @@ use glob::{MatchOptions, Pattern};
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, path::Path};
 
 use super::{
-    super::{DataFile, Location, found, patterns},
+    super::{DataFile, Location, found, patterns, whole},
     Remote,
     address::{Address, Scheme},
     object::{Limits, wait},
@@ -77,14 +77,14 @@ impl Remote {
             return Ok(None);
         }
         let Some(wanted) = Wanted::new(&address.key, extensions).map_err(failed)? else { return Ok(None) };
-        let is_of_table = extensions.iter().any(|extension| found::is_parquet(extension));
+        let is_of_table = extensions.iter().any(|extension| whole::is_parquet(extension));
         let Listing { mut objects, folders, tables } = self.list_wanted(address, &wanted).map_err(failed)?;
         drop_folders(&mut objects, &folders);
         let mut tables = tables.iter().filter(|_| is_of_table);
         let chosen = wanted.choose(&objects, &folders).map_err(|empty| {
             let extensions = extensions.join(" or ");
             let problem =
-                match tables.clone().find(|(table, _)| empty.starts_with(found::folder_of_table(table))) {
+                match tables.clone().find(|(table, _)| empty.starts_with(whole::folder_of_table(table))) {
                     Some((_, format)) => DataProblem::TableFormat { format },
                     None => DataProblem::NoFiles { extensions },
                 };
@@ -113,7 +113,7 @@ impl Remote {
         files.sort_by(|one, other| one.location.natural_order(&other.location));
         // The extension "" lists all files of a folder, and these need not be one data set.
         if extensions != [""] {
-            found::refuse_missing_parts(url, files.iter().map(|file| &file.location))?;
+            whole::refuse_missing_parts(url, files.iter().map(|file| &file.location))?;
         }
         Ok(Some(files))
     }
@@ -125,7 +125,7 @@ impl Remote {
         let (store, limits) = (self.stores.get(address)?, self.limits);
         let folder = Path::parse(wanted.folder).map_err(|error| DataProblem::Pattern(error.to_string()))?;
         let mut tables = BTreeSet::new();
-        let mut add_table = |key: &Path| tables.extend(found::table_of_key(key.as_ref()));
+        let mut add_table = |key: &Path| tables.extend(whole::table_of_key(key.as_ref()));
         if !wanted.is_one_level() {
             let objects = wait(async move { list_folder(limits, store, folder).await })?;
             objects.iter().for_each(|meta| add_table(&meta.location));
@@ -169,7 +169,7 @@ struct Listing {
     objects: Vec<ObjectMeta>,
     /// The sub-folders that match a pattern for one level.
     folders: Vec<Path>,
-    /// The [tables](found::table_of_key) of whose metadata an object was found.
+    /// The [tables](whole::table_of_key) of whose metadata an object was found.
     tables: Vec<Table>,
 }
 
