@@ -93,10 +93,11 @@ pub enum DataProblem {
         /// The extensions, such as `.jsonl or .ndjson`.
         extensions: String,
     },
-    /// The folder is that of a table whose files also have rows that were deleted or replaced.
+    /// The folder is that of a table with a log of its own, whose files also have rows that were deleted or replaced, or never
+    /// committed.
     #[error(
-        "is the folder of a table of {format}, whose files also have rows that were deleted or replaced; write the rows of the \
-         table's present version to Parquet files in another folder, and give that folder"
+        "is the folder of a table of {format}, whose files also have rows that were deleted or replaced, or never committed; \
+         write the rows of the table's present version to Parquet files in another folder, and give that folder"
     )]
     TableFormat {
         /// Name of the format of the table.

@@ -640,6 +640,13 @@ mod tests {
             "delta/a=1/x.parquet",
             "ice/metadata/v1.metadata.json",
             "ice/data/x.parquet",
+            "sink/_spark_metadata/0",
+            "sink/a.parquet",
+            "paimon/manifest/m",
+            "paimon/schema/schema-0",
+            "paimon/snapshot/LATEST",
+            "paimon/dt=1/bucket-0/x.parquet",
+            "duck/ducklake-01890a5d-ac96-774b-bcce-b302099a8057.parquet",
         ]
         .into_iter()
         .for_each(write);
@@ -650,6 +657,11 @@ mod tests {
             ("ice", "Iceberg"),
             ("ice/data", "Iceberg"),
             ("ice/data/*.parquet", "Iceberg"),
+            ("sink", "Spark Structured Streaming"),
+            ("paimon", "Paimon"),
+            ("paimon/dt=1/bucket-0", "Paimon"),
+            ("paimon/*/*/*.parquet", "Paimon"),
+            ("duck", "DuckLake"),
         ] {
             let problem = names(pattern, ".parquet").unwrap_err().problem;
             assert!(
@@ -657,6 +669,9 @@ mod tests {
                 "{pattern}"
             );
         }
+        write("sink/a.csv");
+        let problem = names("sink", ".csv").unwrap_err().problem;
+        assert!(matches!(problem, DataProblem::TableFormat { .. }), "a stream of Spark may have any format");
         assert_eq!(names("delta/a=1/x.parquet", ".parquet").unwrap(), ["x.parquet"], "a file that is named");
         write("ice/mine/x.parquet");
         assert_eq!(

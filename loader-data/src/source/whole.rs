@@ -9,23 +9,34 @@ use std::{
 use super::{DataFile, Location, found::is_number};
 use crate::error::{DataError, DataProblem, Result};
 
-/// The folders in which table formats keep their logs, and the names of the formats.
-const LOGS: [(&str, &str); 2] = [("_delta_log", "Delta Lake"), (".hoodie", "Hudi")];
+/// The folders in which a table format keeps its log, and the name of the format. A table has all of these folders.
+const LOGS: [(&[&str], &str); 4] = [
+    (&["_delta_log"], "Delta Lake"),
+    (&[".hoodie"], "Hudi"),
+    (&["_spark_metadata"], "Spark Structured Streaming"),
+    (&["manifest", "schema", "snapshot"], "Paimon"),
+];
 /// The folder in which Iceberg keeps its metadata, and the end of the names of the files there.
 const ICEBERG: (&str, &str) = ("metadata", ".metadata.json");
 /// The folder beside it in which Iceberg keeps the rows. Other folders may have files of another origin.
 const ICEBERG_DATA: &str = "data";
+/// What the names of the Parquet files of a DuckLake begin with, before a UUID. Its log is in a database.
+const DUCKLAKE: &str = "ducklake-";
 /// What stands between the number of a part and the number of parts in the name of a file.
 const OF: [&str; 2] = ["-of-", "_of_"];
 
-/// Fails if a folder of local `files`, or one around it, is that of a table whose files also have rows that were deleted or
-/// replaced.
+/// Fails if a folder of local `files`, or one around it, is that of a table with a log of its own, whose files also have rows
+/// that were deleted or replaced, or never committed.
 pub(super) fn refuse_table_formats(files: &[DataFile]) -> Result<()> {
     let (mut written, mut seen) = (HashSet::new(), HashSet::new());
     for file in files {
         let Location::Path(path) = &file.location else { continue };
         let folder = Path::new(path).parent().unwrap_or(Path::new(""));
-        if !is_parquet(&file.location.file_name()) || !written.insert(folder.to_owned()) {
+        if is_of_ducklake(&file.location.file_name()) {
+            let problem = DataProblem::TableFormat { format: "DuckLake" };
+            return Err(DataError::new(file.location.folder().or_here(), problem));
+        }
+        if !written.insert(folder.to_owned()) {
             continue;
         }
         // The working directory, or the target of a link, may be in a table.
@@ -46,7 +57,8 @@ pub(super) fn refuse_table_formats(files: &[DataFile]) -> Result<()> {
 
 /// Returns the folder of the table whose files are in `folder` or below it, and the name of its format.
 fn table_of(folder: &Path) -> Option<(&Path, &'static str)> {
-    if let Some((_, format)) = LOGS.iter().find(|(name, _)| folder.join(name).is_dir()) {
+    let has_all = |names: &[&str]| names.iter().all(|name| folder.join(name).is_dir());
+    if let Some((_, format)) = LOGS.iter().find(|(names, _)| has_all(names)) {
         return Some((folder, format));
     }
     let table = folder.parent().filter(|_| folder.ends_with(ICEBERG_DATA))?;
@@ -55,38 +67,59 @@ fn table_of(folder: &Path) -> Option<(&Path, &'static str)> {
     is_iceberg.then_some((table, "Iceberg"))
 }
 
-/// Returns what the keys of a table's files begin with, and the name of the table's format, if an object or a folder with
-/// the key `key` is part of the metadata of a table.
+/// The tables of whose metadata a server has listed objects or folders.
 #[cfg(feature = "cloud")]
-pub(super) fn table_of_key(key: &str) -> Option<(String, &'static str)> {
-    let mut start = 0;
-    for part in key.split('/') {
-        if let Some((_, format)) = LOGS.iter().find(|(name, _)| part == *name) {
-            return Some((key[..start].to_owned(), format));
+#[derive(Default)]
+pub(super) struct ListedTables(BTreeMap<(String, &'static str), BTreeSet<&'static str>>);
+
+#[cfg(feature = "cloud")]
+impl ListedTables {
+    /// Adds the table to whose metadata the object or the folder with the key `key` belongs, if it belongs to any.
+    pub(super) fn add(&mut self, key: &str) {
+        let mut start = 0;
+        for part in key.split('/') {
+            for (names, format) in LOGS {
+                if let Some(name) = names.iter().find(|name| **name == part) {
+                    self.0.entry((key[..start].to_owned(), format)).or_default().insert(name);
+                }
+            }
+            start += part.len() + 1;
         }
-        start += part.len() + 1;
+        let in_folder = key.rsplit_once('/').filter(|(_, name)| is_metadata_of_iceberg(name));
+        let table = in_folder.and_then(|(folder, _)| folder.strip_suffix(ICEBERG.0));
+        if let Some(table) = table.filter(|table| table.is_empty() || table.ends_with('/')) {
+            self.0.entry((format!("{table}{ICEBERG_DATA}/"), "Iceberg")).or_default();
+        }
     }
-    let (folder, name) = key.rsplit_once('/')?;
-    let table = folder.strip_suffix(ICEBERG.0).filter(|table| table.is_empty() || table.ends_with('/'))?;
-    is_metadata_of_iceberg(name).then(|| (format!("{table}{ICEBERG_DATA}/"), "Iceberg"))
+
+    /// Returns what the keys of each table's files begin with, and the name of its format.
+    pub(super) fn all(self) -> Vec<(String, &'static str)> {
+        let has_all = |format: &str, found: &BTreeSet<&str>| {
+            LOGS.iter().all(|(names, other)| *other != format || names.len() == found.len())
+        };
+        let tables = self.0.into_iter().filter(|((_, format), found)| has_all(format, found));
+        tables.map(|(table, _)| table).collect()
+    }
 }
 
-/// Returns the key of the folder of a table that [`table_of_key`] has found.
+/// Returns the key of the folder of a table that [`ListedTables`] has found.
 #[cfg(feature = "cloud")]
 pub(super) fn folder_of_table(files: &str) -> &str {
     files.strip_suffix(&format!("{ICEBERG_DATA}/")).unwrap_or(files)
 }
 
 /// True if a file in the folder `metadata` has the name of Iceberg's: `v3.metadata.json`, or `00003-`, a UUID and the end.
+/// A compressed one has `.gz` before the end.
 fn is_metadata_of_iceberg(name: &str) -> bool {
-    let version = name
-        .strip_suffix(ICEBERG.1)
-        .map(|version| version.split_once('-').map_or(version, |(first, _)| first));
+    let version = name.strip_suffix(ICEBERG.1).and_then(|version| version.split(['-', '.']).next());
     version.is_some_and(|version| is_number(version.strip_prefix('v').unwrap_or(version)))
 }
 
-pub(super) fn is_parquet(name: &str) -> bool {
+/// True if DuckLake has given a file this name.
+pub(super) fn is_of_ducklake(name: &str) -> bool {
+    let uuid = name.strip_prefix(DUCKLAKE).and_then(|rest| rest.get(..36));
     name.ends_with(".parquet")
+        && uuid.is_some_and(|uuid| uuid.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit()))
 }
 
 /// Fails if one of the parts of a data set is missing, which their names count: `train-00001-of-00002.parquet`. Also fails
@@ -226,20 +259,51 @@ mod tests {
         assert_eq!(problem("*", &apart), None);
     }
 
+    #[test]
+    fn names_tell_the_files_of_tables() {
+        let uuid = "01890a5d-ac96-774b-bcce-b302099a8057";
+        for (name, expected) in [
+            (format!("ducklake-{uuid}.parquet"), true),
+            (format!("ducklake-{uuid}-delete.parquet"), true),
+            ("ducklake-of-all-rows-that-there-are-in-the-table.parquet".to_owned(), false),
+            (format!("{uuid}.parquet"), false),
+        ] {
+            assert_eq!(is_of_ducklake(&name), expected, "{name}");
+        }
+        for (name, expected) in [
+            ("v1.metadata.json", true),
+            ("v1.gz.metadata.json", true),
+            ("00001-01890a5d.metadata.json", true),
+            ("00001-01890a5d.gz.metadata.json", true),
+            ("x.metadata.json", false),
+            ("v1.json", false),
+        ] {
+            assert_eq!(is_metadata_of_iceberg(name), expected, "{name}");
+        }
+    }
+
     #[cfg(feature = "cloud")]
     #[test]
-    fn a_key_tells_the_table() {
-        for (key, table) in [
-            ("t/_delta_log/00.json", Some(("t/", "Delta Lake"))),
-            ("t/_delta_log", Some(("t/", "Delta Lake"))),
-            (".hoodie/x", Some(("", "Hudi"))),
-            ("t/metadata/v1.metadata.json", Some(("t/data/", "Iceberg"))),
-            ("t/metadata/a.json", None),
-            ("t/my_metadata/v1.metadata.json", None),
-            ("t/a.parquet", None),
+    fn keys_tell_the_tables() {
+        for (keys, table) in [
+            (&["t/_delta_log/00.json"][..], Some(("t/", "Delta Lake"))),
+            (&["t/_delta_log"], Some(("t/", "Delta Lake"))),
+            (&[".hoodie/x"], Some(("", "Hudi"))),
+            (&["t/_spark_metadata/0"], Some(("t/", "Spark Structured Streaming"))),
+            (&["t/manifest/m", "t/schema/schema-0", "t/snapshot/LATEST"], Some(("t/", "Paimon"))),
+            (&["t/manifest", "t/schema", "t/snapshot"], Some(("t/", "Paimon"))),
+            (&["t/manifest/m", "t/schema/schema-0", "u/snapshot/LATEST"], None),
+            (&["t/metadata/v1.metadata.json"], Some(("t/data/", "Iceberg"))),
+            (&["metadata/v1.metadata.json"], Some(("data/", "Iceberg"))),
+            (&["t/metadata/a.json"], None),
+            (&["t/my_metadata/v1.metadata.json"], None),
+            (&["t/a.parquet"], None),
         ] {
-            let found = table_of_key(key);
-            assert_eq!(found.as_ref().map(|(table, format)| (table.as_str(), *format)), table, "{key}");
+            let mut tables = ListedTables::default();
+            keys.iter().for_each(|key| tables.add(key));
+            let tables = tables.all();
+            let tables: Vec<_> = tables.iter().map(|(table, format)| (table.as_str(), *format)).collect();
+            assert_eq!(tables, Vec::from_iter(table), "{keys:?}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Lists files on servers.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, HashSet},
     sync::Arc,
 };
 
@@ -10,7 +10,10 @@ use glob::{MatchOptions, Pattern};
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, path::Path};
 
 use super::{
-    super::{DataFile, Location, found, patterns, whole},
+    super::{
+        DataFile, Location, found, patterns,
+        whole::{self, ListedTables},
+    },
     Remote,
     address::{Address, Scheme},
     object::{Limits, wait},
@@ -77,10 +80,11 @@ impl Remote {
             return Ok(None);
         }
         let Some(wanted) = Wanted::new(&address.key, extensions).map_err(failed)? else { return Ok(None) };
-        let is_of_table = extensions.iter().any(|extension| whole::is_parquet(extension));
+        // The extension "" lists all files of a folder, and these need not be one data set.
+        let is_one = extensions != [""];
         let Listing { mut objects, folders, tables } = self.list_wanted(address, &wanted).map_err(failed)?;
         drop_folders(&mut objects, &folders);
-        let mut tables = tables.iter().filter(|_| is_of_table);
+        let mut tables = tables.iter().filter(|_| is_one);
         let chosen = wanted.choose(&objects, &folders).map_err(|empty| {
             let extensions = extensions.join(" or ");
             let problem =
@@ -95,10 +99,13 @@ impl Remote {
         if let Some((_, format)) = tables.find(|(table, _)| has(table)) {
             return Err(failed(DataProblem::TableFormat { format }));
         }
+        if is_one && chosen.iter().filter_map(|meta| meta.location.filename()).any(whole::is_of_ducklake) {
+            return Err(failed(DataProblem::TableFormat { format: "DuckLake" }));
+        }
         let is_left_out = |name: &str| found::is_left_out(&address.key, name);
         let mut files: Vec<_> = chosen
             .into_iter()
-            .filter(|meta| extensions == [""] || !meta.location.filename().is_some_and(is_left_out))
+            .filter(|meta| !is_one || !meta.location.filename().is_some_and(is_left_out))
             .map(|meta| DataFile::on_server(Location::Url(address.url_of(meta.location.as_ref())), meta))
             .collect();
         if files.is_empty() {
@@ -111,8 +118,7 @@ impl Remote {
             }));
         }
         files.sort_by(|one, other| one.location.natural_order(&other.location));
-        // The extension "" lists all files of a folder, and these need not be one data set.
-        if extensions != [""] {
+        if is_one {
             whole::refuse_missing_parts(url, files.iter().map(|file| &file.location))?;
         }
         Ok(Some(files))
@@ -124,12 +130,12 @@ impl Remote {
     fn list_wanted(&self, address: &Address, wanted: &Wanted<'_>) -> Result<Listing, DataProblem> {
         let (store, limits) = (self.stores.get(address)?, self.limits);
         let folder = Path::parse(wanted.folder).map_err(|error| DataProblem::Pattern(error.to_string()))?;
-        let mut tables = BTreeSet::new();
-        let mut add_table = |key: &Path| tables.extend(whole::table_of_key(key.as_ref()));
+        let mut tables = ListedTables::default();
+        let mut add_table = |key: &Path| tables.add(key.as_ref());
         if !wanted.is_one_level() {
             let objects = wait(async move { list_folder(limits, store, folder).await })?;
             objects.iter().for_each(|meta| add_table(&meta.location));
-            return Ok(Listing { objects, folders: Vec::new(), tables: tables.into_iter().collect() });
+            return Ok(Listing { objects, folders: Vec::new(), tables: tables.all() });
         }
         let listing = Arc::clone(&store);
         let level = wait(async move { limits.request(listing.list_with_delimiter(Some(&folder))).await })?;
@@ -146,7 +152,7 @@ impl Remote {
         let found: Vec<ObjectMeta> = found.into_iter().flatten().collect();
         found.iter().for_each(|meta| add_table(&meta.location));
         objects.extend(found);
-        Ok(Listing { objects, folders, tables: tables.into_iter().collect() })
+        Ok(Listing { objects, folders, tables: tables.all() })
     }
 
     /// Asks for the sizes and versions of files, many at a time.
@@ -169,7 +175,7 @@ struct Listing {
     objects: Vec<ObjectMeta>,
     /// The sub-folders that match a pattern for one level.
     folders: Vec<Path>,
-    /// The [tables](whole::table_of_key) of whose metadata an object was found.
+    /// The tables of whose metadata an object was found.
     tables: Vec<Table>,
 }
 
