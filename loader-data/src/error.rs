@@ -165,6 +165,15 @@ pub enum DataProblem {
         /// A pattern for the parts that are there.
         pattern: String,
     },
+    /// The files are in different folders, each of which is a whole data set, such as two versions in a cache.
+    #[error(
+        "has the files of several data sets, or of several versions of one, whose rows would come one after the other: \
+         {folders}; give one of these folders, or list all that you want"
+    )]
+    SeveralDataSets {
+        /// The folders, each as in a message, separated by commas.
+        folders: String,
+    },
     /// The names of the files in a folder say that there are two data sets with one name: a writer has left parts of an
     /// older one.
     #[error(

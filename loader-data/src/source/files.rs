@@ -376,8 +376,7 @@ fn list_paths(path: &Path, extensions: &[&str], files: &mut Vec<DataFile>) -> Re
         if files.len() == before {
             return Err(invalid(DataProblem::NotFound));
         }
-        whole::refuse_table_formats(&files[before..])?;
-        whole::refuse_missing_parts(&name, files[before..].iter().map(|file| &file.location))?;
+        check(&Location::from(path.to_owned()), &name, &files[before..], extensions)?;
     }
     Ok(())
 }
@@ -445,12 +444,19 @@ fn list_path(
     files[before..].sort_by(|one, other| one.location.natural_order(&other.location));
     // A folder that a wildcard has found is checked with the others.
     if must_have_files {
-        whole::refuse_table_formats(&files[before..])?;
-        if extensions != [""] {
-            whole::refuse_missing_parts("", files[before..].iter().map(|file| &file.location))?;
-        }
+        check(&location, "", &files[before..], extensions)?;
     }
     Ok(())
+}
+
+/// As [`whole::check`].
+fn check(given: &Location, pattern: &str, files: &[DataFile], extensions: &[&str]) -> Result<()> {
+    let locations: Vec<_> = files.iter().map(|file| &file.location).collect();
+    // The extension "" lists all files of a folder, and these need not be one data set.
+    if extensions == [""] {
+        return whole::refuse_table_formats(&locations);
+    }
+    whole::check(given, pattern, &locations)
 }
 
 /// Describes the local file at `path` as it is now.
@@ -682,6 +688,18 @@ mod tests {
         std::os::unix::fs::symlink(folder.path().join("delta/a=1"), folder.path().join("linked")).unwrap();
         let problem = names("linked", ".parquet").unwrap_err().problem;
         assert!(matches!(problem, DataProblem::TableFormat { format: "Delta Lake" }));
+        // Two versions of a data set in a cache, and two data sets that were saved.
+        for folder in ["cache/json/0", "cache/json/1"] {
+            write(&format!("{folder}/dataset_info.json"));
+            write(&format!("{folder}/json-train.arrow"));
+        }
+        for pattern in ["cache", "cache/**/*.arrow", "cache/*/*"] {
+            let error = names(pattern, ".arrow").unwrap_err();
+            assert!(matches!(error.problem, DataProblem::SeveralDataSets { .. }), "{pattern}: {error}");
+            assert!(error.to_string().contains("cache/json/0`"), "{error}");
+        }
+        assert_eq!(names("cache/json/{0,1}", ".arrow").unwrap().len(), 2, "both are named");
+        fs::remove_dir_all(folder.path().join("cache")).unwrap();
         // Parts.
         write("parts/train-00000-of-00002.csv");
         for pattern in ["parts", "parts/train*.csv"] {

@@ -40,7 +40,7 @@ pub(crate) use local_pattern::LocalPattern;
 pub use options::{CacheOptions, StoreOptions};
 pub(crate) use patterns::is_glob;
 #[cfg(feature = "dataset-card")]
-pub(crate) use whole::refuse_missing_parts;
+pub(crate) use whole::check;
 
 use crate::error::{DataError, DataProblem};
 

@@ -1,12 +1,12 @@
 //! Whether the files that a folder or wildcards stand for are those of one data set, and all of them.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     fs,
     path::Path,
 };
 
-use super::{DataFile, Location, found::is_number};
+use super::{Location, found::is_number};
 use crate::error::{DataError, DataProblem, Result};
 
 /// The folders in which a table format keeps its log, and the name of the format. A table has all of these folders.
@@ -22,26 +22,44 @@ const ICEBERG: (&str, &str) = ("metadata", ".metadata.json");
 const ICEBERG_DATA: &str = "data";
 /// What the names of the Parquet files of a DuckLake begin with, before a UUID. Its log is in a database.
 const DUCKLAKE: &str = "ducklake-";
+/// Folders whose sub-folders are versions of one data set, and the names of these: in the cache of the Hugging Face Hub, and in
+/// Kaggle's.
+const VERSIONS: [(&str, fn(&str) -> bool); 2] = [("snapshots", is_commit), ("versions", is_number)];
+/// The file that says that a folder is a whole data set, which `datasets` or `tensorflow_datasets` has written.
+const DESCRIPTION: &str = "dataset_info.json";
+/// Another one, of Arrow files.
+const STATE: &str = "state.json";
+/// How many folders a message names.
+const MAX_NAMED: usize = 3;
 /// What stands between the number of a part and the number of parts in the name of a file.
 const OF: [&str; 2] = ["-of-", "_of_"];
 
+/// Fails unless the `files` for which `given`, a local folder or pattern, stands are those of one data set, and all of them.
+/// `pattern` is empty for a folder.
+pub(crate) fn check(given: &Location, pattern: &str, files: &[&Location]) -> Result<()> {
+    refuse_table_formats(files)?;
+    refuse_missing_parts(pattern, files.iter().copied())?;
+    refuse_several(files.iter().copied(), |description| description.exists())
+        .map_err(|problem| DataError::new(given, problem))
+}
+
 /// Fails if a folder of local `files`, or one around it, is that of a table with a log of its own, whose files also have rows
 /// that were deleted or replaced, or never committed.
-pub(super) fn refuse_table_formats(files: &[DataFile]) -> Result<()> {
+pub(super) fn refuse_table_formats(files: &[&Location]) -> Result<()> {
     let (mut written, mut seen) = (HashSet::new(), HashSet::new());
     for file in files {
-        let Location::Path(path) = &file.location else { continue };
+        let Location::Path(path) = file else { continue };
         let folder = Path::new(path).parent().unwrap_or(Path::new(""));
-        if is_of_ducklake(&file.location.file_name()) {
+        if is_of_ducklake(&file.file_name()) {
             let problem = DataProblem::TableFormat { format: "DuckLake" };
-            return Err(DataError::new(file.location.folder().or_here(), problem));
+            return Err(DataError::new(file.folder().or_here(), problem));
         }
         if !written.insert(folder.to_owned()) {
             continue;
         }
         // The working directory, or the target of a link, may be in a table.
         let folder = Path::new(".").join(folder).canonicalize();
-        let folder = folder.map_err(|error| DataError::new(&file.location, error))?;
+        let folder = folder.map_err(|error| DataError::new(file, error))?;
         for folder in folder.ancestors() {
             if !seen.insert(folder.to_owned()) {
                 break;
@@ -125,7 +143,7 @@ pub(super) fn is_of_ducklake(name: &str) -> bool {
 /// Fails if one of the parts of a data set is missing, which their names count: `train-00001-of-00002.parquet`. Also fails
 /// if a folder has the parts of two data sets with one name: a writer has left those of an older one.
 /// A pattern whose wildcards are in the numbers chooses among the parts.
-pub(crate) fn refuse_missing_parts<'a>(
+pub(super) fn refuse_missing_parts<'a>(
     pattern: &str,
     files: impl IntoIterator<Item = &'a Location>,
 ) -> Result<()> {
@@ -159,6 +177,66 @@ pub(crate) fn refuse_missing_parts<'a>(
         }
     }
     Ok(())
+}
+
+/// Fails if some of the `files` are in different folders each of which is a whole data set: a cache keeps older versions and
+/// other data sets, and their rows would come one after the other. `exists` is true for the path of a file that exists.
+pub(super) fn refuse_several<'a>(
+    files: impl IntoIterator<Item = &'a Location>,
+    exists: impl Fn(&Path) -> bool,
+) -> Result<(), DataProblem> {
+    // The data set that each folder is in.
+    let mut known: HashMap<&Path, Option<&Path>> = HashMap::new();
+    let mut data_sets = BTreeSet::new();
+    for file in files {
+        let is_arrow = file.file_name().ends_with(".arrow");
+        let is_whole = |folder: &Path| {
+            is_version(folder)
+                || exists(&folder.join(DESCRIPTION))
+                || (is_arrow && exists(&folder.join(STATE)))
+        };
+        let (mut passed, mut found) = (Vec::new(), None);
+        for folder in file.as_path().ancestors().skip(1).take_while(|folder| !folder.ends_with("..")) {
+            if let Some(known) = known.get(folder) {
+                found = *known;
+                break;
+            }
+            passed.push(folder);
+            if is_whole(folder) {
+                found = Some(folder);
+                break;
+            }
+        }
+        known.extend(passed.into_iter().map(|folder| (folder, found)));
+        data_sets.extend(found);
+    }
+    if data_sets.len() < 2 {
+        return Ok(());
+    }
+    let shown = |folder: &&Path| Location::new(folder).or_here().to_string();
+    let mut folders: Vec<_> = data_sets.iter().take(MAX_NAMED).map(shown).collect();
+    if let Some(more) = data_sets.len().checked_sub(MAX_NAMED).filter(|&more| more > 0) {
+        folders.push(format!("{more} more"));
+    }
+    Err(DataProblem::SeveralDataSets { folders: folders.join(", ") })
+}
+
+/// True if a file of this name may say that its folder is a whole data set.
+#[cfg(feature = "cloud")]
+pub(super) fn is_description(name: &str) -> bool {
+    name == DESCRIPTION || name == STATE
+}
+
+/// True if the folder is a version of a data set in a cache.
+fn is_version(folder: &Path) -> bool {
+    let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let Some((version, of)) = name(folder).zip(folder.parent().and_then(name)) else { return false };
+    VERSIONS.iter().any(|(name, is_version)| of == *name && is_version(&version))
+}
+
+/// True if git has given a commit this name.
+fn is_commit(name: &str) -> bool {
+    name.len() == 40 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// What the names of the parts of one data set have in common.
@@ -257,6 +335,42 @@ mod tests {
         let apart =
             ["d/a-0-of-1.csv", "d/b-0-of-2.csv", "d/b-1-of-2.csv", "e/a-0-of-2.csv", "e/a-1-of-2.csv"];
         assert_eq!(problem("*", &apart), None);
+    }
+
+    #[test]
+    fn files_of_several_data_sets_are_refused() {
+        let described =
+            ["t/a/dataset_info.json", "t/b/dataset_info.json", "t/c/state.json", "dataset_info.json"];
+        let folders = |paths: &[&str]| {
+            let locations: Vec<_> = paths.iter().map(Location::new).collect();
+            let exists = |path: &Path| described.iter().any(|name| path == Path::new(name));
+            match refuse_several(&locations, exists) {
+                Ok(()) => String::new(),
+                Err(DataProblem::SeveralDataSets { folders }) => folders,
+                Err(problem) => panic!("{problem}"),
+            }
+        };
+        let [one, other] = ["a", "b"].map(|digit| format!("h/snapshots/{}", digit.repeat(40)));
+        for (paths, expected) in [
+            (&["t/a/x/1.parquet", "t/a/2.parquet"][..], String::new()),
+            (&["t/a/x/1.parquet", "t/b/y/2.parquet"], "`t/a`, `t/b`".to_owned()),
+            (
+                &["t/a/1.arrow", "t/b/2.arrow", "t/c/3.arrow", "4.arrow"],
+                "`.`, `t/a`, `t/b`, 1 more".to_owned(),
+            ),
+            (&["t/a/1.csv", "t/c/3.csv"], "`.`, `t/a`".to_owned()),
+            (&["t/a/1.csv", "../3.csv"], String::new()),
+            (&[&format!("{one}/1.parquet"), &format!("{one}/x/1.parquet")], String::new()),
+            (&[&format!("{one}/1.parquet"), &format!("{other}/x/1.parquet")], format!("`{one}`, `{other}`")),
+            (
+                &[&format!("s3://{one}/1.csv"), &format!("s3://{other}/1.csv")],
+                format!("`s3://{one}`, `s3://{other}`"),
+            ),
+            (&["/versions/1/x.csv", "/versions/2/x.csv"], "`/versions/1`, `/versions/2`".to_owned()),
+            (&["/versions/en/x.csv", "/versions/fr/x.csv"], String::new()),
+        ] {
+            assert_eq!(folders(paths), expected, "{paths:?}");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use glob::{MatchOptions, Pattern};
 
 use crate::{
     error::{DataError, DataProblem, Result},
-    source::{Files, LocalPattern, Location, StoreOptions, is_dotted, is_glob, refuse_missing_parts},
+    source::{Files, LocalPattern, Location, StoreOptions, check, is_dotted, is_glob},
 };
 
 /// Files about a dataset, which no wildcard matches.
@@ -148,7 +148,11 @@ pub(super) fn files(places: &[Place], extensions: &[&str], store: &StoreOptions)
     let (mut files, mut found) = (Vec::new(), HashSet::new());
     for place in places {
         let found = place.files(extensions, &mut lists)?;
-        refuse_missing_parts(&place.pattern, &found.iter().map(Location::new).collect::<Vec<_>>())?;
+        if is_glob(&place.pattern) {
+            let locations: Vec<_> = found.iter().map(Location::new).collect();
+            let given = place.folder().join(&place.pattern);
+            check(&given, &place.pattern, &locations.iter().collect::<Vec<_>>())?;
+        }
         files.extend(found);
     }
     files.retain(|file| found.insert(file.clone()));

@@ -119,6 +119,7 @@ impl Remote {
         }
         files.sort_by(|one, other| one.location.natural_order(&other.location));
         if is_one {
+            check(address, &objects, &files).map_err(failed)?;
             whole::refuse_missing_parts(url, files.iter().map(|file| &file.location))?;
         }
         Ok(Some(files))
@@ -262,6 +263,16 @@ impl<'a> Wanted<'a> {
             _ => Ok(wanted),
         }
     }
+}
+
+/// Fails if `files` are those of several data sets, as some of the listed `objects` say.
+fn check(address: &Address, objects: &[ObjectMeta], files: &[DataFile]) -> Result<(), DataProblem> {
+    let is_description = |meta: &&ObjectMeta| meta.location.filename().is_some_and(whole::is_description);
+    let described = objects.iter().filter(is_description);
+    let described: HashSet<_> = described.map(|meta| address.url_of(meta.location.as_ref())).collect();
+    whole::refuse_several(files.iter().map(|file| &file.location), |path| {
+        path.to_str().is_some_and(|path| described.contains(path))
+    })
 }
 
 /// Drops the empty objects that some programs store in place of a folder. `folders` are folders that have objects,

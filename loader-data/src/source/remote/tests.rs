@@ -129,6 +129,21 @@ fn a_table_beside_the_files_is_not_theirs() {
 }
 
 #[test]
+fn two_versions_of_a_data_set_are_refused() {
+    let server = Server::start();
+    for name in ["1/dataset_info.json", "1/x.txt", "2/dataset_info.json", "2/y/x.txt"] {
+        server.put(&format!("bucket/data/{name}"), name);
+    }
+    let options = on_s3(&server);
+    for pattern in ["", "*", "**/*.txt"] {
+        let problem = problem(&format!("s3://bucket/data/{pattern}"), &options);
+        let DataProblem::SeveralDataSets { folders } = problem else { panic!("{pattern}: {problem}") };
+        assert_eq!(folders, "`s3://bucket/data/1`, `s3://bucket/data/2`", "{pattern}");
+    }
+    assert_eq!(list("s3://bucket/data/{1,2}/", &options).unwrap().len(), 2, "both are named");
+}
+
+#[test]
 fn a_key_that_cannot_be_used_is_named() {
     for key in ["a//b.txt", "a/../b.txt"] {
         let server = Server::start();
