@@ -115,15 +115,15 @@ impl Files {
         store: &StoreOptions,
     ) -> Result<Self> {
         let patterns: Vec<P> = patterns.into_iter().collect();
-        Self::list_given(&patterns, &patterns, extensions, store)
+        Self::list_given(&patterns, &[] as &[P], extensions, store)
     }
 
     /// As [`list_with`](Self::list_with), for patterns that stand for files of `given`, the patterns that the user has
     /// given. The name of a folder of a partition, such as `year=2024`, is a value of a column if `given` does not name
-    /// it.
+    /// it. If `given` is empty, folders give no columns: they are classes, for example.
     ///
     /// # Errors
-    /// As for [`list_with`](Self::list_with).
+    /// As for [`list_with`](Self::list_with). Also returns an error if a column of a folder would be missing.
     pub(crate) fn list_given<P: AsRef<Path>, G: AsRef<Path>>(
         patterns: &[P],
         given: &[G],
@@ -145,8 +145,7 @@ impl Files {
                 Location::Url(_) => return Err(super::without_cloud(&location)),
             }
         }
-        // The extension "" lists all files of a folder, and these need not be one data set.
-        if extensions != [""] {
+        if !given.is_empty() {
             found::find_partitions(&mut files, given, extensions)?;
         }
         let (mut listing, mut bytes) = (Xxh3::new(), 0_u64);

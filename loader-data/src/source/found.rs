@@ -9,8 +9,7 @@ use crate::error::{DataError, DataProblem, Result};
 /// Files with which `datasets` and `transformers` describe data and models.
 const DESCRIPTIONS: [&str; 4] =
     ["config.json", "dataset_dict.json", "dataset_info.json", "dataset_infos.json"];
-/// The extensions of files whose rows may have columns in the names of their folders, but are read without these
-/// columns.
+/// Extensions of formats of rows that are read without the columns in the names of their folders.
 const ROWS: [&str; 5] = [".csv", ".tsv", ".jsonl", ".ndjson", ".json"];
 /// Extensions of the formats that are read with the columns in the names of their folders.
 const WITH_PARTITIONS: [&str; 2] = [".parquet", ".arrow"];
@@ -106,10 +105,6 @@ pub(super) fn find_partitions<P: AsRef<Path>>(
     let given: Vec<Vec<&str>> = given.iter().map(|path| parts_of(path)).collect();
     let mut first = None;
     for file in files {
-        let name = file.location.file_name();
-        if !has_columns && !ROWS.iter().any(|extension| name.contains(extension)) {
-            continue;
-        }
         let path = file.location.as_path().to_string_lossy().into_owned();
         let parts = parts_of(&path);
         let named = given.iter().filter_map(|pattern| named_in(pattern, &parts)).max_by_key(BTreeSet::len);
@@ -256,14 +251,7 @@ mod tests {
         let named = partitions(&["s3://k:s@b/a=1/"], &["s3://k:s@b/a=1/b=%zz%2/x.arrow"], ".arrow").unwrap();
         assert_eq!(named, [[r#"b=Some("%zz%2")"#]]);
         let none: Vec<String> = Vec::new();
-        assert_eq!(
-            partitions(&["t"], &["t/=1/x", "t/x=1"], ".parquet").unwrap(),
-            [none.clone(), none.clone()]
-        );
-        assert_eq!(
-            partitions(&["t"], &["t/a=1/x.tar", "t/a=2/x.tar"], ".tar").unwrap(),
-            [none.clone(), none]
-        );
+        assert_eq!(partitions(&["t"], &["t/=1/x", "t/x=1"], ".parquet").unwrap(), [none.clone(), none]);
         let problem = partitions(&["t"], &["t/a=%ff/x"], ".parquet").unwrap_err();
         assert!(matches!(problem, DataProblem::PartitionName { folder } if folder == "a=%ff"));
     }
@@ -293,9 +281,16 @@ mod tests {
         let none: Vec<String> = Vec::new();
         let one = partitions(&["t/a=1"], &["t/a=1/x.csv", "t/a=1/y.csv"], ".csv").unwrap();
         assert_eq!(one, [none.clone(), none]);
-        for paths in [&["t/a=1/x.csv.gz", "t/a=2/x.csv.gz"][..], &["t/x.jsonl", "t/a=1/x.jsonl"]] {
-            let problem = partitions(&["t"], paths, "").unwrap_err();
-            assert!(matches!(problem, DataProblem::Partition { folders } if folders == "a=1"), "{paths:?}");
+        for extension in [".csv.gz", ".jsonl", ".txt", ".npz", ".tar", ".bin", ".wav"] {
+            for paths in [["t/a=1/x", "t/a=2/x"], ["t/x", "t/a=1/x"]] {
+                let paths = paths.map(|path| format!("{path}{extension}"));
+                let problem =
+                    partitions(&["t"], &paths.each_ref().map(String::as_str), extension).unwrap_err();
+                assert!(
+                    matches!(problem, DataProblem::Partition { folders } if folders == "a=1"),
+                    "{paths:?}"
+                );
+            }
         }
         for (given, extension) in [(["t/a=1", "t/a=2"], ".parquet"), (["t/a=1", "t"], ".csv")] {
             let paths = ["t/a=1/x.csv", if given[1] == "t" { "t/x.csv" } else { "t/a=2/x.csv" }];
