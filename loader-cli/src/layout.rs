@@ -2,7 +2,7 @@
 //! Hugging Face's `datasets`.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     fs,
     path::{Path, PathBuf},
 };
@@ -17,6 +17,9 @@ use crate::{arguments::is_url, stop::Stop};
 /// Names of splits that `datasets` finds in the names of files and folders.
 const SPLITS: [&str; 10] =
     ["train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval", "evaluation"];
+
+/// How many folders the command searches for data files that are not where it reads them.
+const MAX_SEARCHED: usize = 1000;
 
 /// Returns settings for the files that `target` names: a path, a pattern, or a folder with data files in it,
 /// in its folder `data`, or in a folder of a split; or the files that the header of its README.md names. Returns
@@ -305,7 +308,7 @@ fn several(folder: &Path, what: &str, pattern: &Path) -> Stop {
 type OtherLayout = (&'static str, fn(&Path) -> bool, &'static str);
 
 /// Layouts of folders that the command does not read.
-const OTHER_LAYOUTS: [OtherLayout; 11] = [
+const OTHER_LAYOUTS: [OtherLayout; 12] = [
     (
         "MNIST's files",
         |folder| below(folder, |name| name.ends_with("-ubyte") || name.ends_with("-ubyte.gz")),
@@ -341,6 +344,11 @@ const OTHER_LAYOUTS: [OtherLayout; 11] = [
                 && here(folder, |name| name.starts_with("chunk-") && name.ends_with(".bin"))
         },
         "they are not supported; write the samples to Parquet files or tar archives",
+    ),
+    (
+        "a table of Lance",
+        |folder| below(folder, |name| name.ends_with(".lance")),
+        "it is not supported; write its rows to Parquet files, for example those of `lance.dataset(path).to_table()`",
     ),
     (
         "an LMDB database",
@@ -387,14 +395,57 @@ const OTHER_LAYOUTS: [OtherLayout; 11] = [
     ),
 ];
 
-/// Returns an error if the folder `target`, in which the command found no data files, has one of [`OTHER_LAYOUTS`].
+/// Returns an error if the folder `target`, in which the command found no data files, has one of [`OTHER_LAYOUTS`], or
+/// data files in folders further down.
 pub(crate) fn refuse_other_layouts(target: &Path) -> Result<(), Stop> {
-    match OTHER_LAYOUTS.iter().find(|(_, is_such, _)| is_such(target)) {
-        Some((what, _, way)) => {
-            Err(Stop::InvalidArguments(format!("`{}` has {what}: {way}", target.display())))
-        }
-        None => Ok(()),
+    let shown = target.display();
+    if let Some((what, _, way)) = OTHER_LAYOUTS.iter().find(|(_, is_such, _)| is_such(target)) {
+        return Err(Stop::InvalidArguments(format!("`{shown}` has {what}: {way}")));
     }
+    let Some((file, config)) = further_down(target) else { return Ok(()) };
+    // The folder may be that of a table with a log of its own, or have several data sets.
+    config.files()?;
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let Some(end) = extension_of(&name) else { return Ok(()) };
+    let pattern = target.join("**").join(format!("*{end}"));
+    Err(Stop::InvalidArguments(format!(
+        "`{shown}` has `{end}` files in its sub-folders only, such as `{}`; give a pattern such as `{}`, or one of the folders",
+        file.display(),
+        pattern.display()
+    )))
+}
+
+/// Returns a data file in a folder below `target`, and settings for all files of its format there. Prefers other files to
+/// texts, which may be notes. Returns `None` if there are images, or only files that may belong to anything.
+fn further_down(target: &Path) -> Option<(PathBuf, RecordConfig)> {
+    let (mut left, mut searched) = (VecDeque::from([target.to_owned()]), 0);
+    let mut found: Option<(PathBuf, RecordConfig)> = None;
+    while let Some(folder) = left.pop_front().filter(|_| searched < MAX_SEARCHED) {
+        searched += 1;
+        let mut paths: Vec<_> = entries(&folder).filter(|path| !is_beside_rows(path)).collect();
+        paths.sort();
+        for path in paths {
+            if path.is_dir() {
+                left.push_back(path);
+            } else if is_image(&path) {
+                return None;
+            } else if folder != target
+                && found.as_ref().is_none_or(|(_, config)| is_text(config))
+                && let Some(config) = RecordConfig::of_extension(&path, target)
+                && !matches!(config, RecordConfig::AudioFiles(_) | RecordConfig::Tokens(_))
+                && (found.is_none() || !is_text(&config))
+            {
+                found = Some((path, config));
+            }
+        }
+    }
+    found
+}
+
+/// True if the name is one that a folder of rows does not stand for.
+fn is_beside_rows(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    is_hidden(path) || (name.starts_with('_') && !name.contains('='))
 }
 
 /// True if there is a file or a folder with such a name in `folder`.
@@ -424,10 +475,14 @@ fn split_of(name: &str, is_cache: bool) -> Option<(&str, String)> {
     let ends_with_split = |stem: &&str| stem.rsplit_once('-').is_some_and(|(_, word)| SPLITS.contains(&word));
     let last = || Some(stem).filter(|_| is_cache && name.ends_with(".arrow")).filter(ends_with_split);
     let split = numbered("-of-").or_else(|| numbered("_of_")).or(first).or_else(last)?;
+    Some((split, format!("{split}*{}", extension_of(name)?)))
+}
+
+/// Returns the end of the name of a data file that tells its format, such as `.jsonl.gz`.
+fn extension_of(name: &str) -> Option<&str> {
     let is_format =
         |end: &&str| RecordConfig::of_extension(format!("x{end}").as_ref(), Path::new("")).is_some();
-    let end = name.rmatch_indices('.').map(|(at, _)| &name[at..]).find(is_format)?;
-    Some((split, format!("{split}*{end}")))
+    name.rmatch_indices('.').map(|(at, _)| &name[at..]).find(is_format)
 }
 
 #[cfg(test)]

@@ -320,6 +320,7 @@ fn folders_of_other_tools_are_named() {
         (&["index.json", "shard.00000.mds.zstd"], "MDS", "Parquet"),
         (&["index.json", "chunk-0-0.bin"], "litData", "Parquet"),
         (&["data.mdb", "lock.mdb"], "LMDB", "Parquet"),
+        (&["data/1.lance", "_versions/1.manifest"], "Lance", "Parquet"),
         (&["array/zarr.json"], "zarr", "`numpy.savez`"),
         (&["annotations/instances_train2017.json", "train2017/1.jpg"], "COCO", "`metadata.jsonl`"),
         (&["images/train/1.jpg", "labels/train/1.txt"], "YOLO", "`metadata.jsonl`"),
@@ -334,6 +335,26 @@ fn folders_of_other_tools_are_named() {
         }
         let message = refused(folder.path().to_str().unwrap());
         assert!(message.contains(what) && message.contains(way), "{message}");
+    }
+    let commit = "snapshots/0123456789abcdef0123456789abcdef0123456";
+    for (files, what) in [
+        (&["v1/a.parquet", "v2/b.parquet"][..], "/**/*.parquet`"),
+        (&["a/b/c/d.jsonl.gz", "a/notes.txt"], "/**/*.jsonl.gz`"),
+        (&["pos/1.txt", "neg/2.txt"], "/**/*.txt`"),
+        (&["lang=de/1.txt", "lang=en/2.txt"], "`lang=de`"),
+        (&[".hoodie/hoodie.properties", "p1/a.parquet"], "table of Hudi"),
+        (&["t/_delta_log/0.json", "t/a.parquet"], "table of Delta Lake"),
+        (&["manifest/m", "schema/schema-0", "snapshot/LATEST", "bucket-0/a.parquet"], "table of Paimon"),
+        (&[&format!("h/{commit}7/a.csv"), &format!("h/{commit}8/a.csv")], "of several versions of one"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        for name in files {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "x").unwrap();
+        }
+        let message = refused(folder.path().to_str().unwrap());
+        assert!(message.contains(what) && !message.contains("image"), "{message}");
     }
     let folder = tempfile::tempdir().unwrap();
     let rows = folder.path().join("rows.json");
