@@ -11,6 +11,8 @@ mod options;
 mod patterns;
 #[cfg(feature = "cloud")]
 mod remote;
+#[cfg(any(feature = "dataset-card", all(feature = "csv", feature = "json-lines", feature = "parquet")))]
+mod roots;
 mod whole;
 #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
 mod zstd;
@@ -39,6 +41,8 @@ pub(crate) use found::is_dotted;
 pub(crate) use local_pattern::LocalPattern;
 pub use options::{CacheOptions, StoreOptions};
 pub(crate) use patterns::is_glob;
+#[cfg(any(feature = "dataset-card", all(feature = "csv", feature = "json-lines", feature = "parquet")))]
+pub(crate) use roots::Roots;
 #[cfg(feature = "dataset-card")]
 pub(crate) use whole::check;
 

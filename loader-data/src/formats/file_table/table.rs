@@ -1,10 +1,6 @@
 //! The rows of a table with the files that they name.
 
-use std::{
-    ffi::OsString,
-    fs, io,
-    path::{Component, Path},
-};
+use std::path::{Component, Path};
 
 use loader_core::SampleContext;
 use serde::{Deserialize, Serialize};
@@ -18,7 +14,7 @@ use crate::{
     options::SourceOptions,
     parallel,
     record::{FieldOptions, Record, Value},
-    source::{Files, Location},
+    source::{Files, Location, Roots},
 };
 
 /// The rows of a table, and the files that they name.
@@ -29,9 +25,7 @@ pub(super) struct FileTable {
     /// The file of the table.
     table: Files,
     folder: Location,
-    /// The folders without symbolic links that the files must be in; none if the table is on a server. A table that is a
-    /// link itself may name files beside its target too, as in the cache of the Hugging Face Hub.
-    roots: Vec<OsString>,
+    roots: Roots,
     /// Field of the file that `file_name` names.
     field: String,
     fields: FieldOptions,
@@ -50,12 +44,7 @@ impl FileTable {
         let location = table.get(0).location;
         let rows = Box::new(Rows::open(source, &location)?);
         let folder = location.folder();
-        let mut roots = Vec::new();
-        if let (Location::Path(folder), Location::Path(table)) = (&folder, &location) {
-            let failed = |error: io::Error| DataError::new(&location, error);
-            let target = Location::from(fs::canonicalize(table).map_err(failed)?).folder();
-            roots = vec![fs::canonicalize(folder).map_err(failed)?.into(), target.as_path().into()];
-        }
+        let roots = Roots::of(&location)?;
         Ok(Self { rows, table, folder, roots, field: field.to_owned(), fields, max_file_bytes })
     }
 
@@ -102,15 +91,7 @@ impl FileTable {
 
     /// Returns an error if a symbolic link on the way to `file` leads to another folder.
     fn refuse_outside(&self, file: &Location) -> Result<()> {
-        let Location::Path(path) = file else { return Ok(()) };
-        let target = fs::canonicalize(path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => DataError::new(file, DataProblem::NotFound),
-            _ => DataError::new(file, error),
-        })?;
-        if self.roots.iter().any(|root| target.starts_with(root)) {
-            return Ok(());
-        }
-        let target = Location::from(target);
+        let Some(target) = self.roots.target_outside(file)? else { return Ok(()) };
         let reason = format!(
             "a symbolic link leads from it to {target}, outside the folder of the table; move the table into the folder \
              of its files"

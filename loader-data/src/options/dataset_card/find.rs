@@ -11,7 +11,7 @@ use glob::{MatchOptions, Pattern};
 
 use crate::{
     error::{DataError, DataProblem, Result},
-    source::{Files, LocalPattern, Location, StoreOptions, check, is_dotted, is_glob},
+    source::{Files, LocalPattern, Location, Roots, StoreOptions, check, is_dotted, is_glob},
 };
 
 /// Files about a dataset, which no wildcard matches.
@@ -142,12 +142,18 @@ impl Place {
 ///
 /// # Errors
 /// Returns an error if a pattern stands for no file, if the name of a file that wildcards match ends with none of
-/// `extensions`, or if a file or folder cannot be read.
-pub(super) fn files(places: &[Place], extensions: &[&str], store: &StoreOptions) -> Result<Vec<PathBuf>> {
+/// `extensions`, if a symbolic link leads from a file out of `roots`, or if a file or folder cannot be read.
+pub(super) fn files(
+    places: &[Place],
+    roots: &Roots,
+    extensions: &[&str],
+    store: &StoreOptions,
+) -> Result<Vec<PathBuf>> {
     let mut lists = Lists::new(places, store);
     let (mut files, mut found) = (Vec::new(), HashSet::new());
     for place in places {
         let found = place.files(extensions, &mut lists)?;
+        found.iter().try_for_each(|file| refuse_outside(&Location::new(file), roots))?;
         if is_glob(&place.pattern) {
             let locations: Vec<_> = found.iter().map(Location::new).collect();
             let given = place.folder().join(&place.pattern);
@@ -157,6 +163,21 @@ pub(super) fn files(places: &[Place], extensions: &[&str], store: &StoreOptions)
     }
     files.retain(|file| found.insert(file.clone()));
     Ok(files)
+}
+
+/// Returns an error if a symbolic link leads from `file` out of `roots`. A link that leads nowhere is an error when the file is
+/// opened.
+fn refuse_outside(file: &Location, roots: &Roots) -> Result<()> {
+    let target = match roots.target_outside(file) {
+        Err(DataError { problem: DataProblem::NotFound, .. }) => return Ok(()),
+        target => target?,
+    };
+    let Some(target) = target else { return Ok(()) };
+    let reason = format!(
+        "it is named in the header of a README.md, but a symbolic link leads from it to {target}, out of the folder; give the \
+         files as the path instead"
+    );
+    Err(DataError::new(file, DataProblem::Pattern(reason)))
 }
 
 /// Returns the files in `folder` that `pattern` matches, ordered by path.
@@ -310,7 +331,8 @@ mod tests {
         }
         let place = Place::new(&Location::from(folder.clone()), data_dir, pattern)
             .map_err(|problem| DataError::new("the header", problem))?;
-        let files = files(&[place], &[".csv", ".json"], &StoreOptions::default())?;
+        let roots = Roots::of(&Location::from(folder.join("README.md")))?;
+        let files = files(&[place], &roots, &[".csv", ".json"], &StoreOptions::default())?;
         Ok(files
             .iter()
             .map(|file| file.strip_prefix(&folder).unwrap().to_str().unwrap().to_owned())
@@ -397,7 +419,8 @@ mod tests {
         }
         let root = Location::from(folder.path().to_owned());
         let places: Vec<_> = patterns.iter().map(|pattern| Place::new(&root, "", pattern).unwrap()).collect();
-        let files = files(&places, &[".csv"], &StoreOptions::default())?;
+        let roots = Roots::of(&root.join("0.csv"))?;
+        let files = files(&places, &roots, &[".csv"], &StoreOptions::default())?;
         Ok(files.iter().map(|file| relative(file, &root).unwrap()).collect())
     }
 
@@ -442,15 +465,29 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_pattern_does_not_leave_its_folder_through_a_link() {
+        let outside = tempfile::tempdir().unwrap();
+        fs::write(outside.path().join("x.csv"), "").unwrap();
+        let folder = outside.path().to_str().unwrap();
+        let file = format!("{folder}/x.csv");
+        let links = [(folder, "ln"), (&*file, "a/x.csv"), ("b", "inside")];
+        for pattern in ["ln/*.csv", "ln/x.csv", "l*/**", "**/*.csv", "a/*", "a/x.csv"] {
+            let error = found_in(&links, &[pattern]).unwrap_err().to_string();
+            assert!(error.contains("a symbolic link leads from it to"), "{pattern}: {error}");
+        }
+        assert_eq!(found_in(&links, &["inside/*"]).unwrap(), ["inside/3.csv"]);
+    }
+
     #[cfg(feature = "cloud")]
     #[test]
     fn an_http_server_has_no_wildcards() {
         let folder = Location::new("https://host.invalid/hub/");
         let place = Place::new(&folder, "", "data/train-*").unwrap();
-        let error = files(&[place], &[".csv"], &StoreOptions::default()).unwrap_err();
+        let error = files(&[place], &Roots::default(), &[".csv"], &StoreOptions::default()).unwrap_err();
         assert!(error.to_string().contains("wildcards on an HTTP server"), "{error}");
         let place = Place::new(&folder, "", "data/train-0.csv").unwrap();
-        let files = files(&[place], &[".csv"], &StoreOptions::default()).unwrap();
+        let files = files(&[place], &Roots::default(), &[".csv"], &StoreOptions::default()).unwrap();
         assert_eq!(files, [Path::new("https://host.invalid/hub/data/train-0.csv")]);
     }
 }

@@ -16,7 +16,7 @@ pub(crate) use options::FormatOptions;
 
 use crate::{
     error::{DataError, DataProblem, Result},
-    source::{Location, StoreOptions},
+    source::{Location, Roots, StoreOptions},
 };
 
 /// Name of the configuration that is the default without `default: true`.
@@ -61,7 +61,7 @@ impl Selection<'_> {
         };
         let config = card.configuration(self.config)?;
         let places = card.places(config, self.split)?;
-        Ok((find::files(&places, extensions, &card.store)?, card.format_options(config)))
+        Ok((find::files(&places, &card.roots, extensions, &card.store)?, card.format_options(config)))
     }
 }
 
@@ -91,7 +91,7 @@ impl DefaultFiles {
             return Ok(None);
         }
         let places = card.places(config, None)?;
-        let files = find::files(&places, &[""], &card.store)?;
+        let files = find::files(&places, &card.roots, &[""], &card.store)?;
         let folder = match &places[..] {
             [place] => place.whole_folder(),
             _ => None,
@@ -106,6 +106,8 @@ impl DefaultFiles {
 struct Card {
     folder: Location,
     readme: Location,
+    /// The folders that the files must be in.
+    roots: Roots,
     configs: Vec<Configuration>,
     store: StoreOptions,
 }
@@ -115,8 +117,11 @@ impl Card {
     fn read(folder: &Location, store: &StoreOptions) -> Result<Option<Self>> {
         let readme = folder.join(README);
         let configs = header::read(&readme, store)?;
-        let (folder, store) = (folder.clone(), store.clone());
-        Ok((!configs.is_empty()).then_some(Self { folder, readme, configs, store }))
+        if configs.is_empty() {
+            return Ok(None);
+        }
+        let (folder, store, roots) = (folder.clone(), store.clone(), Roots::of(&readme)?);
+        Ok(Some(Self { folder, readme, roots, configs, store }))
     }
 
     fn configuration(&self, name: Option<&str>) -> Result<&Configuration> {
