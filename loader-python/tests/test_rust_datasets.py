@@ -711,9 +711,11 @@ def test_set_epoch_keeps_the_state_of_its_epoch(rows, of, num_workers):
     for no_state in ({}, {"of": "another loader"}, state | {"engine": "{}"}):
         with pytest.raises(ValueError, match="no state of a loader|cannot be used: missing field"):
             again.load_state_dict(no_state)
-    damaged = state | {"engine": state["engine"].replace('"epoch":2', '"epoch":1')}
-    with pytest.raises(ValueError, match="damaged or edited"):
-        again.load_state_dict(damaged)
+    damaged = [state | {"engine": state["engine"].replace('"epoch":2', '"epoch":1')}, {"engine": state["engine"]}]
+    damaged += [state | {"epoch": epoch} for epoch in (1, 3, -1, None, "2")]
+    for each in damaged:
+        with pytest.raises(ValueError, match="damaged or edited"):
+            again.load_state_dict(each)
 
 
 def test_a_rust_loader_ends_the_workers_of_an_iterator_that_is_left(tmp_path):

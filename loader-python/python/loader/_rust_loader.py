@@ -96,6 +96,11 @@ class RustLoader:
         if not isinstance(state, Mapping) or not isinstance(state.get("engine"), str):
             raise ValueError("this is no state of a loader: it must come from RustLoader.state_dict()")
         self._engine.check_state(state["engine"])
+        if state.get("epoch") != (epoch := json.loads(state["engine"])["epoch"]):
+            raise ValueError(
+                f"the state was damaged or edited after it was written, because its 'epoch' is not {epoch}, as in its"
+                " 'engine': use an undamaged copy of it or an earlier state, or begin the epoch again"
+            )
         if (batches := self._batches()) is not None:
             batches.note_loaded_state()
         self._state = state["engine"]
