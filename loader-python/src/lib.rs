@@ -46,6 +46,7 @@ mod _native {
         memory::{Memory, allocate},
         order::{Numbers, plain_numbers},
         rust_dataset::RustDataset,
+        warnings::printable,
         worker::{ForkedTemplate, Template, launchers_variables, open_closed_streams, serve, start_template},
     };
     use pyo3::prelude::*;

@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use loader_core::Warning;
+use loader_core::{Warning, internal};
+use pyo3::{prelude::*, types::PyString};
 
 /// What the warning of a worker's death adds if a map-style dataset has a state.
 const STATE_BEGINS_AGAIN: &str = "; each new worker begins with the state that the dataset had when the loader started \
@@ -42,4 +43,10 @@ impl Warnings {
     pub(crate) fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// Returns `text` with the characters escaped that a terminal would obey, as in the warnings that Rust prints.
+#[pyfunction]
+pub(crate) fn printable(text: &Bound<'_, PyString>) -> String {
+    internal::printable(text.to_string_lossy())
 }

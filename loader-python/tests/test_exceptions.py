@@ -298,17 +298,18 @@ def test_an_interrupted_stream_is_no_bad_sample():
 @WORKERS
 @pytest.mark.parametrize(
     "dataset",
-    [Failing(3, ValueError("a\nreason")), FailingMany(3, ValueError("a\nreason"))],
+    [Failing(3, ValueError("a\n\x1b[31mreason\u202e")), FailingMany(3, ValueError("a\n\x1b[31mreason\u202e"))],
     ids=lambda each: type(each).__name__,
 )
-def test_the_warning_of_a_skipped_sample_is_one_line(num_workers, dataset):
+def test_the_warning_of_a_skipped_sample_is_one_line_and_escaped(num_workers, dataset):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert [batch[0, 0].item() for batch in DataLoader(dataset, num_workers=num_workers, on_bad_sample="skip")] == [
             0,
             2,
         ]
-    assert [str(each.message) for each in caught] == ["sample 1 of batch 1 is skipped: ValueError: a reason"]
+    expected = r"sample 1 of batch 1 is skipped: ValueError: a \u{1b}[31mreason\u{202e}"
+    assert [str(each.message) for each in caught] == [expected]
 
 
 @WORKERS

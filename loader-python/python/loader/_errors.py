@@ -7,6 +7,8 @@ import traceback
 import warnings
 from types import FrameType, TracebackType
 
+from . import _native
+
 # Maximum lengths of a traceback and of an exception in one line, in characters. The engine carries at most 16 KiB of a
 # traceback.
 MAX_TRACEBACK = 5000
@@ -84,8 +86,9 @@ def find_class(module: str, name: str) -> type[BaseException] | None:
 
 
 def warn(text: str, stacklevel: int = 4) -> None:
-    """Gives a warning of the engine, by default from `next` of its iterator. It has the line of the program."""
-    warnings.warn(text, RuntimeWarning, stacklevel=stacklevel)
+    """Gives a warning of the engine, by default from `next` of its iterator. It has the line of the program. In it, the
+    text of an exception has its control characters escaped."""
+    warnings.warn(_native.printable(text), RuntimeWarning, stacklevel=stacklevel)
 
 
 def is_of_signal_handler(raised_at: TracebackType | None) -> bool:

@@ -214,5 +214,8 @@ def launchers_variables() -> list[str]:
 def open_closed_streams() -> None:
     """Opens ``/dev/null`` in the place of each standard stream that is closed."""
 
+def printable(text: str) -> str:
+    """Returns the text with the characters escaped that a terminal would obey, as in the warnings that Rust prints."""
+
 def start_template(program: str, arguments: list[str]) -> None:
     """Starts the template process unless it runs, and does not wait until it has loaded its libraries."""
