@@ -29,7 +29,8 @@ def main() -> NoReturn:
     # Each worker gets the name that main has at `iter`.
     _dataset_pickle.set_parent_process(os.getppid(), "MainProcess")
     _imports.prepare_template(sys.argv[1:])
-    _open_closed_streams()
+    # The top of the script may have closed them, and no file of the loader must get their numbers.
+    _native.open_closed_streams()
     from . import _collate, _fetch, _keys, _lost_settings, _worker  # noqa: F401  workers need them
 
     if sys.modules.get("torch"):
@@ -45,16 +46,6 @@ def main() -> NoReturn:
     # Libraries that start threads when they are imported have fork handlers of their own.
     warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
     serve(template, _begin_worker)
-
-
-def _open_closed_streams() -> None:
-    """Gives the standard streams that the top of the script has closed to `/dev/null`, so that no file of the loader gets
-    their numbers."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # It gets the lowest number that is free.
 
 
 def _begin_worker() -> None:
