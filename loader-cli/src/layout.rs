@@ -402,24 +402,26 @@ pub(crate) fn refuse_other_layouts(target: &Path) -> Result<(), Stop> {
     if let Some((what, _, way)) = OTHER_LAYOUTS.iter().find(|(_, is_such, _)| is_such(target)) {
         return Err(Stop::InvalidArguments(format!("`{shown}` has {what}: {way}")));
     }
-    let Some((file, config)) = further_down(target) else { return Ok(()) };
+    let Some(config) = further_down(target) else { return Ok(()) };
     // The folder may be that of a table with a log of its own, or have several data sets.
-    config.files()?;
+    let files = config.files()?;
+    let Some((file, _)) = files.first() else { return Ok(()) };
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let Some(end) = extension_of(&name) else { return Ok(()) };
     let pattern = target.join("**").join(format!("*{end}"));
     Err(Stop::InvalidArguments(format!(
-        "`{shown}` has `{end}` files in its sub-folders only, such as `{}`; give a pattern such as `{}`, or one of the folders",
+        "`{shown}` has `{end}` files in its sub-folders only, such as `{}`; give the folder that has the data, or a pattern \
+         such as `{}`",
         file.display(),
         pattern.display()
     )))
 }
 
-/// Returns a data file in a folder below `target`, and settings for all files of its format there. Prefers other files to
-/// texts, which may be notes. Returns `None` if there are images, or only files that may belong to anything.
-fn further_down(target: &Path) -> Option<(PathBuf, RecordConfig)> {
+/// Returns settings for the data files in the folders below `target`. Prefers other files to texts, which may be notes.
+/// Returns `None` if there are images, or only files that may belong to anything.
+fn further_down(target: &Path) -> Option<RecordConfig> {
     let (mut left, mut searched) = (VecDeque::from([target.to_owned()]), 0);
-    let mut found: Option<(PathBuf, RecordConfig)> = None;
+    let mut found: Option<RecordConfig> = None;
     while let Some(folder) = left.pop_front().filter(|_| searched < MAX_SEARCHED) {
         searched += 1;
         let mut paths: Vec<_> = entries(&folder).filter(|path| !is_beside_rows(path)).collect();
@@ -430,12 +432,12 @@ fn further_down(target: &Path) -> Option<(PathBuf, RecordConfig)> {
             } else if is_image(&path) {
                 return None;
             } else if folder != target
-                && found.as_ref().is_none_or(|(_, config)| is_text(config))
+                && found.as_ref().is_none_or(is_text)
                 && let Some(config) = RecordConfig::of_extension(&path, target)
                 && !matches!(config, RecordConfig::AudioFiles(_) | RecordConfig::Tokens(_))
                 && (found.is_none() || !is_text(&config))
             {
-                found = Some((path, config));
+                found = Some(config);
             }
         }
     }

@@ -339,6 +339,7 @@ fn folders_of_other_tools_are_named() {
     let commit = "snapshots/0123456789abcdef0123456789abcdef0123456";
     for (files, what) in [
         (&["v1/a.parquet", "v2/b.parquet"][..], "/**/*.parquet`"),
+        (&["a/cache-0123456789abcdef.arrow", "a/json-train.arrow"], "such as `"),
         (&["a/b/c/d.jsonl.gz", "a/notes.txt"], "/**/*.jsonl.gz`"),
         (&["pos/1.txt", "neg/2.txt"], "/**/*.txt`"),
         (&["lang=de/1.txt", "lang=en/2.txt"], "`lang=de`"),
@@ -354,7 +355,8 @@ fn folders_of_other_tools_are_named() {
             fs::write(path, "x").unwrap();
         }
         let message = refused(folder.path().to_str().unwrap());
-        assert!(message.contains(what) && !message.contains("image"), "{message}");
+        assert!(message.contains(what), "{message}");
+        assert!(!message.contains("image") && !message.contains("cache-"), "{message}");
     }
     let folder = tempfile::tempdir().unwrap();
     let rows = folder.path().join("rows.json");

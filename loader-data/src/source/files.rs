@@ -609,20 +609,34 @@ mod tests {
         }
     }
 
-    #[test]
-    fn files_are_those_of_one_table_and_all_of_them() {
-        let folder = tempfile::tempdir().unwrap();
-        let write = |name: &str| {
-            let path = folder.path().join(name);
+    /// A folder with files.
+    struct Made(tempfile::TempDir);
+
+    impl Default for Made {
+        fn default() -> Self {
+            Self(tempfile::tempdir().unwrap())
+        }
+    }
+
+    impl Made {
+        fn write(&self, name: &str) {
+            let path = self.0.path().join(name);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, name).unwrap();
-        };
-        let names = |pattern: &str, extension| {
-            let files = Files::list([folder.path().join(pattern)], &[extension])?;
-            Ok::<_, DataError>(
-                (0..files.len()).map(|file| files.get(file).location.file_name()).collect::<Vec<_>>(),
-            )
-        };
+        }
+
+        /// Returns the names of the files for which `pattern` stands.
+        fn names(&self, pattern: &str, extension: &str) -> Result<Vec<String>> {
+            let files = Files::list([self.0.path().join(pattern)], &[extension])?;
+            Ok((0..files.len()).map(|file| files.get(file).location.file_name()).collect())
+        }
+    }
+
+    #[test]
+    fn numbers_have_their_value_and_copies_are_left_out() {
+        let folder = Made::default();
+        let write = |name: &str| folder.write(name);
+        let names = |pattern: &str, extension| folder.names(pattern, extension);
         // Numbers have their value in a folder and behind wildcards.
         ["n/p-10.csv", "n/p-9.csv", "n/p-100.csv"].into_iter().for_each(write);
         for pattern in ["n", "n/*.csv", "**/p-*.csv"] {
@@ -639,6 +653,13 @@ mod tests {
         for pattern in ["hf", "hf/*.arrow"] {
             assert_eq!(names(pattern, ".arrow").unwrap(), ["json-train.arrow"], "{pattern}");
         }
+    }
+
+    #[test]
+    fn the_files_of_tables_with_a_log_are_refused() {
+        let folder = Made::default();
+        let write = |name: &str| folder.write(name);
+        let names = |pattern: &str, extension| folder.names(pattern, extension);
         // A table format, seen from each folder of the table.
         [
             "delta/_delta_log/0.json",
@@ -684,13 +705,21 @@ mod tests {
             ["x.parquet"],
             "a folder beside those of the table"
         );
-        std::os::unix::fs::symlink(folder.path().join("delta/a=1"), folder.path().join("linked")).unwrap();
+        std::os::unix::fs::symlink(folder.0.path().join("delta/a=1"), folder.0.path().join("linked"))
+            .unwrap();
         let problem = names("linked", ".parquet").unwrap_err().problem;
         assert!(matches!(problem, DataProblem::TableFormat { format: "Delta Lake" }));
+    }
+
+    #[test]
+    fn files_are_those_of_one_data_set_and_all_of_them() {
+        let folder = Made::default();
+        let write = |name: &str| folder.write(name);
+        let names = |pattern: &str, extension| folder.names(pattern, extension);
         // Two versions of a data set in a cache, and two data sets that were saved.
-        for folder in ["cache/json/0", "cache/json/1"] {
-            write(&format!("{folder}/dataset_info.json"));
-            write(&format!("{folder}/json-train.arrow"));
+        for data_set in ["cache/json/0", "cache/json/1"] {
+            write(&format!("{data_set}/dataset_info.json"));
+            write(&format!("{data_set}/json-train.arrow"));
         }
         for pattern in ["cache", "cache/**/*.arrow", "cache/*/*"] {
             let error = names(pattern, ".arrow").unwrap_err();
@@ -698,7 +727,6 @@ mod tests {
             assert!(error.to_string().contains("cache/json/0`"), "{error}");
         }
         assert_eq!(names("cache/json/{0,1}", ".arrow").unwrap().len(), 2, "both are named");
-        fs::remove_dir_all(folder.path().join("cache")).unwrap();
         // Parts.
         write("parts/train-00000-of-00002.csv");
         for pattern in ["parts", "parts/train*.csv"] {
@@ -711,12 +739,11 @@ mod tests {
         ["saved/data-0-of-1.arrow", "saved/data-0-of-2.arrow", "saved/data-1-of-2.arrow"]
             .into_iter()
             .for_each(write);
-        for pattern in ["", "saved", "saved/*.arrow", "saved/*-of-*"] {
+        for pattern in ["saved", "saved/*.arrow", "saved/*-of-*"] {
             let problem = names(pattern, ".arrow").unwrap_err().problem;
             assert!(matches!(problem, DataProblem::SeveralPartCounts { .. }), "{pattern}: {problem}");
         }
         assert_eq!(names("saved/data-*-of-2*", ".arrow").unwrap().len(), 2);
-        fs::remove_dir_all(folder.path().join("saved")).unwrap();
     }
 
     #[test]

@@ -24,7 +24,7 @@ const ICEBERG_DATA: &str = "data";
 const DUCKLAKE: &str = "ducklake-";
 /// Folders whose sub-folders are versions of one data set, and the names of these: in the cache of the Hugging Face Hub, and in
 /// Kaggle's.
-const VERSIONS: [(&str, fn(&str) -> bool); 2] = [("snapshots", is_commit), ("versions", is_number)];
+const VERSIONS: [Versions; 2] = [("snapshots", is_commit), ("versions", is_number)];
 /// The file that says that a folder is a whole data set, which `datasets` or `tensorflow_datasets` has written.
 const DESCRIPTION: &str = "dataset_info.json";
 /// Another one, of Arrow files.
@@ -33,6 +33,9 @@ const STATE: &str = "state.json";
 const MAX_NAMED: usize = 3;
 /// What stands between the number of a part and the number of parts in the name of a file.
 const OF: [&str; 2] = ["-of-", "_of_"];
+
+/// The name of a folder of versions, and a function that is true for their names.
+type Versions = (&'static str, fn(&str) -> bool);
 
 /// Fails unless the `files` for which `given`, a local folder or pattern, stands are those of one data set, and all of them.
 /// `pattern` is empty for a folder.
