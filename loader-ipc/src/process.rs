@@ -21,8 +21,9 @@ use std::{
 
 use nix::{
     errno::Errno,
+    libc::{SIGRTMAX, SIGRTMIN, c_int},
     sys::{
-        signal::{SigSet, SigmaskHow, Signal},
+        signal::{SigmaskHow, Signal},
         stat::{SFlag, fstat},
     },
     unistd::Pid,
@@ -39,6 +40,7 @@ use crate::{
     lifeline::{Lifeline, LifelineError, poll_until},
     observed,
     patience::{Patience, WaitError},
+    sys::signal_set,
 };
 
 pub use crate::observed::{CpuUse, Halt, HaltWatch, cpu_time, cpu_wait, data_memory, private_memory};
@@ -384,15 +386,36 @@ fn open_pidfd(pid: Pid) -> io::Result<OwnedFd> {
     Ok(pidfd_open(pid, PidfdFlags::NONBLOCK)?)
 }
 
-/// The signals that do not end a worker or a template: a terminal or a launcher sends them to the whole process
-/// group, and means main. A handler of user code runs as usual.
-pub const SIGNALS_FOR_MAIN: [Signal; 4] = [Signal::SIGINT, Signal::SIGHUP, Signal::SIGUSR1, Signal::SIGUSR2];
+/// The numbers of the signals that do not end a worker or a template if another process sends them: a terminal or a
+/// launcher sends them to the whole process group, and means main. A handler of user code runs as usual.
+///
+/// These are all signals that end a process by default, except SIGKILL, SIGTERM, which ends a worker, and those of an
+/// error in the process itself. `docs/protocol.md` has the alternatives.
+pub fn signals_for_main() -> impl Iterator<Item = c_int> {
+    NAMED_FOR_MAIN.into_iter().map(|signal| signal as c_int).chain(SIGRTMIN()..=SIGRTMAX())
+}
 
-/// Starts a program while SIGTSTP and [`SIGNALS_FOR_MAIN`] are blocked: a Ctrl-Z between `vfork` and `exec` would
+/// [`signals_for_main`] without the real-time signals, whose numbers the C library knows.
+const NAMED_FOR_MAIN: [Signal; 12] = [
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGALRM,
+    Signal::SIGSTKFLT,
+    Signal::SIGXCPU,
+    Signal::SIGVTALRM,
+    Signal::SIGPROF,
+    Signal::SIGIO,
+    Signal::SIGPWR,
+];
+
+/// Starts a program while SIGTSTP and [`signals_for_main`] are blocked: a Ctrl-Z between `vfork` and `exec` would
 /// stop the child, and with it this thread. The program inherits the mask, so none of these signals ends it before
 /// it has its own actions for them.
 fn start_without_stops(command: &mut Command) -> io::Result<Child> {
-    let blocked: SigSet = SIGNALS_FOR_MAIN.into_iter().chain([Signal::SIGTSTP]).collect();
+    let blocked = signal_set(signals_for_main().chain([Signal::SIGTSTP as c_int]));
     let mask = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
     let child = command.spawn();
     mask.thread_set_mask()?;
@@ -479,8 +502,44 @@ mod tests {
     }
 
     #[test]
+    fn all_signals_that_end_a_process_are_for_main_unless_they_mean_the_process_itself() {
+        let of_the_process = [
+            Signal::SIGKILL,
+            Signal::SIGTERM,
+            Signal::SIGILL,
+            Signal::SIGTRAP,
+            Signal::SIGABRT,
+            Signal::SIGBUS,
+            Signal::SIGFPE,
+            Signal::SIGSEGV,
+            Signal::SIGPIPE,
+            Signal::SIGXFSZ,
+            Signal::SIGSYS,
+        ];
+        let ending_none = [
+            Signal::SIGCHLD,
+            Signal::SIGCONT,
+            Signal::SIGSTOP,
+            Signal::SIGTSTP,
+            Signal::SIGTTIN,
+            Signal::SIGTTOU,
+            Signal::SIGURG,
+            Signal::SIGWINCH,
+        ];
+        let for_main: Vec<_> = signals_for_main().collect();
+        for signal in Signal::iterator() {
+            let is_other = of_the_process.contains(&signal) || ending_none.contains(&signal);
+            assert_eq!(for_main.contains(&(signal as c_int)), !is_other, "{signal}");
+        }
+        assert!([SIGRTMIN(), SIGRTMAX()].iter().all(|number| for_main.contains(number)));
+    }
+
+    #[test]
+    #[expect(clippy::zombie_processes, reason = "`WorkerProcess` reaps it")]
     fn the_status_of_a_process_that_a_real_time_signal_ends_is_known() {
-        let process = shell("kill -40 $$");
+        // `WorkerProcess::spawn` blocks the signal, and a shell cannot unblock it.
+        let child = Command::new("/bin/sh").args(["-c", "kill -40 $$"]).spawn().unwrap();
+        let process = WorkerProcess::forked(child.id()).unwrap();
         assert_eq!(end_of(&process), ExitStatus::Signal { signal: 40, core_dumped: false });
         assert_eq!(end_of(&shell("exit 7")), ExitStatus::Code(7));
     }

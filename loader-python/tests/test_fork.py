@@ -384,6 +384,31 @@ def test_sigterm_to_the_process_group_ends_neither_the_template_nor_its_spare(tm
     assert run(script) == "main\n"
 
 
+def test_signals_for_main_end_neither_the_template_nor_the_workers(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        HEAD + "os.setpgid(0, 0)\n"
+        "main, arrived = os.getpid(), set()\n"
+        "def handle(number, _):\n"
+        "    assert os.getpid() == main\n"
+        "    arrived.add(number)\n"
+        "sent = {signal.SIGQUIT, signal.SIGXCPU, signal.SIGPWR, signal.SIGRTMIN + 3}\n"
+        "for number in {*sent, signal.SIGALRM}:\n"
+        "    signal.signal(number, handle)\n"
+        "batches = iter(loader_of(Slow(400)))\n"
+        "found = next(batches).tolist()\n"
+        "template, pids = template_of(batches), [worker.pid for worker in batches._workers]\n"
+        "for number in sent:\n"
+        "    os.killpg(0, number)\n"
+        # Workers have main's handler for this one, for their timers.
+        "os.kill(template, signal.SIGALRM)\n"
+        "assert found + numbers(batches) == list(range(400)) and arrived == sent\n"
+        "assert [worker.pid for worker in batches._workers] == pids\n"
+        "assert template in {process.pid for process in all_processes() if process.state != 'Z'}\n"
+    )
+    run(script)
+
+
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_main_reaps_the_orphans_of_a_template_and_no_child_of_the_program(tmp_path, method):
     """Main is a subreaper, as the first process of a container is."""

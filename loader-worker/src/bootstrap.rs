@@ -127,7 +127,7 @@ fn perform_handshake(
 }
 
 /// Gives this process the state that user code expects in a new process, with one exception: the signals
-/// [`SIGNALS_FOR_MAIN`](loader_ipc::process::SIGNALS_FOR_MAIN) do not end a worker.
+/// [`signals_for_main`](loader_ipc::process::signals_for_main) do not end a worker.
 fn prepare_process() -> anyhow::Result<()> {
     guard_against_forks();
     // The template has done this, and its libraries may have opened files and set signal actions since.

@@ -9,7 +9,7 @@ use std::{
 
 use loader_ipc::{
     default_sigchld, ignore_by_default, ignore_sigpipe, is_close_on_exec, lifeline::Lifeline,
-    oom::prefer_this_process, open_descriptors, process::SIGNALS_FOR_MAIN,
+    oom::prefer_this_process, open_descriptors, process::signals_for_main,
 };
 use nix::{sys::signal::SigSet, unistd::close};
 
@@ -58,7 +58,7 @@ pub(crate) fn leave_host() -> io::Result<()> {
 
 /// Removes the signal mask and signal actions of main from this process, which main has started or forked.
 pub(crate) fn leave_signals() -> io::Result<()> {
-    SIGNALS_FOR_MAIN.into_iter().try_for_each(ignore_by_default)?;
+    signals_for_main().try_for_each(ignore_by_default)?;
     default_sigchld();
     // A signal mask is inherited across `exec`. Main blocks these signals while it starts this process, and the
     // thread that started it may have blocked others.

@@ -45,7 +45,7 @@ const OWN_FOLDER: &str = "/proc/self/cwd";
 ///
 /// The template must not use what a fork does not copy, such as threads and a GPU. This type has one thread,
 /// which ends the process if main ends; [`next_request`](Self::next_request) stops it.
-/// SIGINT (Ctrl-C), SIGHUP, SIGUSR1 and SIGUSR2 do not end the template.
+/// The signals that do not end a worker, such as SIGINT (Ctrl-C), do not end the template either.
 ///
 /// # Examples
 /// The program calls `fork` itself, so that the fork handlers of its interpreter run:
@@ -122,8 +122,9 @@ pub struct StartRequest {
 
 impl Template {
     /// Makes this process a template. Call it before the program loads its libraries: it closes the
-    /// descriptors that this process has inherited from main by accident, and it protects the process from
-    /// SIGINT (Ctrl-C), SIGHUP, SIGUSR1 and SIGUSR2, for which an interpreter must have no handler of its own.
+    /// descriptors that this process has inherited from main by accident, and it protects the process from the
+    /// signals that do not end a worker, such as SIGINT (Ctrl-C). An interpreter must have no handler of its own for
+    /// them.
     ///
     /// # Errors
     /// If no loader has started this process, if main has ended, or if the system provides no pidfds.
@@ -154,7 +155,7 @@ impl Template {
     /// does not keep, and `main` a pidfd of main, which main has opened before the fork.
     ///
     /// The process keeps main's descriptors, except standard input. SIGTERM does not end it either, because main cannot
-    /// fork another template for the same workers. For SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 it must have no
+    /// fork another template for the same workers. For SIGTERM and the signals that do not end a worker it must have no
     /// handler of main.
     ///
     /// # Errors
@@ -162,7 +163,7 @@ impl Template {
     #[doc(hidden)]
     pub fn of_fork(requests: OwnedFd, main: OwnedFd, streams: Streams) -> io::Result<Self> {
         process::mark_as_worker();
-        ignore_by_default(Signal::SIGTERM)?;
+        ignore_by_default(Signal::SIGTERM as i32)?;
         leave_signals()?;
         if streams.has_stdin {
             empty_stdin()?;

@@ -13,7 +13,7 @@
 //! | `objects.rs` | [`LoadedObject`] | the list of loaded objects is read only while the dynamic loader holds its lock |
 //! | `line.rs` | `Line` | every bit pattern is valid, and there is no padding |
 //! | `pages.rs` | `Pages` | the memory has one owner |
-//! | `signals.rs` | [`default_sigchld`], [`ignore_by_default`], [`end_ignoring`], `ignore_sigpipe`, `take_pending`, [`wake_on_sigchld`] | a handler does nothing, or makes only calls that are safe in a handler |
+//! | `signals.rs` | [`default_sigchld`], [`ignore_by_default`], [`end_ignoring`], `ignore_sigpipe`, `signal_set`, `take_pending`, [`wake_on_sigchld`] | a handler makes only calls that are safe in a handler |
 //! | `descriptors.rs` | [`open_descriptors`], [`is_close_on_exec`], `duplicate`, `duplicate_sockets` | a number is borrowed as a descriptor only during one system call |
 //! | `environment.rs` | `with_variable` | the environment changes only while no other thread exists |
 //! | `exit.rs` | [`exit_now`], [`keep_freed_memory`] | the calls take only numbers |
@@ -43,7 +43,7 @@ pub use sealed::SealedMap;
 pub use signals::{
     WakeSocket, WokenSocket, default_sigchld, end_ignoring, ignore_by_default, wake_on_sigchld, wake_sockets,
 };
-pub(crate) use signals::{ignore_sigpipe, take_pending};
+pub(crate) use signals::{ignore_sigpipe, signal_set, take_pending};
 pub use slot_memory::{Chunk, ChunkError, Loan, SlotMemory, SlotRegion};
 pub(crate) use slot_memory::{KeptLoan, WeakLoan};
 pub use words::SharedWords;

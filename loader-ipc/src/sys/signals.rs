@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    mem::MaybeUninit,
+    mem::{self, MaybeUninit},
     os::fd::{AsFd, BorrowedFd},
     ptr,
     sync::Arc,
@@ -10,8 +10,8 @@ use std::{
 
 use nix::{
     errno::Errno,
-    libc,
-    sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction, signal},
+    libc::{self, c_int},
+    sys::signal::{SigHandler, SigSet, Signal, signal},
 };
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use signal_hook::SigId;
@@ -27,21 +27,27 @@ pub fn default_sigchld() {
     let _ = set;
 }
 
-/// Makes `which` do nothing in this process if its action is the default one, which ends the process. A handler that
-/// user code has installed, and an inherited SIG_IGN, stay.
+/// Makes the signal of the number `which` do nothing in this process if another process or a terminal sends it, and if
+/// its action is the default one, which ends the process. A handler that user code has installed, and an inherited
+/// SIG_IGN, stay. What the kernel raises for this process itself, at a limit of CPU time or the end of a timer, still
+/// ends it.
 ///
 /// Installs a handler instead of SIG_IGN, because programs that this process starts would inherit SIG_IGN. User code
 /// that installs a handler later replaces this one.
 ///
 /// # Errors
 /// If the system refuses.
-pub fn ignore_by_default(which: Signal) -> io::Result<()> {
+pub fn ignore_by_default(which: c_int) -> io::Result<()> {
     if present_action(which)? == libc::SIG_DFL {
-        let flags = SaFlags::SA_RESTART | SaFlags::SA_ONSTACK;
+        // SAFETY: zeros are a valid value of each of its fields. `SigAction` has no real-time signals.
+        let mut action: libc::sigaction = unsafe { mem::zeroed() };
+        action.sa_sigaction = ignore_sent as *const () as libc::sighandler_t;
+        action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK | libc::SA_SIGINFO;
         // Blocks all signals in the handler: the frames of several signals at once do not fit on an alternative stack.
-        let action = SigAction::new(SigHandler::Handler(do_nothing), flags, SigSet::all());
-        // SAFETY: the handler does nothing, so it may run at any time.
-        unsafe { sigaction(which, &action) }?;
+        action.sa_mask = *SigSet::all().as_ref();
+        // SAFETY: `action` outlives the call. The handler has the parameters of SA_SIGINFO, and only makes calls that
+        // are safe in a handler.
+        Errno::result(unsafe { libc::sigaction(which, &action, ptr::null_mut()) })?;
     }
     Ok(())
 }
@@ -51,19 +57,44 @@ pub fn ignore_by_default(which: Signal) -> io::Result<()> {
 /// # Errors
 /// If the system refuses.
 pub fn end_ignoring(which: Signal) -> io::Result<()> {
-    if present_action(which)? == do_nothing as *const () as libc::sighandler_t {
+    if present_action(which as c_int)? == ignore_sent as *const () as libc::sighandler_t {
         // SAFETY: the default action installs no handler, so no code can run at a wrong time.
         unsafe { signal(which, SigHandler::SigDfl) }?;
     }
     Ok(())
 }
 
-extern "C" fn do_nothing(_signal: libc::c_int) {}
+/// Returns the set of the signals of these numbers.
+pub(crate) fn signal_set(numbers: impl IntoIterator<Item = c_int>) -> SigSet {
+    let mut set = *SigSet::empty().as_ref();
+    for number in numbers {
+        // SAFETY: the set outlives the call, which fails for a number that is no signal.
+        unsafe { libc::sigaddset(&mut set, number) };
+    }
+    // SAFETY: the set was initialized. The loader never asks nix for its elements, of which nix knows no real-time
+    // signal.
+    unsafe { SigSet::from_sigset_t_unchecked(set) }
+}
 
-fn present_action(which: Signal) -> io::Result<libc::sighandler_t> {
+/// Ends this process, as without a handler, if the kernel has raised the signal for this process.
+extern "C" fn ignore_sent(which: c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+    // SAFETY: the kernel gives each handler with SA_SIGINFO the information about the signal.
+    let code = unsafe { (*info).si_code };
+    let is_sent = matches!(code, libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL);
+    // For a terminal, the kernel raises signals in the whole process group.
+    if is_sent || matches!(which, libc::SIGHUP | libc::SIGINT | libc::SIGQUIT) {
+        return;
+    }
+    // SAFETY: the call is safe in a handler, and the default action installs none.
+    unsafe { libc::signal(which, libc::SIG_DFL) };
+    // SAFETY: the call is safe in a handler. The signal is blocked until this handler returns.
+    unsafe { libc::raise(which) };
+}
+
+fn present_action(which: c_int) -> io::Result<libc::sighandler_t> {
     let mut present = MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: without a new action the call only writes the present one into `present`, which outlives the call.
-    Errno::result(unsafe { libc::sigaction(which as libc::c_int, ptr::null(), present.as_mut_ptr()) })?;
+    Errno::result(unsafe { libc::sigaction(which, ptr::null(), present.as_mut_ptr()) })?;
     // SAFETY: the call has succeeded, so it has written the action.
     Ok(unsafe { present.assume_init() }.sa_sigaction)
 }
@@ -151,4 +182,27 @@ pub(crate) fn take_pending(signals: &SigSet) {
     let taken = unsafe { libc::sigtimedwait(signals.as_ref(), ptr::null_mut(), &no_wait) };
     // An error only means that no such signal was pending.
     let _ = taken;
+}
+
+#[cfg(test)]
+mod tests {
+    use signal_hook::low_level::raise;
+
+    use super::*;
+
+    #[test]
+    fn a_signal_that_is_sent_does_nothing() {
+        for which in [libc::SIGPWR, libc::SIGXCPU, libc::SIGRTMIN() + 5] {
+            ignore_by_default(which).unwrap();
+            raise(which).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_set_has_real_time_signals() {
+        let set = signal_set([libc::SIGPWR, libc::SIGRTMAX()]);
+        // SAFETY: the set outlives the call.
+        let has = |which| unsafe { libc::sigismember(set.as_ref(), which) };
+        assert_eq!([libc::SIGPWR, libc::SIGRTMAX(), libc::SIGALRM].map(has), [1, 1, 0]);
+    }
 }

@@ -18,6 +18,7 @@ import stat
 import sys
 import warnings
 import weakref
+from collections.abc import Callable
 from multiprocessing import util
 from typing import Any, NamedTuple, NoReturn
 
@@ -36,8 +37,10 @@ class WorkerSetup(NamedTuple):
 inherited: WorkerSetup | None = None
 #: In a fork: the standard streams of main, which must not be finalized there.
 _streams_of_main: list[Any] = []
-#: Only timers send these signals, and a process starts its own timers. All others may be meant for main.
+#: A process gets these signals from its own timers. All others may be meant for main.
 _OF_TIMERS = (signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF)
+#: In the template: main's handlers for the signals of timers, which its workers get.
+_timer_handlers: dict[int, Callable[..., Any]] = {}
 #: In a worker: what :func:`is_in_main` has returned for each class.
 _is_in_main: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
@@ -91,8 +94,10 @@ def _run_template(forked: _native.ForkedTemplate, setup: WorkerSetup, main_pid: 
             # A thread of main may draw numbers at the fork, and workers seed this generator.
             numpy_random.get_bit_generator().lock._at_fork_reinit()
         for number in signal.valid_signals():
-            if number not in _OF_TIMERS and callable(signal.getsignal(number)):
+            if callable(handler := signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)
+                if number in _OF_TIMERS:
+                    _timer_handlers[number] = handler
         signal.set_wakeup_fd(-1)
         template = forked.in_child(sys.__stdin__ is not None, sys.__stderr__ is not None)
         _template.serve(template, functools.partial(_begin_worker, main_pid))
@@ -132,7 +137,9 @@ def _renew_streams() -> None:
 
 def _begin_worker(main_pid: int) -> None:
     """Does what a process of ``multiprocessing`` does after a fork: removes main's child processes, finalizers and
-    standard input from a worker."""
+    standard input from a worker. Restores the handlers for the signals of timers."""
+    for number, handler in _timer_handlers.items():
+        signal.signal(number, handler)
     multiprocessing.process._children = set()
     multiprocessing.process._process_counter = itertools.count(1)
     process = multiprocessing.process.current_process()

@@ -9,9 +9,14 @@ use std::{
 };
 
 use anyhow::Context;
-use nix::sys::{
-    resource::{Resource, setrlimit},
-    signal::{SigSet, Signal, raise},
+use nix::{
+    sys::{
+        resource::{Resource, getrlimit, setrlimit},
+        signal::{SigEvent, SigSet, SigevNotify, Signal, raise},
+        time::TimeSpec,
+        timer::{Expiration, Timer, TimerSetTimeFlags},
+    },
+    time::ClockId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -50,6 +55,10 @@ pub enum Fault {
     HangHard,
     /// The process stops (SIGSTOP).
     Stop,
+    /// A timer of the process ends it by SIGALRM.
+    ReachTimer,
+    /// The process reaches its limit of CPU time, and the kernel ends it by SIGXCPU.
+    ReachCpuLimit,
     /// The process executes another program, which never ends.
     Execute,
     /// The process prints lines to standard error and never ends.
@@ -96,6 +105,21 @@ impl Fault {
                 }
             }
             Self::Stop => drop(raise(Signal::SIGSTOP)),
+            Self::ReachTimer => {
+                let signal = SigevNotify::SigevSignal { signal: Signal::SIGALRM, si_value: 0 };
+                let mut timer = Timer::new(ClockId::CLOCK_MONOTONIC, SigEvent::new(signal))?;
+                timer.set(
+                    Expiration::OneShot(TimeSpec::from(Duration::from_millis(1))),
+                    TimerSetTimeFlags::empty(),
+                )?;
+                thread::sleep(Duration::MAX);
+            }
+            Self::ReachCpuLimit => {
+                // 1 s is the lowest limit.
+                let (_, maximum) = getrlimit(Resource::RLIMIT_CPU)?;
+                setrlimit(Resource::RLIMIT_CPU, 1, maximum)?;
+                (0..u64::MAX).for_each(|number| _ = black_box(number));
+            }
             Self::Execute => Err(Command::new("sleep").arg("1000").exec())?,
             Self::PrintForever => loop {
                 eprintln!("{}", "on and on ".repeat(20));

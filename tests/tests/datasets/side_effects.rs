@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::ensure;
 use loader_core::prelude::*;
-use loader_ipc::process::SIGNALS_FOR_MAIN;
+use loader_ipc::process::signals_for_main;
 use loader_tests::{
     alone::{alone, alone_under, descendants},
     datasets::{Noise, NoiseSample},
@@ -23,8 +23,12 @@ use loader_tests::{
     timing::{assert_soon, timed},
     traces::Before,
 };
-use nix::sys::signal::{SigSet, Signal, raise};
+use nix::sys::signal::{SigSet, Signal};
 use serde::{Deserialize, Serialize};
+use signal_hook::{
+    consts::{SIGCHLD, SIGTERM},
+    low_level::raise,
+};
 
 /// What a dataset does whenever it loads a sample.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -53,7 +57,7 @@ enum SideEffect {
     LeavesSession,
     /// Handles the signals that ask a process to end.
     HandlesSignals,
-    /// Sends itself the signals that are meant for main, and checks that they end programs that it starts.
+    /// Sends itself the signals that are meant for main, and checks that each ends a program that it starts.
     GetsSignalsForMain,
     /// Runs a program with a function between `fork` and `exec`.
     ForksAndExecs,
@@ -109,19 +113,19 @@ impl SideEffect {
             // The error from the second sample on is ignored.
             Self::LeavesSession => drop(nix::unistd::setsid()),
             Self::HandlesSignals => {
-                for signal in [Signal::SIGTERM, Signal::SIGCHLD].into_iter().chain(SIGNALS_FOR_MAIN) {
+                for signal in [SIGTERM, SIGCHLD].into_iter().chain(signals_for_main()) {
                     let arrived = Arc::<AtomicBool>::default();
-                    signal_hook::flag::register(signal as i32, Arc::clone(&arrived))?;
+                    signal_hook::flag::register(signal, Arc::clone(&arrived))?;
                     raise(signal)?;
                     ensure!(arrived.load(Ordering::Relaxed), "the handler of {signal} has not run");
                 }
             }
             Self::GetsSignalsForMain => {
-                for signal in SIGNALS_FOR_MAIN {
-                    raise(signal)?;
-                    let kill = format!("kill -{} $$", signal as i32);
+                signals_for_main().try_for_each(raise)?;
+                if let Some(signal) = signals_for_main().nth(index) {
+                    let kill = format!("kill -{signal} $$");
                     let ended = Command::new("sh").args(["-c", &kill]).status()?.signal();
-                    ensure!(ended == Some(signal as i32), "{signal} has not ended a program: {ended:?}");
+                    ensure!(ended == Some(signal), "{signal} has not ended a program: {ended:?}");
                 }
             }
             Self::ForksAndExecs => {

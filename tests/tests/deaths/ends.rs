@@ -28,7 +28,7 @@ const ENDS: [(Fault, &[ExitStatus]); 13] = [
     (Fault::Signal(Signal::SIGSEGV as i32), &[by(Signal::SIGSEGV)]),
     (Fault::Signal(Signal::SIGBUS as i32), &[by(Signal::SIGBUS)]),
     (Fault::Signal(Signal::SIGILL as i32), &[by(Signal::SIGILL)]),
-    (Fault::Signal(Signal::SIGXCPU as i32), &[by(Signal::SIGXCPU)]),
+    (Fault::ReachTimer, &[by(Signal::SIGALRM)]),
     (Fault::Signal(Signal::SIGTERM as i32), &[by(Signal::SIGTERM)]),
     (Fault::Abort, &[by(Signal::SIGABRT)]),
     (Fault::Exit(0), &[ExitStatus::Code(0)]),
@@ -39,6 +39,9 @@ const ENDS: [(Fault, &[ExitStatus]); 13] = [
     (Fault::PanicInC, &[by(Signal::SIGABRT)]),
     (Fault::FailToAllocate, &[by(Signal::SIGABRT)]),
 ];
+
+/// A limit that takes a second to reach.
+const CPU_LIMIT: (Fault, &[ExitStatus]) = (Fault::ReachCpuLimit, &[by(Signal::SIGXCPU)]);
 
 const fn by(signal: Signal) -> ExitStatus {
     ExitStatus::Signal { signal: signal as i32, core_dumped: false }
@@ -150,7 +153,7 @@ fn small_group() -> Option<PathBuf> {
 fn without_replacement_the_error_says_how_the_worker_ended() {
     alone(|| {
         let before = Before::take();
-        for (fault, expected) in ENDS {
+        for (fault, expected) in ENDS.into_iter().chain([CPU_LIMIT]) {
             let builder =
                 DataLoader::builder(Faulty { count: 100, at: 20, fault }).batch_size(4).num_workers(2);
             let loader = builder.on_worker_death(OnWorkerDeath::Fail).build().unwrap();
