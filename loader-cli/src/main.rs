@@ -58,7 +58,7 @@ fn note_closed_output() {
 }
 
 /// Says that standard output is closed, and returns the exit status.
-fn output_closed(reporter: &Reporter) -> ExitCode {
+fn output_closed(reporter: &mut Reporter) -> ExitCode {
     let problem = "it is closed; to discard what the command prints, redirect it to /dev/null";
     let stop = Stop::Output(io::Error::other(problem));
     reporter.stopped(&stop);
@@ -71,7 +71,7 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         // A command that asks for nothing else prints its help on standard error, with another status.
         Err(Stop::HelpPrinted(0)) if IS_OUTPUT_CLOSED.load(Ordering::Relaxed) => {
-            return output_closed(&Reporter::new(false));
+            return output_closed(&mut Reporter::new(false));
         }
         Err(stop) => {
             // Parsing failed, so look for `--json` among all arguments.
@@ -82,7 +82,7 @@ fn main() -> ExitCode {
     };
     let mut reporter = Reporter::new(arguments.json());
     if IS_OUTPUT_CLOSED.load(Ordering::Relaxed) {
-        return output_closed(&reporter);
+        return output_closed(&mut reporter);
     }
     let outcome = Interrupt::watch(reporter.screen()).map_err(Stop::NoSignals).and_then(|interrupt| {
         match &arguments.command {
