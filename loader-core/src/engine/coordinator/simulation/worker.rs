@@ -301,9 +301,9 @@ impl Worker {
                 Some(Command::Task(task)) => inbox.tasks.push_back(task),
                 Some(Command::Offer { task, lease }) => {
                     if inbox.tasks.iter().any(|waiting| waiting.number == task) {
-                        drop(inbox.offers.insert(task, lease))
+                        inbox.offers.insert(task, lease);
                     } else {
-                        inbox.unused.push((task, lease))
+                        inbox.unused.push((task, lease));
                     }
                 }
                 Some(Command::Resume { epoch }) => inbox.resume = Some(epoch),
