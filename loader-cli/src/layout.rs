@@ -422,7 +422,9 @@ pub(crate) fn refuse_other_layouts(target: &Path) -> Result<(), Stop> {
 fn further_down(target: &Path) -> Option<RecordConfig> {
     let (mut left, mut searched) = (VecDeque::from([target.to_owned()]), 0);
     let mut found: Option<RecordConfig> = None;
-    while let Some(folder) = left.pop_front().filter(|_| searched < MAX_SEARCHED) {
+    while searched < MAX_SEARCHED
+        && let Some(folder) = left.pop_front()
+    {
         searched += 1;
         let mut paths: Vec<_> = entries(&folder).filter(|path| !is_beside_rows(path)).collect();
         paths.sort();
@@ -441,7 +443,8 @@ fn further_down(target: &Path) -> Option<RecordConfig> {
             }
         }
     }
-    found
+    // There may be images in the folders that are left.
+    found.filter(|_| left.is_empty())
 }
 
 /// True if the name is one that a folder of rows does not stand for.

@@ -94,16 +94,18 @@ fn is_cache_of_datasets(name: &str) -> bool {
 ///
 /// # Errors
 /// Fails if a column would be missing: because the format with these `extensions` is read without such columns, or
-/// because `given` names the folders of several partitions. Also fails if the name of a folder cannot be decoded.
+/// because `given` names the folders of several partitions. In formats that are no tables, files of one partition are
+/// read, and so are those of several partitions that `given` names. Also fails if the name of a folder cannot be decoded.
 pub(super) fn find_partitions<P: AsRef<Path>>(
     files: &mut [DataFile],
     given: &[P],
     extensions: &[&str],
 ) -> Result<()> {
     let has_columns = extensions.iter().any(|extension| WITH_PARTITIONS.contains(extension));
+    let is_table = has_columns || extensions.iter().any(|extension| ROWS.contains(extension));
     let given: Vec<_> = given.iter().map(|path| path.as_ref().to_string_lossy().into_owned()).collect();
     let given: Vec<Vec<&str>> = given.iter().map(|path| parts_of(path)).collect();
-    let mut first = None;
+    let (mut first, mut first_found) = (None, None);
     for file in files {
         let path = file.location.as_path().to_string_lossy().into_owned();
         let parts = parts_of(&path);
@@ -117,16 +119,19 @@ pub(super) fn find_partitions<P: AsRef<Path>>(
         let refused = |problem: fn(String) -> DataProblem, folders: &[&str]| {
             Err(DataError::new(&file.location, problem(folders.join("/"))))
         };
-        if !has_columns && !found.is_empty() {
+        let one: &mut Vec<String> =
+            first_found.get_or_insert_with(|| found.iter().map(|&folder| folder.to_owned()).collect());
+        if !has_columns && (*one != found || (is_table && !found.is_empty())) {
+            let found = if one.is_empty() { found } else { one.iter().map(String::as_str).collect() };
             return refused(|folders| DataProblem::Partition { folders }, &found);
         }
         let first: &mut Vec<String> =
             first.get_or_insert_with(|| named.iter().map(|&folder| folder.to_owned()).collect());
-        if *first != named {
+        if is_table && *first != named {
             let named = if named.is_empty() { first.iter().map(String::as_str).collect() } else { named };
             return refused(|folders| DataProblem::NamedPartitions { folders }, &named);
         }
-        for folder in found {
+        for folder in found.into_iter().filter(|_| has_columns) {
             file.partition
                 .push(column_of(folder).map_err(|problem| DataError::new(&file.location, problem))?);
         }
@@ -280,7 +285,13 @@ mod tests {
     fn partitions_whose_columns_would_be_missing_are_refused() {
         let none: Vec<String> = Vec::new();
         let one = partitions(&["t/a=1"], &["t/a=1/x.csv", "t/a=1/y.csv"], ".csv").unwrap();
-        assert_eq!(one, [none.clone(), none]);
+        assert_eq!(one, [none.clone(), none.clone()]);
+        for (given, paths) in [
+            (&["t"][..], &["t/a=1/x.tar", "t/a=1/y.tar"]),
+            (&["t/a=1", "t/a=2"], &["t/a=1/x.tar", "t/a=2/x.tar"]),
+        ] {
+            assert_eq!(partitions(given, paths, ".tar").unwrap(), [none.clone(), none.clone()], "{given:?}");
+        }
         for extension in [".csv.gz", ".jsonl", ".txt", ".npz", ".tar", ".bin", ".wav"] {
             for paths in [["t/a=1/x", "t/a=2/x"], ["t/x", "t/a=1/x"]] {
                 let paths = paths.map(|path| format!("{path}{extension}"));

@@ -132,15 +132,22 @@ pub(super) fn folder_of_table(files: &str) -> &str {
 /// True if a file in the folder `metadata` has the name of Iceberg's: `v3.metadata.json`, or `00003-`, a UUID and the end.
 /// A compressed one has `.gz` before the end.
 fn is_metadata_of_iceberg(name: &str) -> bool {
-    let version = name.strip_suffix(ICEBERG.1).and_then(|version| version.split(['-', '.']).next());
-    version.is_some_and(|version| is_number(version.strip_prefix('v').unwrap_or(version)))
+    let Some(version) = name.strip_suffix(ICEBERG.1) else { return false };
+    let version = version.strip_suffix(".gz").unwrap_or(version);
+    match version.split_once('-') {
+        Some((number, uuid)) => is_number(number) && is_uuid(uuid),
+        None => version.strip_prefix('v').is_some_and(is_number),
+    }
+}
+
+fn is_uuid(text: &str) -> bool {
+    text.len() == 36 && text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
 }
 
 /// True if DuckLake has given a file this name.
 pub(super) fn is_of_ducklake(name: &str) -> bool {
     let uuid = name.strip_prefix(DUCKLAKE).and_then(|rest| rest.get(..36));
-    name.ends_with(".parquet")
-        && uuid.is_some_and(|uuid| uuid.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit()))
+    name.ends_with(".parquet") && uuid.is_some_and(is_uuid)
 }
 
 /// Fails if one of the parts of a data set is missing, which their names count: `train-00001-of-00002.parquet`. Also fails
@@ -151,7 +158,8 @@ pub(super) fn refuse_missing_parts<'a>(
     files: impl IntoIterator<Item = &'a Location>,
 ) -> Result<()> {
     let last = pattern.rsplit('/').next().unwrap_or_default();
-    let has_numbers = OF.iter().any(|of| last.contains(of));
+    let is_of_number = |before: &str| before.ends_with(['*', '?', ']', '}']) || before.ends_with(is_digit);
+    let has_numbers = OF.iter().any(|of| last.match_indices(of).any(|(at, _)| is_of_number(&last[..at])));
     let mut sets: BTreeMap<(Location, String), BTreeMap<Part, BTreeSet<u64>>> = BTreeMap::new();
     for file in files {
         let name = file.file_name();
@@ -174,7 +182,9 @@ pub(super) fn refuse_missing_parts<'a>(
             // Most tools count from 0, some from 1.
             let from = u64::from(!numbers.contains(&0) && numbers.contains(&count));
             let missing = (from..).find(|number| !numbers.contains(number)).unwrap_or(from);
-            let (width, pattern) = (part.count.len(), format!("{}*", part.named("*")));
+            // A count without leading zeros is beside numbers without them.
+            let width = if part.count.starts_with('0') { part.count.len() } else { 1 };
+            let pattern = format!("{}*", part.named("*"));
             let part = part.named(&format!("{missing:0width$}"));
             return Err(DataError::new(folder, DataProblem::MissingPart { part, pattern }));
         }
@@ -237,6 +247,10 @@ fn is_version(folder: &Path) -> bool {
     VERSIONS.iter().any(|(name, is_version)| of == *name && is_version(&version))
 }
 
+fn is_digit(character: char) -> bool {
+    character.is_ascii_digit()
+}
+
 /// True if git has given a commit this name.
 fn is_commit(name: &str) -> bool {
     name.len() == 40 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
@@ -255,17 +269,21 @@ struct Part {
 
 impl Part {
     /// Returns the name of the data set, the number of the part, and what the parts have in common: `train`, 1 and
-    /// `train-*-of-00002` of `train-00001-of-00002.parquet`.
+    /// `train-*-of-00002` of `train-00001-of-00002.parquet`. What follows the count is part of the name, such as `-en`,
+    /// unless it is a hash.
     fn of(name: &str, of: &'static str) -> Option<(String, u64, Self)> {
         let (before, after) = name.rsplit_once(of)?;
-        let end = after.find(|character: char| !character.is_ascii_digit()).unwrap_or(after.len());
-        let count = &after[..end];
-        let digits = before.trim_end_matches(|character: char| character.is_ascii_digit()).len();
+        let (count, rest) = after.split_at(after.len() - after.trim_start_matches(is_digit).len());
+        let suffix = rest.split('.').next().unwrap_or_default();
+        let is_hash =
+            suffix.strip_prefix('-').is_some_and(|hash| hash.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        let suffix = if is_hash { "" } else { suffix };
+        let digits = before.trim_end_matches(is_digit).len();
         let (before, number) = before.split_at(digits);
         let set = if before.is_empty() { before } else { before.strip_suffix(['-', '_', '.'])? };
         (is_number(number) && is_number(count)).then_some(())?;
         let part = Self { before: before.to_owned(), of, count: count.to_owned() };
-        Some((set.to_owned(), number.parse().ok()?, part))
+        Some((format!("{set}{suffix}"), number.parse().ok()?, part))
     }
 
     /// Returns the name of the part `number`, without its extension.
@@ -294,7 +312,8 @@ mod tests {
             ]),
             None
         );
-        assert_eq!(problem(&["d/a-00001-of-00002-x.parquet", "d/a-00002-of-00002-y.parquet"]), None);
+        assert_eq!(problem(&["d/a-00001-of-00002-0a.parquet", "d/a-00002-of-00002-f1.parquet"]), None);
+        assert_eq!(problem(&["d/a-0-of-2-en.csv", "d/a-1-of-2-en.csv", "d/a-0-of-1-de.csv"]), None);
         for (paths, missing) in [
             (&["d/a-00000-of-00002.parquet"][..], "`a-00001-of-00002`"),
             (&["d/a-00001-of-00002.parquet", "e/a-00000-of-00002.parquet"], "`a-00000-of-00002`"),
@@ -303,6 +322,7 @@ mod tests {
             (&["a-of-b_0_of_2.csv"], "`a-of-b_1_of_2`"),
             (&["d/00000-of-00002.csv"], "`00001-of-00002`"),
             (&["d/a.00000-of-00002.csv"], "`a.00001-of-00002`"),
+            (&["d/a-9-of-10.csv", "d/a-10-of-10.csv"], "`a-1-of-10`"),
         ] {
             let text = problem(paths).unwrap();
             assert!(text.contains(missing), "{text}");
@@ -311,10 +331,13 @@ mod tests {
             ("a-00000-of-00009.csv", "a-0000[01]-of-*"),
             ("a_00000_of_00009.csv", "d/a_0000?_of_*"),
             ("a.00000-of-00009.csv", "*-of-00009*"),
+            ("a_00000_of_00009.csv", "a_{00000,00001}_of_00009.csv"),
         ] {
             assert!(refuse_missing_parts(pattern, &[Location::new(path)]).is_ok(), "{pattern}");
             assert!(refuse_missing_parts("a*", &[Location::new(path)]).is_err(), "{path}");
         }
+        let words = [Location::new("words_of_wisdom-00000-of-00002.csv")];
+        assert!(refuse_missing_parts("words_of_wisdom*", &words).is_err());
     }
 
     #[test]
@@ -390,8 +413,9 @@ mod tests {
         for (name, expected) in [
             ("v1.metadata.json", true),
             ("v1.gz.metadata.json", true),
-            ("00001-01890a5d.metadata.json", true),
-            ("00001-01890a5d.gz.metadata.json", true),
+            ("00001-01890a5d-ac96-774b-bcce-b302099a8057.metadata.json", true),
+            ("00001-01890a5d-ac96-774b-bcce-b302099a8057.gz.metadata.json", true),
+            ("00001.metadata.json", false),
             ("x.metadata.json", false),
             ("v1.json", false),
         ] {

@@ -27,7 +27,7 @@ pub fn default_sigchld() {
     let _ = set;
 }
 
-/// Makes the signal of the number `which` do nothing in this process if another process or a terminal sends it, and if
+/// Makes the signal of the number `which` do nothing in this process if a process or a terminal sends it, and if
 /// its action is the default one, which ends the process. A handler that user code has installed, and an inherited
 /// SIG_IGN, stay. What the kernel raises for this process itself, at a limit of CPU time or the end of a timer, still
 /// ends it.
@@ -78,11 +78,14 @@ pub(crate) fn signal_set(numbers: impl IntoIterator<Item = c_int>) -> SigSet {
 
 /// Ends this process, as without a handler, if the kernel has raised the signal for this process.
 extern "C" fn ignore_sent(which: c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+    // For a terminal, the kernel raises the first three in the whole process group. A library's handler may call this
+    // one for a signal that is sent, and without the information.
+    if matches!(which, libc::SIGHUP | libc::SIGINT | libc::SIGQUIT | libc::SIGUSR1 | libc::SIGUSR2) {
+        return;
+    }
     // SAFETY: the kernel gives each handler with SA_SIGINFO the information about the signal.
     let code = unsafe { (*info).si_code };
-    let is_sent = matches!(code, libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL);
-    // For a terminal, the kernel raises signals in the whole process group.
-    if is_sent || matches!(which, libc::SIGHUP | libc::SIGINT | libc::SIGQUIT) {
+    if matches!(code, libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL) {
         return;
     }
     // SAFETY: the call is safe in a handler, and the default action installs none.
