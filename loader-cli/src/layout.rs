@@ -9,7 +9,7 @@ use std::{
 
 use loader_data::{
     ArrowOptions, AudioTableOptions, CardFiles, DataProblem, DatasetConfig, IMAGE_EXTENSIONS,
-    ImageFolderOptions, ImageTableOptions, RecordConfig, TABLE_NAMES,
+    ImageFolderOptions, ImageTableOptions, RecordConfig, TABLE_NAMES, set_of_part,
 };
 
 use crate::{arguments::is_url, stop::Stop};
@@ -468,18 +468,12 @@ fn below(folder: &Path, is_such: impl Fn(&str) -> bool) -> bool {
 /// `test-00000-of-00002.parquet`, `train` in `train_1.csv`, and `json-train` in `json-train.arrow` of the cache of `datasets`.
 fn split_of(name: &str, is_cache: bool) -> Option<(&str, String)> {
     let (stem, _) = name.split_once('.')?;
-    let is_digit = |character: char| character.is_ascii_digit();
-    let numbered = |of: &str| {
-        let (before, count) = name.rsplit_once(of)?;
-        let (split, number) = before.split_at(before.trim_end_matches(is_digit).len());
-        let is_part = !number.is_empty() && count.starts_with(is_digit);
-        split.strip_suffix(['-', '_', '.']).filter(|split| is_part && !split.is_empty())
-    };
+    let numbered = set_of_part(name).filter(|split| !split.is_empty());
     let first = stem.split(['-', '_', ' ']).next().filter(|word| SPLITS.contains(word));
     // In the cache of `datasets`, the name of a builder comes first: `json-train.arrow`.
     let ends_with_split = |stem: &&str| stem.rsplit_once('-').is_some_and(|(_, word)| SPLITS.contains(&word));
     let last = || Some(stem).filter(|_| is_cache && name.ends_with(".arrow")).filter(ends_with_split);
-    let split = numbered("-of-").or_else(|| numbered("_of_")).or(first).or_else(last)?;
+    let split = numbered.or(first).or_else(last)?;
     Some((split, format!("{split}*{}", extension_of(name)?)))
 }
 

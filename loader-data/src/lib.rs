@@ -160,6 +160,9 @@ pub use lines::LineSnapshot;
 #[cfg(feature = "records")]
 pub use record::{Column, ColumnError, Columns, FieldOptions, Record, RecordStack, Scalar, Value};
 #[cfg(feature = "records")]
+#[doc(hidden)]
+pub use source::set_of_part;
+#[cfg(feature = "records")]
 pub use source::{CacheOptions, StoreOptions, without_credentials};
 
 /// The programs in the guide to data must run.

@@ -19,6 +19,17 @@ fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
     folder
 }
 
+/// Makes a folder with files that have the content `x`.
+fn folder_of(names: &[&str]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for name in names {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "x").unwrap();
+    }
+    folder
+}
+
 /// Returns what `loader inspect` prints, after `loader run` has loaded as many samples.
 fn inspected(target: &str) -> Value {
     let report = run(&["inspect", target, "--json"]);
@@ -327,13 +338,7 @@ fn folders_of_other_tools_are_named() {
         (&["a.tfrecord-00000-of-00001"], "TFRecord", "Parquet"),
         (&["alpaca_data.json"], "one array", "`jq -c"),
     ] {
-        let folder = tempfile::tempdir().unwrap();
-        for name in files {
-            let path = folder.path().join(name);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, "x").unwrap();
-        }
-        let message = refused(folder.path().to_str().unwrap());
+        let message = refused(folder_of(files).path().to_str().unwrap());
         assert!(message.contains(what) && message.contains(way), "{message}");
     }
     let commit = "snapshots/0123456789abcdef0123456789abcdef0123456";
@@ -348,13 +353,7 @@ fn folders_of_other_tools_are_named() {
         (&["manifest/m", "schema/schema-0", "snapshot/LATEST", "bucket-0/a.parquet"], "table of Paimon"),
         (&[&format!("h/{commit}7/a.csv"), &format!("h/{commit}8/a.csv")], "of several versions of one"),
     ] {
-        let folder = tempfile::tempdir().unwrap();
-        for name in files {
-            let path = folder.path().join(name);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, "x").unwrap();
-        }
-        let message = refused(folder.path().to_str().unwrap());
+        let message = refused(folder_of(files).path().to_str().unwrap());
         assert!(message.contains(what), "{message}");
         assert!(!message.contains("image") && !message.contains("cache-"), "{message}");
     }

@@ -451,9 +451,8 @@ fn list_path(
 /// As [`whole::check`].
 fn check(given: &Location, pattern: &str, files: &[DataFile], extensions: &[&str]) -> Result<()> {
     let locations: Vec<_> = files.iter().map(|file| &file.location).collect();
-    // The extension "" lists all files of a folder, and these need not be one data set. Recordings are samples, and no
-    // parts of a file.
-    if extensions == [""] || extensions.contains(&".wav") {
+    // The extension "" lists all files of a folder, and these need not be one data set.
+    if extensions == [""] || !whole::may_be_parts(extensions) {
         return whole::refuse_table_formats(&locations);
     }
     whole::check(given, pattern, &locations)

@@ -94,8 +94,9 @@ fn is_cache_of_datasets(name: &str) -> bool {
 ///
 /// # Errors
 /// Fails if a column would be missing: because the format with these `extensions` is read without such columns, or
-/// because `given` names the folders of several partitions. In formats that are no tables, files of one partition are
-/// read, and so are those of several partitions that `given` names. Also fails if the name of a folder cannot be decoded.
+/// because `given` names the folders of several partitions. A format that is no table, such as tar, has no columns: it
+/// reads the files of one partition, and of several if `given` names their folders. Also fails if the name of a folder
+/// cannot be decoded.
 pub(super) fn find_partitions<P: AsRef<Path>>(
     files: &mut [DataFile],
     given: &[P],
@@ -105,7 +106,7 @@ pub(super) fn find_partitions<P: AsRef<Path>>(
     let is_table = has_columns || extensions.iter().any(|extension| ROWS.contains(extension));
     let given: Vec<_> = given.iter().map(|path| path.as_ref().to_string_lossy().into_owned()).collect();
     let given: Vec<Vec<&str>> = given.iter().map(|path| parts_of(path)).collect();
-    let (mut first, mut first_found) = (None, None);
+    let mut first: Option<[Vec<String>; 2]> = None;
     for file in files {
         let path = file.location.as_path().to_string_lossy().into_owned();
         let parts = parts_of(&path);
@@ -119,16 +120,16 @@ pub(super) fn find_partitions<P: AsRef<Path>>(
         let refused = |problem: fn(String) -> DataProblem, folders: &[&str]| {
             Err(DataError::new(&file.location, problem(folders.join("/"))))
         };
-        let one: &mut Vec<String> =
-            first_found.get_or_insert_with(|| found.iter().map(|&folder| folder.to_owned()).collect());
-        if !has_columns && (*one != found || (is_table && !found.is_empty())) {
-            let found = if one.is_empty() { found } else { one.iter().map(String::as_str).collect() };
+        let owned = |folders: &Vec<&str>| folders.iter().map(|&folder| folder.to_owned()).collect();
+        let [first_named, first_found] = &*first.get_or_insert_with(|| [owned(&named), owned(&found)]);
+        if !has_columns && (*first_found != found || (is_table && !found.is_empty())) {
+            let found =
+                if first_found.is_empty() { found } else { first_found.iter().map(String::as_str).collect() };
             return refused(|folders| DataProblem::Partition { folders }, &found);
         }
-        let first: &mut Vec<String> =
-            first.get_or_insert_with(|| named.iter().map(|&folder| folder.to_owned()).collect());
-        if is_table && *first != named {
-            let named = if named.is_empty() { first.iter().map(String::as_str).collect() } else { named };
+        if is_table && *first_named != named {
+            let named =
+                if named.is_empty() { first_named.iter().map(String::as_str).collect() } else { named };
             return refused(|folders| DataProblem::NamedPartitions { folders }, &named);
         }
         for folder in found.into_iter().filter(|_| has_columns) {

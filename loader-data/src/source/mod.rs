@@ -45,6 +45,7 @@ pub(crate) use patterns::is_glob;
 pub(crate) use roots::Roots;
 #[cfg(feature = "dataset-card")]
 pub(crate) use whole::check;
+pub use whole::set_of_part;
 
 use crate::error::{DataError, DataProblem};
 

@@ -16,7 +16,7 @@ impl Roots {
     /// also name files beside its target.
     ///
     /// # Errors
-    /// Returns an error if there is no such file.
+    /// Returns an error if `file` does not exist or cannot be reached.
     pub(crate) fn of(file: &Location) -> Result<Self> {
         let (Location::Path(path), Location::Path(folder)) = (file, file.folder().or_here()) else {
             return Ok(Self::default());
@@ -30,7 +30,7 @@ impl Roots {
     /// Returns where symbolic links on the way to `file` lead if that is in none of the folders.
     ///
     /// # Errors
-    /// Returns an error if there is no such file.
+    /// Returns an error if `file` does not exist or cannot be reached.
     pub(crate) fn target_outside(&self, file: &Location) -> Result<Option<Location>> {
         let Location::Path(path) = file else { return Ok(None) };
         let target = fs::canonicalize(path).map_err(|error| match error.kind() {

@@ -150,6 +150,11 @@ pub(super) fn is_of_ducklake(name: &str) -> bool {
     name.ends_with(".parquet") && uuid.is_some_and(is_uuid)
 }
 
+/// True if the files of a format with these `extensions` may be parts of a data set. A recording is a sample.
+pub(super) fn may_be_parts(extensions: &[&str]) -> bool {
+    !extensions.contains(&".wav")
+}
+
 /// Fails if one of the parts of a data set is missing, which their names count: `train-00001-of-00002.parquet`. Also fails
 /// if a folder has the parts of two data sets with one name: a writer has left those of an older one.
 /// A pattern whose wildcards are in the numbers chooses among the parts.
@@ -251,6 +256,21 @@ fn is_digit(character: char) -> bool {
     character.is_ascii_digit()
 }
 
+/// Returns the name of the data set whose part is a file of this name: `train` of `train-00001-of-00002.parquet`.
+pub fn set_of_part(name: &str) -> Option<&str> {
+    OF.iter().find_map(|of| split_part(name, of)).map(|(set, ..)| set)
+}
+
+/// Returns the name of the data set, what stands before the number of the part, the number, the number of parts, and the
+/// rest of the name.
+fn split_part<'a>(name: &'a str, of: &str) -> Option<(&'a str, [&'a str; 4])> {
+    let (before, after) = name.rsplit_once(of)?;
+    let (count, rest) = after.split_at(after.len() - after.trim_start_matches(is_digit).len());
+    let (before, number) = before.split_at(before.trim_end_matches(is_digit).len());
+    let set = if before.is_empty() { before } else { before.strip_suffix(['-', '_', '.'])? };
+    (!number.is_empty() && !count.is_empty()).then_some((set, [before, number, count, rest]))
+}
+
 /// True if git has given a commit this name.
 fn is_commit(name: &str) -> bool {
     name.len() == 40 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
@@ -272,16 +292,11 @@ impl Part {
     /// `train-*-of-00002` of `train-00001-of-00002.parquet`. What follows the count is part of the name, such as `-en`,
     /// unless it is a hash.
     fn of(name: &str, of: &'static str) -> Option<(String, u64, Self)> {
-        let (before, after) = name.rsplit_once(of)?;
-        let (count, rest) = after.split_at(after.len() - after.trim_start_matches(is_digit).len());
+        let (set, [before, number, count, rest]) = split_part(name, of)?;
         let suffix = rest.split('.').next().unwrap_or_default();
         let is_hash =
             suffix.strip_prefix('-').is_some_and(|hash| hash.bytes().all(|byte| byte.is_ascii_hexdigit()));
         let suffix = if is_hash { "" } else { suffix };
-        let digits = before.trim_end_matches(is_digit).len();
-        let (before, number) = before.split_at(digits);
-        let set = if before.is_empty() { before } else { before.strip_suffix(['-', '_', '.'])? };
-        (is_number(number) && is_number(count)).then_some(())?;
         let part = Self { before: before.to_owned(), of, count: count.to_owned() };
         Some((format!("{set}{suffix}"), number.parse().ok()?, part))
     }

@@ -356,7 +356,7 @@ fn sub_folders_are_classes() {
     fs::rename(root.join("no/3.mp3"), root.join("yes/3.mp3")).unwrap();
     fs::remove_dir_all(root.join("no")).unwrap();
     assert_ne!(fingerprint(&root, transform()), before);
-    // A class is no column of a table.
+    // The name of a class may look like that of a partition.
     fs::rename(root.join("yes"), root.join("word=yes")).unwrap();
     assert_eq!(AudioFolder::open(&root, transform()).unwrap().classes(), ["word=yes", "yes-no"]);
 }

@@ -68,7 +68,7 @@ pub fn end_ignoring(which: Signal) -> io::Result<()> {
 pub(crate) fn signal_set(numbers: impl IntoIterator<Item = c_int>) -> SigSet {
     let mut set = *SigSet::empty().as_ref();
     for number in numbers {
-        // SAFETY: the set outlives the call, which fails for a number that is no signal.
+        // SAFETY: the set outlives the call. The call returns an error if `number` is not that of a signal.
         unsafe { libc::sigaddset(&mut set, number) };
     }
     // SAFETY: the set was initialized. The loader never asks nix for its elements, of which nix knows no real-time

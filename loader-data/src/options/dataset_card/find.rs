@@ -153,9 +153,9 @@ pub(super) fn files(
     let (mut files, mut found) = (Vec::new(), HashSet::new());
     for place in places {
         let found = place.files(extensions, &mut lists)?;
-        found.iter().try_for_each(|file| refuse_outside(&Location::new(file), roots))?;
+        let locations: Vec<_> = found.iter().map(Location::new).collect();
+        locations.iter().try_for_each(|file| refuse_outside(file, roots))?;
         if is_glob(&place.pattern) {
-            let locations: Vec<_> = found.iter().map(Location::new).collect();
             let given = place.folder().join(&place.pattern);
             check(&given, &place.pattern, &locations.iter().collect::<Vec<_>>())?;
         }

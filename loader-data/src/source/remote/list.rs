@@ -120,7 +120,7 @@ impl Remote {
         files.sort_by(|one, other| one.location.natural_order(&other.location));
         if is_one {
             check(address, &objects, &files).map_err(failed)?;
-            if !extensions.contains(&".wav") {
+            if whole::may_be_parts(extensions) {
                 whole::refuse_missing_parts(url, files.iter().map(|file| &file.location))?;
             }
         }
