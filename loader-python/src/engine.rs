@@ -25,7 +25,7 @@ use crate::{
     python_batch::PyBatch,
     python_dataset::{self, PyIterableDataset, PyMapDataset, PySample, SentDataset},
     raised::Raised,
-    warnings::Warnings,
+    warnings::{Warnings, is_left_to_pytorch},
     worker::ForkedTemplate,
 };
 
@@ -313,7 +313,7 @@ impl Settings {
             .allow_nested()
             .interrupt_start_when(SIGNAL_INTERVAL, move || raised.check_signals())
             .share_observers(&observers)
-            .on_warning(warnings.listener(true, loses_state))
+            .on_warning(warnings.listener(is_left_to_pytorch, loses_state))
             .collate_with(dataset_number, python_dataset::collate)
             .digest_with(python_dataset::hash_content)
             .digest(digest)

@@ -317,7 +317,7 @@ impl BatchIterator {
 }
 
 /// True in a worker process, also in one of PyTorch's loader.
-fn is_in_worker(py: Python<'_>) -> PyResult<bool> {
+pub(crate) fn is_in_worker(py: Python<'_>) -> PyResult<bool> {
     Ok(!py.import("loader._worker_info")?.call_method0("any_worker_info")?.is_none())
 }
 

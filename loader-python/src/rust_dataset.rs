@@ -18,7 +18,7 @@ use std::{
 };
 
 use loader_core::{
-    DataLoader, Dataset, Error, IterableDataset, LoaderOptions, SampleContext, SnapshotDataset,
+    DataLoader, Dataset, Error, IterableDataset, LoaderOptions, SampleContext, SnapshotDataset, Warning,
     WorkerProgram,
     collate::{Batch, Sample},
 };
@@ -34,11 +34,11 @@ use crate::{
     batch::{AnyBatch, IntoObject},
     engine::{AnyLoader, Engine, Observers},
     errors,
-    iterator::SIGNAL_INTERVAL,
+    iterator::{SIGNAL_INTERVAL, is_in_worker},
     order::{OrderObjects, PyOrder},
     raised::Raised,
     rust_batch::single,
-    warnings::Warnings,
+    warnings::{Warnings, is_left_to_pytorch},
 };
 
 /// A dataset of `loader-data`, which is open in this process. It is made of JSON with the keys of the section
@@ -178,7 +178,9 @@ impl RustDataset {
             fingerprint: std::mem::take(&mut parts.sampler_fingerprint),
             raised: raised.clone(),
         });
-        let loader = Building { parts, order, raised: raised.clone(), warnings: warnings.clone() };
+        let is_in_worker = is_in_worker(py)?;
+        let loader =
+            Building { parts, order, raised: raised.clone(), warnings: warnings.clone(), is_in_worker };
         let loader = loader.options().map(|options| py.detach(|| self.build(loader, options)));
         match loader? {
             Ok(loader) => Ok(Engine::of_loader(loader, objects, raised, warnings)),
@@ -249,6 +251,7 @@ struct Building {
     order: Option<PyOrder>,
     raised: Raised,
     warnings: Warnings,
+    is_in_worker: bool,
 }
 
 impl Building {
@@ -261,7 +264,8 @@ impl Building {
     where
         D: Dataset<Sample: Sample<Batch: IntoObject> + Batch + IntoObject>,
     {
-        let Self { parts, order, raised, warnings } = self;
+        let Self { parts, order, raised, warnings, .. } = self;
+        let has_order = order.is_some();
         let program = WorkerProgram::new(parts.program).args(parts.arguments);
         let mut builder = DataLoader::builder(dataset)
             .options(options)
@@ -269,7 +273,7 @@ impl Building {
             .interrupt_start_when(SIGNAL_INTERVAL, move || raised.check_signals())
             .worker_program(program)
             .share_observers(&parts.observers.get().0)
-            .on_warning(warnings.listener(order.is_some(), false));
+            .on_warning(warnings.listener(move |warning| has_order && is_left_to_pytorch(warning), false));
         if let Some(order) = order {
             builder = builder.batch_sampler(order);
         }
@@ -284,7 +288,10 @@ impl Building {
     where
         D: SnapshotDataset<Sample: Sample<Batch: IntoObject> + Batch + IntoObject>,
     {
-        let Self { parts, raised, warnings, .. } = self;
+        let Self { parts, raised, warnings, is_in_worker, .. } = self;
+        // The ranks may be the workers of PyTorch's loader, which need not take equally many steps.
+        let is_left_out =
+            move |warning: &Warning| is_in_worker && matches!(warning, Warning::StepsMayDiffer { .. });
         let program = WorkerProgram::new(parts.program).args(parts.arguments);
         let builder = DataLoader::stream(dataset)
             .snapshots()
@@ -293,7 +300,7 @@ impl Building {
             .interrupt_start_when(SIGNAL_INTERVAL, move || raised.check_signals())
             .worker_program(program)
             .share_observers(&parts.observers.get().0)
-            .on_warning(warnings.listener(false, false));
+            .on_warning(warnings.listener(is_left_out, false));
         Ok(if parts.auto_collation {
             Box::new(builder.build()?)
         } else {

@@ -16,22 +16,15 @@ const STATE_BEGINS_AGAIN: &str = "; each new worker begins with the state that t
 pub(crate) struct Warnings(Arc<Mutex<Vec<String>>>);
 
 impl Warnings {
-    /// Returns the callback that notes warnings. With PyTorch's class, it leaves those out that PyTorch's own code
-    /// gives, or has no reason to give: of too many workers, and of its samplers, which need not have a length and
-    /// share the dataset among ranks. If `loses_state`, a new worker has not the last state of the dataset.
+    /// Returns the callback that notes warnings, except those for which `is_left_out` is true. If `loses_state`, a new
+    /// worker has not the last state of the dataset.
     pub(crate) fn listener(
         self,
-        is_pytorch: bool,
+        is_left_out: impl Fn(&Warning) -> bool + Send + Sync + 'static,
         loses_state: bool,
     ) -> impl Fn(&Warning) + Send + Sync + 'static {
         move |warning| {
-            let is_left_out = matches!(
-                warning,
-                Warning::MoreWorkersThanCpus { .. }
-                    | Warning::WrongBatchCount { .. }
-                    | Warning::RankIgnored { .. }
-            );
-            if !(is_pytorch && is_left_out) {
+            if !is_left_out(warning) {
                 let is_death =
                     matches!(warning, Warning::WorkerReplaced { .. } | Warning::WorkersReplaced { .. });
                 let more = if is_death && loses_state { STATE_BEGINS_AGAIN } else { "" };
@@ -43,6 +36,15 @@ impl Warnings {
     pub(crate) fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// True for the warnings that PyTorch's own code gives, or has no reason to give: of too many workers, and of its samplers,
+/// which need not have a length and share the dataset among ranks.
+pub(crate) fn is_left_to_pytorch(warning: &Warning) -> bool {
+    matches!(
+        warning,
+        Warning::MoreWorkersThanCpus { .. } | Warning::WrongBatchCount { .. } | Warning::RankIgnored { .. }
+    )
 }
 
 /// Returns `text` with the characters escaped that a terminal would obey, as in the warnings that Rust prints.

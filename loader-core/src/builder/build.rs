@@ -127,6 +127,14 @@ impl<O: OpenShard, C, W> Builder<Iterable<O>, C, W> {
             return Err(Error::invalid_option("on_bad_sample", PROBLEM));
         }
         let (first_shard, all_shards) = options.first_and_all_shards(shards)?;
+        // In a worker, the ranks may be the workers of a loader, which need not take equally many steps.
+        if all_shards > shards
+            && first_shard == 0
+            && options.steps_per_epoch.is_none()
+            && !process::is_worker()
+        {
+            self.settings.warn.warn(&Warning::StepsMayDiffer { ranks: all_shards / shards });
+        }
         self.kind.layout = ShardLayout { shards, first_shard, all_shards, batch_size, drop_last };
         let content = Content::Shards(self.kind.layout);
         // A shard that changes its worker loads again what follows its last snapshot.

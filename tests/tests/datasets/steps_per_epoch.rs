@@ -1,9 +1,9 @@
 //! Streams whose epochs end after a number of batches.
 
-use std::{thread, time::Duration};
+use std::{sync::mpsc, thread, time::Duration};
 
 use loader_core::{
-    Builder, Error, MergeError,
+    Builder, Error, MergeError, Warning,
     kind::{Iterable, Plain},
     prelude::*,
 };
@@ -305,5 +305,23 @@ fn files_go_to_the_ranks_first_and_a_rank_without_files_is_an_error() {
         assert!(error.ends_iteration());
         assert!(error.to_string().starts_with("rank 3 of 4 has no batches in epoch 0"), "{error}");
         assert!(of_rank(3, 2).iter().all(Result::is_ok));
+    }
+}
+
+#[test]
+fn a_stream_of_several_ranks_without_steps_per_epoch_is_warned_about_once() {
+    let warnings = |rank: usize, ranks: usize, steps: Option<u64>| {
+        let (send, receive) = mpsc::channel();
+        let mut builder = stream().distributed(rank, ranks);
+        if let Some(steps) = steps {
+            builder = builder.steps_per_epoch(steps);
+        }
+        let loader = builder.on_warning(move |warning| drop(send.send(warning.clone()))).build().unwrap();
+        drop(loader);
+        receive.iter().collect::<Vec<_>>()
+    };
+    assert_eq!(warnings(0, 4, None), [Warning::StepsMayDiffer { ranks: 4 }]);
+    for (rank, ranks, steps) in [(1, 4, None), (0, 1, None), (0, 4, Some(2))] {
+        assert_eq!(warnings(rank, ranks, steps), [], "rank {rank} of {ranks}, {steps:?} steps");
     }
 }
