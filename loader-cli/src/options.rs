@@ -1,5 +1,7 @@
 //! The loader's options on the command line, made from the list of options in loader-core.
 
+use std::iter;
+
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, builder::PossibleValuesParser, error::ErrorKind};
 use loader_core::{LoaderOptions, OptionInfo, OptionKind};
 
@@ -50,12 +52,14 @@ impl<const ONLY_ORDER: bool> FromArgMatches for LoaderArguments<ONLY_ORDER> {
 }
 
 fn argument(option: &'static OptionInfo) -> Arg {
-    let needs = if option.needs_workers() { "; needs workers" } else { "" };
+    let bounds = Some(option.bounds()).filter(|bounds| !bounds.is_empty());
+    let needs = option.needs_workers().then_some("needs workers");
+    let help: Vec<_> = iter::once(option.help()).chain(bounds).chain(needs).collect();
     let default = option.default_text().map(|text| format!(" [default: {text}]")).unwrap_or_default();
     let argument = Arg::new(option.name())
         .long(option.flag())
         .value_name(option.kind().value_name())
-        .help(format!("{}{needs}{default}", option.help()));
+        .help(format!("{}{default}", help.join("; ")));
     match option.kind() {
         OptionKind::Switch => argument
             .num_args(0..=1)

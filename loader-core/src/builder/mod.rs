@@ -78,24 +78,30 @@ impl<D: IterableDataset> Builder<Iterable<Plain<D>>> {
     }
 }
 
+/// Makes methods that set an option of [`LoaderOptions`], with the documentation before each.
+macro_rules! setters {
+    ($($(#[$attribute:meta])* $option:ident: $type:ty,)*) => {$(
+        $(#[$attribute])*
+        #[must_use]
+        pub fn $option(mut self, $option: $type) -> Self {
+            self.settings.options.$option = Some($option.into());
+            self
+        }
+    )*};
+}
+
 /// Options of map-style datasets only.
 impl<D: Dataset, C, W> Builder<MapStyle<D>, C, W> {
-    /// Sets whether samples are loaded in a new random order in each epoch; false by default. True excludes
-    /// [`sampler`](Self::sampler) and [`batch_sampler`](Self::batch_sampler).
-    #[must_use]
-    pub fn shuffle(mut self, shuffle: bool) -> Self {
-        self.settings.options.shuffle = Some(shuffle);
-        self
-    }
+    setters! {
+        /// Sets whether samples are loaded in a new random order in each epoch; false by default. True excludes
+        /// [`sampler`](Self::sampler) and [`batch_sampler`](Self::batch_sampler).
+        shuffle: bool,
 
-    /// Sets the random number generator that determines the order of the samples; [`Order::Native`] by
-    /// default. With [`Order::Torch`], a run that is ported from PyTorch loads the same batches of indices.
-    /// The option does not affect the random numbers of augmentation
-    /// ([`SampleContext::rng`](crate::SampleContext::rng)).
-    #[must_use]
-    pub fn order(mut self, order: Order) -> Self {
-        self.settings.options.order = Some(order);
-        self
+        /// Sets the random number generator that determines the order of the samples; [`Order::Native`] by
+        /// default. With [`Order::Torch`], a run that is ported from PyTorch loads the same batches of indices.
+        /// The option does not affect the random numbers of augmentation
+        /// ([`SampleContext::rng`](crate::SampleContext::rng)).
+        order: Order,
     }
 
     /// Sets the sampler, which determines the order of the samples; sequential by default. Excludes
@@ -143,42 +149,36 @@ impl<D: Dataset, C, W> Builder<MapStyle<D>, C, W> {
 
 /// Options of iterable datasets only.
 impl<O, C, W> Builder<Iterable<O>, C, W> {
-    /// Sets the number of shards in which this process reads the dataset, 1 to 65,536; by default the number
-    /// of workers, as in PyTorch, or 1 without workers. If it is set, the order of the batches does not
-    /// depend on the number of workers. A worker keeps all of its shards open at once; if there are more
-    /// workers than shards, the surplus workers have nothing to do.
-    #[must_use]
-    pub fn shards(mut self, shards: usize) -> Self {
-        self.settings.options.shards = Some(shards);
-        self
-    }
+    setters! {
+        /// Sets the number of shards in which this process reads the dataset, 1 to 65,536; by default the number
+        /// of workers, as in PyTorch, or 1 without workers. If it is set, the order of the batches does not
+        /// depend on the number of workers. A worker keeps all of its shards open at once; if there are more
+        /// workers than shards, the surplus workers have nothing to do.
+        shards: usize,
 
-    /// Ends each epoch after `steps` batches, at least 1; by default after all batches of the stream. A batch
-    /// that fails counts too, and a batch whose samples were all left out does not.
-    ///
-    /// With the same number on each rank, all ranks take equally many training steps, whatever the lengths of
-    /// their shards: no rank waits for ever for the gradients of one that has no more batches. The next epoch
-    /// begins at the start of the stream, so shuffle what it reads by epoch
-    /// ([`SampleContext::epoch_rng`](crate::SampleContext::epoch_rng)).
-    ///
-    /// If the stream ends before, `next` returns [`Error::StreamTooShort`](crate::Error::StreamTooShort). To
-    /// repeat the stream instead, wrap it in a [`MixDataset`](crate::MixDataset) of one dataset with
-    /// [`Exhausted::Repeat`](crate::mix::Exhausted::Repeat) and as many samples as the epoch needs.
-    ///
-    /// # Examples
-    /// ```
-    /// use loader_core::prelude::*;
-    ///
-    /// let numbers = TensorDataset::new(Tensor::from_vec((0..100_i32).collect(), [100])?)?;
-    /// let loader = DataLoader::stream(numbers.into_stream()).batch_size(10).steps_per_epoch(4).build()?;
-    /// assert_eq!(loader.len(), Some(4));
-    /// assert_eq!(loader.iter()?.count(), 4);
-    /// # anyhow::Ok(())
-    /// ```
-    #[must_use]
-    pub fn steps_per_epoch(mut self, steps: u64) -> Self {
-        self.settings.options.steps_per_epoch = Some(steps);
-        self
+        /// Ends each epoch after this number of batches, at least 1; by default after all batches of the stream. A
+        /// batch that fails counts too, and a batch whose samples were all left out does not.
+        ///
+        /// With the same number on each rank, all ranks take equally many training steps, whatever the lengths of
+        /// their shards: no rank waits for ever for the gradients of one that has no more batches. The next epoch
+        /// begins at the start of the stream, so shuffle what it reads by epoch
+        /// ([`SampleContext::epoch_rng`](crate::SampleContext::epoch_rng)).
+        ///
+        /// If the stream ends before, `next` returns [`Error::StreamTooShort`](crate::Error::StreamTooShort). To
+        /// repeat the stream instead, wrap it in a [`MixDataset`](crate::MixDataset) of one dataset with
+        /// [`Exhausted::Repeat`](crate::mix::Exhausted::Repeat) and as many samples as the epoch needs.
+        ///
+        /// # Examples
+        /// ```
+        /// use loader_core::prelude::*;
+        ///
+        /// let numbers = TensorDataset::new(Tensor::from_vec((0..100_i32).collect(), [100])?)?;
+        /// let loader = DataLoader::stream(numbers.into_stream()).batch_size(10).steps_per_epoch(4).build()?;
+        /// assert_eq!(loader.len(), Some(4));
+        /// assert_eq!(loader.iter()?.count(), 4);
+        /// # anyhow::Ok(())
+        /// ```
+        steps_per_epoch: u64,
     }
 }
 
@@ -206,20 +206,14 @@ impl<D, C, W> Builder<Iterable<Snapshots<D>>, C, W> {
 }
 
 impl<K: DatasetKind, C, W> Builder<K, C, W> {
-    /// Sets the number of samples per batch, at least 1; 1 by default. The last batch may be smaller; see
-    /// [`drop_last`](Self::drop_last).
-    #[must_use]
-    pub fn batch_size(mut self, batch_size: usize) -> Self {
-        self.settings.options.batch_size = Some(batch_size);
-        self
-    }
+    setters! {
+        /// Sets the number of samples per batch, at least 1; 1 by default. The last batch may be smaller; see
+        /// [`drop_last`](Self::drop_last).
+        batch_size: usize,
 
-    /// Sets the seed of the order and of [`SampleContext::rng`](crate::SampleContext::rng); 0 by default. The
-    /// same seed gives the same batches with any number of workers.
-    #[must_use]
-    pub fn seed(mut self, seed: u64) -> Self {
-        self.settings.options.seed = Some(seed);
-        self
+        /// Sets the seed of the order and of [`SampleContext::rng`](crate::SampleContext::rng); 0 by default. The
+        /// same seed gives the same batches with any number of workers.
+        seed: u64,
     }
 
     /// Loads only the share of process `rank`, from 0, of `world_size` processes that train together.
@@ -254,83 +248,62 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// Gives the same share to `group_size` consecutive ranks; 1 by default. With tensor or pipeline parallelism, the
-    /// ranks of a group train one copy of the model, and read the same data. Process `rank` of `world_size` then
-    /// loads share `rank / group_size` of `world_size / group_size`, whether [`distributed`](Self::distributed) or a
-    /// [launcher](Self::launcher) gives these numbers. `{rank}` in the name of a file still stands for `rank`, so each
-    /// process writes files of its own. Without a rank the option has no effect.
-    ///
-    /// The ranks of a group have equal states. To resume with another number of groups,
-    /// [merge](crate::State::merge) one state of each group.
-    ///
-    /// # Examples
-    /// ```
-    /// use loader_core::prelude::*;
-    ///
-    /// let share = |rank| {
-    ///     let numbers = TensorDataset::new(Tensor::from_slice(&[0i64, 1, 2, 3], [4])?)?;
-    ///     let builder = DataLoader::builder(numbers).batch_size(2).distributed(rank, 4).group_size(2);
-    ///     anyhow::Ok(builder.build()?.iter()?.next().unwrap()?.as_slice().to_vec())
-    /// };
-    /// assert_eq!((share(0)?, share(1)?), (vec![0, 2], vec![0, 2]));
-    /// assert_eq!((share(2)?, share(3)?), (vec![1, 3], vec![1, 3]));
-    /// # anyhow::Ok(())
-    /// ```
-    #[must_use]
-    pub fn group_size(mut self, group_size: usize) -> Self {
-        self.settings.options.group_size = Some(group_size);
-        self
-    }
+    setters! {
+        /// Gives the same share to `group_size` consecutive ranks; 1 by default. With tensor or pipeline parallelism,
+        /// the ranks of a group train one copy of the model, and read the same data. Process `rank` of `world_size`
+        /// then loads share `rank / group_size` of `world_size / group_size`, whether
+        /// [`distributed`](Self::distributed) or a [launcher](Self::launcher) gives these numbers. `{rank}` in the name
+        /// of a file still stands for `rank`, so each process writes files of its own. Without a rank the option has no
+        /// effect.
+        ///
+        /// The ranks of a group have equal states. To resume with another number of groups,
+        /// [merge](crate::State::merge) one state of each group.
+        ///
+        /// # Examples
+        /// ```
+        /// use loader_core::prelude::*;
+        ///
+        /// let share = |rank| {
+        ///     let numbers = TensorDataset::new(Tensor::from_slice(&[0i64, 1, 2, 3], [4])?)?;
+        ///     let builder = DataLoader::builder(numbers).batch_size(2).distributed(rank, 4).group_size(2);
+        ///     anyhow::Ok(builder.build()?.iter()?.next().unwrap()?.as_slice().to_vec())
+        /// };
+        /// assert_eq!((share(0)?, share(1)?), (vec![0, 2], vec![0, 2]));
+        /// assert_eq!((share(2)?, share(3)?), (vec![1, 3], vec![1, 3]));
+        /// # anyhow::Ok(())
+        /// ```
+        group_size: usize,
 
-    /// Sets whether the rank and the world size, if [`distributed`](Self::distributed) does not give them,
-    /// are those that the launcher of this process, such as torchrun or mpirun, has put into the environment.
-    /// If this method is not called, `build()` warns if the loader loads the whole dataset in each of several
-    /// processes.
-    ///
-    /// [`LaunchedRank::from_env`](crate::LaunchedRank::from_env) tells what `build()` finds.
-    /// If the launcher has started several processes, [`LauncherMode::Auto`] excludes [`sampler`](Builder::sampler) and
-    /// [`batch_sampler`](Builder::batch_sampler).
-    #[must_use]
-    pub fn launcher(mut self, launcher: LauncherMode) -> Self {
-        self.settings.options.launcher = Some(launcher);
-        self
-    }
+        /// Sets whether the rank and the world size, if [`distributed`](Self::distributed) does not give them,
+        /// are those that the launcher of this process, such as torchrun or mpirun, has put into the environment.
+        /// If this method is not called, `build()` warns if the loader loads the whole dataset in each of several
+        /// processes.
+        ///
+        /// [`LaunchedRank::from_env`](crate::LaunchedRank::from_env) tells what `build()` finds. If the launcher has
+        /// started several processes, [`LauncherMode::Auto`] excludes [`sampler`](Builder::sampler) and
+        /// [`batch_sampler`](Builder::batch_sampler).
+        launcher: LauncherMode,
 
-    /// Sets the number of worker processes per iterator: a number up to 4096, or
-    /// [`AutoWorkers`](crate::AutoWorkers), with which the loader finds the number while it loads. 0, the default,
-    /// loads in this process.
-    ///
-    /// `build()` encodes the dataset, and the loader loads from a decoded copy, also without workers.
-    /// [`TensorDataset`](crate::TensorDataset) says how much memory this needs.
-    #[must_use]
-    pub fn num_workers(mut self, num_workers: impl Into<NumWorkers>) -> Self {
-        self.settings.options.num_workers = Some(num_workers.into());
-        self
-    }
+        /// Sets the number of worker processes per iterator: a number up to 4096, or
+        /// [`AutoWorkers`](crate::AutoWorkers), with which the loader finds the number while it loads. 0, the default,
+        /// loads in this process.
+        ///
+        /// `build()` encodes the dataset, and the loader loads from a decoded copy, also without workers.
+        /// [`TensorDataset`](crate::TensorDataset) says how much memory this needs.
+        num_workers: impl Into<NumWorkers>,
 
-    /// Sets the number of batches that the loader prefetches per worker: 1 to 65,536, 2 by default, or
-    /// [`PrefetchFactor::Auto`]. Needs workers.
-    #[must_use]
-    pub fn prefetch_factor(mut self, prefetch_factor: impl Into<PrefetchFactor>) -> Self {
-        self.settings.options.prefetch_factor = Some(prefetch_factor.into());
-        self
-    }
+        /// Sets the number of batches that the loader prefetches per worker: 1 to 65,536, 2 by default, or
+        /// [`PrefetchFactor::Auto`]. Needs workers.
+        prefetch_factor: impl Into<PrefetchFactor>,
 
-    /// Sets whether a last batch that is not full is left out; false by default. For an iterable dataset,
-    /// this is the last batch of each shard.
-    #[must_use]
-    pub fn drop_last(mut self, drop_last: bool) -> Self {
-        self.settings.options.drop_last = Some(drop_last);
-        self
-    }
+        /// Sets whether a last batch that is not full is left out; false by default. For an iterable dataset,
+        /// this is the last batch of each shard.
+        drop_last: bool,
 
-    /// Sets whether batches are returned in order; true by default. With false, the iterator returns batches
-    /// as they arrive. This is faster if some samples take much longer than others, but the order then
-    /// depends on timing.
-    #[must_use]
-    pub fn in_order(mut self, in_order: bool) -> Self {
-        self.settings.options.in_order = Some(in_order);
-        self
+        /// Sets whether batches are returned in order; true by default. With false, the iterator returns batches
+        /// as they arrive. This is faster if some samples take much longer than others, but the order then
+        /// depends on timing.
+        in_order: bool,
     }
 
     /// Lets a worker build the loader, if it has no workers of its own. For a host whose workers run nothing but the
@@ -342,10 +315,9 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// Calls `check` each time the start of an epoch has waited for its workers for `every`, at least 50 ms. If it returns
-    /// true, the start returns [`Error::Interrupted`](crate::Error::Interrupted), and the next call waits again. For
-    /// interpreters, as
-    /// [`Iter::interrupt_when`](crate::Iter::interrupt_when).
+    /// Calls `check` each time the start of an epoch has waited for its workers for `every`, at least 50 ms. If it
+    /// returns true, the start returns [`Error::Interrupted`](crate::Error::Interrupted), and the next call waits
+    /// again. For interpreters, as [`Iter::interrupt_when`](crate::Iter::interrupt_when).
     #[doc(hidden)]
     #[must_use]
     pub fn interrupt_start_when(
@@ -366,94 +338,73 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// Sets the maximum time that `next` waits for a batch before it returns
-    /// [`Error::TimedOut`](crate::Error::TimedOut); zero, the default, waits for ever. The time in which the awaited
-    /// worker opens the dataset does not count, up to 30 seconds of each wait. After this error, call
-    /// `next` again to wait again: no batch is lost. Ten such waits in a row end the iterator with
-    /// [`Error::WorkerStuck`](crate::Error::WorkerStuck) if they took at least a minute together and the
-    /// awaited worker made no progress. Needs workers.
-    ///
-    /// The start of an iterator returns the same error if its workers have not answered after 30 seconds and this time.
-    ///
-    /// The loader notices the death of a worker at once, with or without a timeout.
-    #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.settings.options.timeout = Some(timeout);
-        self
-    }
+    setters! {
+        /// Sets the maximum time that `next` waits for a batch before it returns
+        /// [`Error::TimedOut`](crate::Error::TimedOut); zero, the default, waits for ever. The time in which the
+        /// awaited worker opens the dataset does not count, up to 30 seconds of each wait. After this error, call
+        /// `next` again to wait again: no batch is lost. Ten such waits in a row end the iterator with
+        /// [`Error::WorkerStuck`](crate::Error::WorkerStuck) if they took at least a minute together and the awaited
+        /// worker made no progress. Needs workers.
+        ///
+        /// The start of an iterator returns the same error if its workers have not answered after 30 seconds and this
+        /// time.
+        ///
+        /// The loader notices the death of a worker at once, with or without a timeout.
+        timeout: Duration,
 
-    /// Sets the maximum number of bytes of data that the loader may hold in all of its processes together, at
-    /// least 131,072. [`shared_memory_limit`](Self::shared_memory_limit) is the part for batches in shared memory.
-    /// The rest is for what datasets keep, such as decoded row groups and caches, and what streams read ahead from
-    /// servers; see [`DatasetMemory`](crate::DatasetMemory).
-    ///
-    /// The default is half of the memory that the process may use: the machine's memory, or the limit of the
-    /// process's control group if that is lower. If only `shared_memory_limit` is set, the default is that
-    /// limit plus a quarter of the memory that the process may use.
-    ///
-    /// The limit does not bound memory that the loader does not count, such as the program code of the
-    /// workers and what a dataset needs while it loads a sample; see
-    /// [`worker_memory_limit`](Self::worker_memory_limit).
-    #[must_use]
-    pub fn memory_limit(mut self, bytes: u64) -> Self {
-        self.settings.options.memory_limit = Some(bytes);
-        self
-    }
+        /// Sets the maximum number of bytes of data that the loader may hold in all of its processes together, at
+        /// least 131,072. [`shared_memory_limit`](Self::shared_memory_limit) is the part for batches in shared memory.
+        /// The rest is for what datasets keep, such as decoded row groups and caches, and what streams read ahead from
+        /// servers; see [`DatasetMemory`](crate::DatasetMemory).
+        ///
+        /// The default is half of the memory that the process may use: the machine's memory, or the limit of the
+        /// process's control group if that is lower. If only `shared_memory_limit` is set, the default is that
+        /// limit plus a quarter of the memory that the process may use.
+        ///
+        /// The limit does not bound memory that the loader does not count, such as the program code of the
+        /// workers and what a dataset needs while it loads a sample; see
+        /// [`worker_memory_limit`](Self::worker_memory_limit).
+        memory_limit: u64,
 
-    /// Sets the maximum number of bytes of shared memory for batches, at least 65,536 and below
-    /// [`memory_limit`](Self::memory_limit). The default is half of `memory_limit`. All iterators of the
-    /// loader share it, and batches that the program holds count.
-    #[must_use]
-    pub fn shared_memory_limit(mut self, bytes: u64) -> Self {
-        self.settings.options.shared_memory_limit = Some(bytes);
-        self
-    }
+        /// Sets the maximum number of bytes of shared memory for batches, at least 65,536 and below
+        /// [`memory_limit`](Self::memory_limit). The default is half of `memory_limit`. All iterators of the
+        /// loader share it, and batches that the program holds count.
+        shared_memory_limit: u64,
 
-    /// Sets what happens when a worker process dies while it has work; [`OnWorkerDeath::Restart`] by default:
-    /// another process takes its place, and the loader returns the same batches as without the death.
-    ///
-    /// The loader gives up a batch, returns [`Error::BatchGivenUp`](crate::Error::BatchGivenUp) in its place
-    /// and continues with the epoch:
-    ///
-    /// - after two crashes on the batch,
-    /// - after three workers on the batch ran out of memory or were killed because they made no progress,
-    /// - after 32 workers in a row were killed by a signal in the same sample,
-    /// - after three deaths in a row in the same sample of which the host hides the cause,
-    /// - after 100 deaths on the batch.
-    ///
-    /// With [`OnBadSample::Skip`] or [`OnBadSample::Replace`], the loader gives up only the sample in which
-    /// the workers died, if one is known. If another process kills workers at random, no batch is lost.
-    ///
-    /// While the program waits for a batch, the loader also kills and replaces a worker that has work and
-    /// cannot continue for 10 seconds, because SIGSTOP or a debugger stopped it or because its main thread
-    /// has ended. With [`OnWorkerDeath::Fail`] it does not.
-    #[must_use]
-    pub fn on_worker_death(mut self, on_worker_death: OnWorkerDeath) -> Self {
-        self.settings.options.on_worker_death = Some(on_worker_death);
-        self
-    }
+        /// Sets what happens when a worker process dies while it has work; [`OnWorkerDeath::Restart`] by default:
+        /// another process takes its place, and the loader returns the same batches as without the death.
+        ///
+        /// The loader gives up a batch, returns [`Error::BatchGivenUp`](crate::Error::BatchGivenUp) in its place
+        /// and continues with the epoch:
+        ///
+        /// - after two crashes on the batch,
+        /// - after three workers on the batch ran out of memory or were killed because they made no progress,
+        /// - after 32 workers in a row were killed by a signal in the same sample,
+        /// - after three deaths in a row in the same sample of which the host hides the cause,
+        /// - after 100 deaths on the batch.
+        ///
+        /// With [`OnBadSample::Skip`] or [`OnBadSample::Replace`], the loader gives up only the sample in which
+        /// the workers died, if one is known. If another process kills workers at random, no batch is lost.
+        ///
+        /// While the program waits for a batch, the loader also kills and replaces a worker that has work and
+        /// cannot continue for 10 seconds, because SIGSTOP or a debugger stopped it or because its main thread
+        /// has ended. With [`OnWorkerDeath::Fail`] it does not.
+        on_worker_death: OnWorkerDeath,
 
-    /// Sets the maximum number of deaths of a worker in a row outside of batches (while it starts, opens the
-    /// dataset or waits) after which it is started again; 10 by default. One more death ends the iterator
-    /// with [`Error::WorkerExited`](crate::Error::WorkerExited). When the worker finishes a batch, the count
-    /// starts again from zero. A death on a batch counts for that batch instead; see
-    /// [`on_worker_death`](Self::on_worker_death).
-    #[must_use]
-    pub fn max_worker_deaths(mut self, deaths: u32) -> Self {
-        self.settings.options.max_worker_deaths = Some(deaths);
-        self
-    }
+        /// Sets the maximum number of deaths of a worker in a row outside of batches (while it starts, opens the
+        /// dataset or waits) after which it is started again; 10 by default. One more death ends the iterator
+        /// with [`Error::WorkerExited`](crate::Error::WorkerExited). When the worker finishes a batch, the count
+        /// starts again from zero. A death on a batch counts for that batch instead; see
+        /// [`on_worker_death`](Self::on_worker_death).
+        max_worker_deaths: u32,
 
-    /// Sets whether the loader digests the samples of each epoch, to compare runs; false by default. See
-    /// [`SampleDigest`](crate::SampleDigest). [`EpochReport::digest`](crate::EpochReport::digest) is the
-    /// result.
-    ///
-    /// Samples that a function collates need [`digest_with`](Self::digest_with). With
-    /// [`unbatched`](Self::unbatched), the loader hashes the converted item in place of the sample.
-    #[must_use]
-    pub fn digest(mut self, digest: bool) -> Self {
-        self.settings.options.digest = Some(digest);
-        self
+        /// Sets whether the loader digests the samples of each epoch, to compare runs; false by default. See
+        /// [`SampleDigest`](crate::SampleDigest). [`EpochReport::digest`](crate::EpochReport::digest) is the
+        /// result.
+        ///
+        /// Samples that a function collates need [`digest_with`](Self::digest_with). With
+        /// [`unbatched`](Self::unbatched), the loader hashes the converted item in place of the sample.
+        digest: bool,
     }
 
     /// Sets [`digest`](Self::digest) to true for samples that a function collates or converts; call it after
@@ -488,166 +439,124 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         Builder { kind, collate, worker_init, settings }
     }
 
-    /// Sets what happens with a sample that cannot be loaded, because the dataset returns an error or panics,
-    /// because it takes longer than [`sample_timeout`](Self::sample_timeout), or because it repeatedly ends
-    /// its worker. By default its batch fails; the sample can also be skipped or replaced.
-    /// [`EpochReport::bad_samples`](crate::EpochReport::bad_samples) lists the samples that were skipped or
-    /// replaced, and there is a [`Warning::BadSample`] for each.
-    ///
-    /// # Examples
-    /// ```
-    /// use loader_core::prelude::*;
-    ///
-    /// let numbers = TensorDataset::new(Tensor::from_slice(&[10i64, 20, 30, 40], [4])?)?;
-    /// let checked = numbers.map(|number, _| {
-    ///     anyhow::ensure!(number[0] != 30, "the number is damaged");
-    ///     Ok(number[0])
-    /// });
-    /// let loader = DataLoader::builder(checked).batch_size(4).on_bad_sample(OnBadSample::Skip).build()?;
-    /// let mut batches = loader.iter()?;
-    /// assert_eq!(batches.next().unwrap()?.as_slice(), [10, 20, 40]);
-    /// assert_eq!(batches.report().bad_samples[0].index, 2);
-    /// # anyhow::Ok(())
-    /// ```
-    #[must_use]
-    pub fn on_bad_sample(mut self, on_bad_sample: OnBadSample) -> Self {
-        self.settings.options.on_bad_sample = Some(on_bad_sample);
-        self
-    }
+    setters! {
+        /// Sets what happens with a sample that cannot be loaded, because the dataset returns an error or panics,
+        /// because it takes longer than [`sample_timeout`](Self::sample_timeout), or because it repeatedly ends
+        /// its worker. By default its batch fails; the sample can also be skipped or replaced.
+        /// [`EpochReport::bad_samples`](crate::EpochReport::bad_samples) lists the samples that were skipped or
+        /// replaced, and there is a [`Warning::BadSample`] for each.
+        ///
+        /// # Examples
+        /// ```
+        /// use loader_core::prelude::*;
+        ///
+        /// let numbers = TensorDataset::new(Tensor::from_slice(&[10i64, 20, 30, 40], [4])?)?;
+        /// let checked = numbers.map(|number, _| {
+        ///     anyhow::ensure!(number[0] != 30, "the number is damaged");
+        ///     Ok(number[0])
+        /// });
+        /// let loader = DataLoader::builder(checked).batch_size(4).on_bad_sample(OnBadSample::Skip).build()?;
+        /// let mut batches = loader.iter()?;
+        /// assert_eq!(batches.next().unwrap()?.as_slice(), [10, 20, 40]);
+        /// assert_eq!(batches.report().bad_samples[0].index, 2);
+        /// # anyhow::Ok(())
+        /// ```
+        on_bad_sample: OnBadSample,
 
-    /// Sets the maximum number of samples that may be skipped or replaced in an epoch; 10 by default. One more
-    /// ends the iterator with [`Error::TooManyBadSamples`](crate::Error::TooManyBadSamples).
-    #[must_use]
-    pub fn max_bad_samples(mut self, samples: u64) -> Self {
-        self.settings.options.max_bad_samples = Some(samples);
-        self
-    }
+        /// Sets the maximum number of samples that may be skipped or replaced in an epoch; 10 by default. One more
+        /// ends the iterator with [`Error::TooManyBadSamples`](crate::Error::TooManyBadSamples).
+        max_bad_samples: u64,
 
-    /// Sets the maximum time for one sample, or for one call of [`get_many`](crate::Dataset::get_many) if the
-    /// dataset has it; zero, the default, is no limit. A sample that takes longer is bad, and its worker is
-    /// replaced. The loader checks this while the program waits for a batch. Needs workers.
-    ///
-    /// If it is set, the loader also replaces a worker that has work and makes no progress outside of
-    /// samples, for example in collation, for `timeout` or 5 seconds, whichever is longer. This counts as a
-    /// death (see [`on_worker_death`](Self::on_worker_death)). There is no limit on the time to open the
-    /// dataset.
-    #[must_use]
-    pub fn sample_timeout(mut self, timeout: Duration) -> Self {
-        self.settings.options.sample_timeout = Some(timeout);
-        self
-    }
+        /// Sets the maximum time for one sample, or for one call of [`get_many`](crate::Dataset::get_many) if the
+        /// dataset has it; zero, the default, is no limit. A sample that takes longer is bad, and its worker is
+        /// replaced. The loader checks this while the program waits for a batch. Needs workers.
+        ///
+        /// If it is set, the loader also replaces a worker that has work and makes no progress outside of
+        /// samples, for example in collation, for `timeout` or 5 seconds, whichever is longer. This counts as a
+        /// death (see [`on_worker_death`](Self::on_worker_death)). There is no limit on the time to open the
+        /// dataset.
+        sample_timeout: Duration,
 
-    /// Sets the CPUs to which each worker is bound; [`WorkerAffinity::Inherit`] by default. A process that takes
-    /// a worker's place is bound to the same CPUs. Main's own CPUs stay as they are. No effect without workers.
-    ///
-    /// # Examples
-    /// ```
-    /// use loader_core::{WorkerAffinity, prelude::*};
-    ///
-    /// let numbers = TensorDataset::new(Tensor::<i64>::from_vec((0..80).collect(), [80])?)?;
-    /// let share = DataLoader::builder(numbers.clone()).worker_affinity(WorkerAffinity::Share).build()?;
-    /// let sets = WorkerAffinity::Sets(vec!["0-3".parse()?, "4-7".parse()?]);
-    /// let listed = DataLoader::builder(numbers).worker_affinity(sets).build()?;
-    /// # let _ = (share, listed);
-    /// # anyhow::Ok(())
-    /// ```
-    #[must_use]
-    pub fn worker_affinity(mut self, affinity: WorkerAffinity) -> Self {
-        self.settings.options.worker_affinity = Some(affinity);
-        self
-    }
+        /// Sets the CPUs to which each worker is bound; [`WorkerAffinity::Inherit`] by default. A process that takes
+        /// a worker's place is bound to the same CPUs. Main's own CPUs stay as they are. No effect without workers.
+        ///
+        /// # Examples
+        /// ```
+        /// use loader_core::{WorkerAffinity, prelude::*};
+        ///
+        /// let numbers = TensorDataset::new(Tensor::<i64>::from_vec((0..80).collect(), [80])?)?;
+        /// let share = DataLoader::builder(numbers.clone()).worker_affinity(WorkerAffinity::Share).build()?;
+        /// let sets = WorkerAffinity::Sets(vec!["0-3".parse()?, "4-7".parse()?]);
+        /// let listed = DataLoader::builder(numbers).worker_affinity(sets).build()?;
+        /// # let _ = (share, listed);
+        /// # anyhow::Ok(())
+        /// ```
+        worker_affinity: WorkerAffinity,
 
-    /// Sets the maximum number of bytes of private memory that a worker allocates after its start, at least 16,777,216
-    /// (16 MiB); no limit by default. Shared memory does not count, and neither does what a worker has before
-    /// it opens the dataset, such as the libraries of [the template](crate::WorkerProgram::template) that has
-    /// forked it. Needs workers.
-    ///
-    /// Each worker checks its memory after a batch. If it uses more, it ends before its next batch, and
-    /// another process takes its place. Twice `bytes` is a hard limit on the memory that a worker can
-    /// allocate (`RLIMIT_DATA`).
-    #[must_use]
-    pub fn worker_memory_limit(mut self, bytes: u64) -> Self {
-        self.settings.options.worker_memory_limit = Some(bytes);
-        self
-    }
+        /// Sets the maximum number of bytes of private memory that a worker allocates after its start, at least
+        /// 16,777,216 (16 MiB); no limit by default. Shared memory does not count, and neither does what a worker has
+        /// before it opens the dataset, such as the libraries of [the template](crate::WorkerProgram::template) that
+        /// has forked it. Needs workers.
+        ///
+        /// Each worker checks its memory after a batch. If it uses more, it ends before its next batch, and
+        /// another process takes its place. A worker can never allocate more than twice this number
+        /// (`RLIMIT_DATA`).
+        worker_memory_limit: u64,
 
-    /// Sets whether an idle worker takes over a batch that waits behind a slow one; true by default. The order of
-    /// the batches stays the same, and so does their content, unless samples depend on the worker that loads them:
-    /// then set it to false, and worker *w* of *n* loads the batches *w*, *w + n*, *w + 2n*, ..., as in PyTorch,
-    /// except after a worker has died and with `hedge`. Batches of iterable datasets are never moved.
-    ///
-    /// With false, persistent workers load the batches that they were sent to the end when an iterator is dropped,
-    /// as in PyTorch; otherwise they give them up.
-    /// With false, a worker also loads each batch only once: where shared memory is short, main does not drop a batch
-    /// that is loaded, to load it again later. A batch that does not fit beside loaded ones then fails.
-    #[must_use]
-    pub fn move_tasks(mut self, move_tasks: bool) -> Self {
-        self.settings.options.move_tasks = Some(move_tasks);
-        self
-    }
+        /// Sets whether an idle worker takes over a batch that waits behind a slow one; true by default. The order of
+        /// the batches stays the same, and so does their content, unless samples depend on the worker that loads them:
+        /// then set it to false, and worker *w* of *n* loads the batches *w*, *w + n*, *w + 2n*, ..., as in PyTorch,
+        /// except after a worker has died and with `hedge`. Batches of iterable datasets are never moved.
+        ///
+        /// With false, persistent workers load the batches that they were sent to the end when an iterator is dropped,
+        /// as in PyTorch; otherwise they give them up. With false, a worker also loads each batch only once: where
+        /// shared memory is short, main does not drop a batch that is loaded, to load it again later. A batch that does
+        /// not fit beside loaded ones then fails.
+        move_tasks: bool,
 
-    /// Sets whether a late batch is given to a second, idle worker too; false by default. The first result is
-    /// used, so the order and the content of batches stay the same. A batch is late when the program has
-    /// waited for it for four times the mean time of a batch, and at least 20 ms. Has no effect for iterable
-    /// datasets. Needs workers, and shared memory for one more batch.
-    #[must_use]
-    pub fn hedge(mut self, hedge: bool) -> Self {
-        self.settings.options.hedge = Some(hedge);
-        self
-    }
+        /// Sets whether a late batch is given to a second, idle worker too; false by default. The first result is
+        /// used, so the order and the content of batches stay the same. A batch is late when the program has
+        /// waited for it for four times the mean time of a batch, and at least 20 ms. Has no effect for iterable
+        /// datasets. Needs workers, and shared memory for one more batch.
+        hedge: bool,
 
-    /// Sets whether the kernel's OOM killer prefers workers to main; true by default. A worker and the programs that it
-    /// starts then have an `oom_score_adj` that is 500 higher than that of main, at most 1000. With false, they have
-    /// that of main.
-    #[must_use]
-    pub fn raise_oom_score_adj(mut self, raise_oom_score_adj: bool) -> Self {
-        self.settings.options.raise_oom_score_adj = Some(raise_oom_score_adj);
-        self
-    }
+        /// Sets whether the kernel's OOM killer prefers workers to main; true by default. A worker and the programs
+        /// that it starts then have an `oom_score_adj` that is 500 higher than that of main, at most 1000. With false,
+        /// they have that of main.
+        raise_oom_score_adj: bool,
 
-    /// Sets a file for a trace of what main and the workers did, and when; none by default. The loader
-    /// replaces the file at the end of each epoch. It has the last 100,000 events of all epochs, in the JSON
-    /// format that Perfetto (`ui.perfetto.dev`) and Chrome (`chrome://tracing`) show. In its name, `{rank}`
-    /// stands for the rank; with a world size above 1 the name must have it. `build()` fails if the file
-    /// cannot be written.
-    ///
-    /// # Examples
-    /// ```
-    /// use loader_core::prelude::*;
-    ///
-    /// let folder = tempfile::tempdir()?;
-    /// let file = folder.path().join("trace.json");
-    /// let numbers = TensorDataset::new(Tensor::from_slice(&[1i64, 2, 3], [3])?)?;
-    /// let loader = DataLoader::builder(numbers).trace(&file).build()?;
-    /// assert_eq!(loader.iter()?.count(), 3);
-    /// assert!(std::fs::read_to_string(&file)?.contains("\"name\":\"next\""));
-    /// # anyhow::Ok(())
-    /// ```
-    #[must_use]
-    pub fn trace(mut self, file: impl Into<PathBuf>) -> Self {
-        self.settings.options.trace = Some(file.into());
-        self
-    }
+        /// Sets a file for a trace of what main and the workers did, and when; none by default. The loader
+        /// replaces the file at the end of each epoch. It has the last 100,000 events of all epochs, in the JSON
+        /// format that Perfetto (`ui.perfetto.dev`) and Chrome (`chrome://tracing`) show. In its name, `{rank}`
+        /// stands for the rank; with a world size above 1 the name must have it. `build()` fails if the file
+        /// cannot be written.
+        ///
+        /// # Examples
+        /// ```
+        /// use loader_core::prelude::*;
+        ///
+        /// let folder = tempfile::tempdir()?;
+        /// let file = folder.path().join("trace.json");
+        /// let numbers = TensorDataset::new(Tensor::from_slice(&[1i64, 2, 3], [3])?)?;
+        /// let loader = DataLoader::builder(numbers).trace(&file).build()?;
+        /// assert_eq!(loader.iter()?.count(), 3);
+        /// assert!(std::fs::read_to_string(&file)?.contains("\"name\":\"next\""));
+        /// # anyhow::Ok(())
+        /// ```
+        trace: impl Into<PathBuf>,
 
-    /// Sets a file to which the loader writes a trace of the last events when an error ends an epoch, and
-    /// when it has replaced a worker that died; none by default. The trace has the last spans of each worker,
-    /// also of a worker that was killed. Format and name of the file are as for [`trace`](Self::trace).
-    /// `build()` fails if the file cannot be written.
-    #[must_use]
-    pub fn trace_on_failure(mut self, file: impl Into<PathBuf>) -> Self {
-        self.settings.options.trace_on_failure = Some(file.into());
-        self
-    }
+        /// Sets a file to which the loader writes a trace of the last events when an error ends an epoch, and
+        /// when it has replaced a worker that died; none by default. The trace has the last spans of each worker,
+        /// also of a worker that was killed. Format and name of the file are as for [`trace`](Self::trace).
+        /// `build()` fails if the file cannot be written.
+        trace_on_failure: impl Into<PathBuf>,
 
-    /// Sets an address at which the loader serves its [statistics](crate::DataLoader::stats) over HTTP, in
-    /// the text format of Prometheus; none by default. They can be read from the call of `build()` until the
-    /// loader is dropped, also while `next` waits. Everyone who can reach the address can read them: use a
-    /// loopback address such as `127.0.0.1:9100` unless the network is trusted. `build()` fails if the
-    /// address is in use.
-    #[must_use]
-    pub fn metrics(mut self, address: SocketAddr) -> Self {
-        self.settings.options.metrics = Some(address);
-        self
+        /// Sets an address at which the loader serves its [statistics](crate::DataLoader::stats) over HTTP, in
+        /// the text format of Prometheus; none by default. They can be read from the call of `build()` until the
+        /// loader is dropped, also while `next` waits. Everyone who can reach the address can read them: use a
+        /// loopback address such as `127.0.0.1:9100` unless the network is trusted. `build()` fails if the
+        /// address is in use.
+        metrics: SocketAddr,
     }
 
     /// Sets every option that is not `None` in `options`, as [`LoaderOptions::over`] does.
@@ -700,51 +609,41 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// both programs.
     ///
     /// Build both programs from the same source: if a type of the dataset has other fields in the worker program, the
-    /// iterator returns [`Error::ProgramsDiffer`](crate::Error::ProgramsDiffer) and ends. If the workers cannot decode the
-    /// dataset, it returns [`Error::OpenFailed`](crate::Error::OpenFailed).
+    /// iterator returns [`Error::ProgramsDiffer`](crate::Error::ProgramsDiffer) and ends. If the workers cannot decode
+    /// the dataset, it returns [`Error::OpenFailed`](crate::Error::OpenFailed).
     #[must_use]
     pub fn registered(mut self, name: impl Into<String>) -> Self {
         self.settings.registered = Some(name.into());
         self
     }
 
-    /// Sets whether workers, with their copies of the dataset, stay from one epoch to the next; false by
-    /// default. Needs workers.
-    ///
-    /// Workers stay even if the iterator is dropped in the middle of an epoch. `setup` and `worker_init` run
-    /// once, not in each epoch. If several iterators of the loader exist at once, each has its own workers.
-    #[must_use]
-    pub fn persistent_workers(mut self, persistent_workers: bool) -> Self {
-        self.settings.options.persistent_workers = Some(persistent_workers);
-        self
-    }
+    setters! {
+        /// Sets whether workers, with their copies of the dataset, stay from one epoch to the next; false by
+        /// default. Needs workers.
+        ///
+        /// Workers stay even if the iterator is dropped in the middle of an epoch. `setup` and `worker_init` run
+        /// once, not in each epoch. If several iterators of the loader exist at once, each has its own workers.
+        persistent_workers: bool,
 
-    /// Sets whether batches are loaded into page-locked memory, from which a GPU can copy asynchronously;
-    /// false by default.
-    ///
-    /// The loader registers shared memory with the CUDA driver in place, once, when it maps it, so batches
-    /// from workers need neither a copy nor a thread. Without workers, it registers the memory in which
-    /// collation makes tensors. [`Tensor::is_pinned`](crate::Tensor::is_pinned) tells whether a tensor is
-    /// page-locked. Keep a batch until the GPU has copied it: the loader reuses the memory of a dropped
-    /// batch.
-    ///
-    /// It needs the feature `cuda`, NVIDIA's driver and a GPU. `build()` opens the driver for the device
-    /// whose context is current on the calling thread; if there is none, for the first device whose primary
-    /// context is in use, or else for the first device. If the feature, the driver or the GPU is missing,
-    /// there is a [`Warning::NotPinned`], and batches are loaded into ordinary memory.
-    #[must_use]
-    pub fn pin_memory(mut self, pin_memory: bool) -> Self {
-        self.settings.options.pin_memory = Some(pin_memory);
-        self
-    }
+        /// Sets whether batches are loaded into page-locked memory, from which a GPU can copy asynchronously;
+        /// false by default.
+        ///
+        /// The loader registers shared memory with the CUDA driver in place, once, when it maps it, so batches
+        /// from workers need neither a copy nor a thread. Without workers, it registers the memory in which
+        /// collation makes tensors. [`Tensor::is_pinned`](crate::Tensor::is_pinned) tells whether a tensor is
+        /// page-locked. Keep a batch until the GPU has copied it: the loader reuses the memory of a dropped
+        /// batch.
+        ///
+        /// It needs the feature `cuda`, NVIDIA's driver and a GPU. `build()` opens the driver for the device
+        /// whose context is current on the calling thread; if there is none, for the first device whose primary
+        /// context is in use, or else for the first device. If the feature, the driver or the GPU is missing,
+        /// there is a [`Warning::NotPinned`], and batches are loaded into ordinary memory.
+        pin_memory: bool,
 
-    /// Sets how long `next` waits for a batch, or the start of an iterator for its workers, before a
-    /// [`Warning::LongWait`] names the awaited worker and what it is doing; 30 seconds by default, zero for never.
-    /// After the warning, the call continues to wait; use [`timeout`](Self::timeout) to end the wait.
-    #[must_use]
-    pub fn warn_after(mut self, patience: Duration) -> Self {
-        self.settings.options.warn_after = Some(patience);
-        self
+        /// Sets how long `next` waits for a batch, or the start of an iterator for its workers, before a
+        /// [`Warning::LongWait`] names the awaited worker and what it is doing; 30 seconds by default, zero for never.
+        /// After the warning, the call continues to wait; use [`timeout`](Self::timeout) to end the wait.
+        warn_after: Duration,
     }
 
     /// Calls `function` with each [`Warning`]. By default, warnings are printed to standard error.

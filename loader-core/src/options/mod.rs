@@ -35,22 +35,31 @@ pub use values::{LauncherMode, OnBadSample, OnWorkerDeath, Order};
 /// Makes [`LoaderOptions`] from a list of fields. An option is written as
 ///
 /// ```text
-/// /// Documentation of the field.
-/// name: Type = default => { property: value, ... },
+/// name: Type = default => { "help"; bounds: "bounds"; default: "default in words", property: value, ... },
 /// ```
 ///
-/// The field has the type `Option<Type>`; an option without a default value leaves `= default` out. The
-/// properties are fields of [`OptionInfo`]; those that are left out have the values at the end of the macro.
+/// The field has the type `Option<Type>`; an option without a default value leaves `= default` out. All but the help may be
+/// left out. The properties are fields of [`OptionInfo`]; those that are left out have the values at the end of the macro.
+/// The documentation of the field is made of the texts.
 macro_rules! options {
     (
         $(#[$struct_attribute:meta])*
         pub struct $options:ident {$(
             $(#[$attribute:meta])*
-            $name:ident: $type:ident $(= $default:expr)? => { $($property:ident: $value:expr),* $(,)? },
+            $name:ident: $type:ident $(= $default:expr)? => {
+                $help:literal
+                $(; bounds: $bounds:literal)?
+                $(; default: $note:literal)?
+                $(, $property:ident: $value:expr)*
+            },
         )*}
     ) => {
         $(#[$struct_attribute])*
         pub struct $options {$(
+            #[doc = concat!($help, ".")]
+            #[doc = ""]
+            $(#[doc = concat!("Bounds: ", $bounds, ". ")])?
+            #[doc = concat!("Default: ", options!(@shown $($default)? $($note)?), ".")]
             $(#[$attribute])*
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub $name: Option<$type>,
@@ -85,12 +94,15 @@ macro_rules! options {
         impl OptionInfo {
             /// All options, in the order of the fields of [`LoaderOptions`].
             pub const ALL: &[Self] = &[$(Self {
+                help: $help,
+                $(bounds: $bounds,)?
+                $(default_note: $note,)?
                 $($property: $value,)*
                 ..Self {
                     name: stringify!($name),
                     kind: <$type as OptionValue>::KIND,
-                    bounds: "",
                     help: "",
+                    bounds: "",
                     default_note: "",
                     without_workers: Used,
                     set: |options, text| {
@@ -107,6 +119,9 @@ macro_rules! options {
             }),*];
         }
     };
+    (@shown) => { "none" };
+    (@shown $text:literal) => { $text };
+    (@shown $default:expr) => { concat!("`", stringify!($default), "`") };
     (@optional) => { None };
     (@optional $default:expr) => { Some($default) };
     (@parameter NumWorkers) => { impl Into<NumWorkers> };
@@ -131,199 +146,155 @@ options! {
     #[serde(deny_unknown_fields)]
     #[non_exhaustive]
     pub struct LoaderOptions {
-        /// Samples per batch, at least 1; 1 by default.
-        batch_size: usize = 1 => { bounds: "at least 1", help: "Samples per batch, at least 1" },
-        /// True to load the samples in a new random order in each epoch; false by default.
-        shuffle: bool = false => { help: "Use a new random order in each epoch" },
-        /// Seed of the order and of [`SampleContext::rng`](crate::SampleContext::rng); 0 by default.
-        seed: u64 = 0 => { bounds: "64 bits", help: "Seed of the order and of the augmentation" },
-        /// Random number generator that determines the order; [`Order::Native`] by default.
+        batch_size: usize = 1 => {
+            "Samples per batch";
+            bounds: "at least 1"
+        },
+        shuffle: bool = false => {
+            "Use a new random order in each epoch"
+        },
+        seed: u64 = 0 => {
+            "Seed of the order and of the augmentation";
+            bounds: "64 bits"
+        },
         order: Order = Order::Native => {
-            help: "Random order: that of this loader, or exactly that of PyTorch",
+            "Random order: that of this loader, or exactly that of PyTorch"
         },
-        /// Rank of this process among `world_size` processes, from 0. Each process loads its own share of the
-        /// samples. Needs `world_size`.
         rank: usize => {
-            bounds: "below `world_size`; needs it",
-            help: "Number of this process, from 0, among those that train together; needs --world-size",
+            "Number of this process, from 0, among the processes that train together and load a share of the samples each";
+            bounds: "below `world_size`; needs it"
         },
-        /// Number of processes that each load a share of the samples, at least 1. Needs `rank`.
         world_size: usize => {
-            bounds: "at least 1; needs `rank`",
-            help: "Number of processes that train together; needs --rank",
+            "Number of processes that train together and load a share of the samples each";
+            bounds: "at least 1; needs `rank`"
         },
-        /// Number of consecutive ranks that load the same samples, at least 1; 1 by default. See
-        /// [`Builder::group_size`](crate::Builder::group_size).
         group_size: usize = 1 => {
-            bounds: "at least 1; divides `world_size`",
-            help: "Number of consecutive ranks that load the same samples, as with tensor or pipeline parallelism",
+            "Number of consecutive ranks that load the same samples, as with tensor or pipeline parallelism";
+            bounds: "at least 1; divides `world_size`"
         },
-        /// Whether the rank and the world size, if they are not set, are those that a launcher such as
-        /// torchrun gave this process in environment variables. Not by default.
         launcher: LauncherMode => {
-            help: "Take a rank that is not given from the launcher, such as torchrun; `run` and `plan` do by default",
+            "Take a rank that is not given from the launcher, such as torchrun; `run` and `plan` do by default"
         },
-        /// True to leave out a last batch that is not full; false by default.
         drop_last: bool = false => {
-            help: "Leave out a last batch that is not full, and samples that cannot be shared equally",
+            "Leave out a last batch that is not full, and samples that cannot be shared equally"
         },
-        /// Number of worker processes, at most 4096; 0 by default.
         num_workers: NumWorkers = NumWorkers::Fixed(0) => {
-            bounds: "at most 4096",
-            help: "Number of worker processes, `auto`, or `auto:MIN-MAX`; 0 loads in this process",
+            "Number of worker processes, `auto`, or `auto:MIN-MAX`; 0 loads in this process";
+            bounds: "at most 4096"
         },
-        /// Number of batches that the loader prefetches per worker, 1 to 65,536; 2 by default. Needs workers.
         prefetch_factor: PrefetchFactor = PrefetchFactor::Fixed(2) => {
+            "Number of batches to load ahead per worker, or `auto`";
             bounds: "1 to 65,536",
-            help: "Number of batches to load ahead per worker, at least 1, or `auto`",
-            without_workers: Invalid,
+            without_workers: Invalid
         },
-        /// True to return batches in order, false to return them as they arrive; true by default.
-        in_order: bool = true => { help: "Return batches in order, rather than as they arrive" },
-        /// Time to wait for a batch before a warning names the awaited worker; 30 seconds by default, zero
-        /// for never.
+        in_order: bool = true => {
+            "Return batches in order, rather than as they arrive"
+        },
         #[serde(with = "units::Time")]
         warn_after: Duration = Duration::from_secs(30) => {
+            "Seconds of a wait before a warning names the awaited worker";
             bounds: "0 or more; 0 is never",
-            help: "Seconds of a wait before a warning names the awaited worker, 0 for never; needs workers",
-            without_workers: Ignored,
+            without_workers: Ignored
         },
-        /// True to keep the workers from one epoch to the next; false by default. Needs workers.
         persistent_workers: bool = false => {
-            help: "Keep the workers from one epoch to the next",
-            without_workers: Invalid,
+            "Keep the workers from one epoch to the next",
+            without_workers: Invalid
         },
-        /// Maximum time to wait for a batch; zero, the default, waits for ever. Needs workers.
         #[serde(with = "units::Time")]
         timeout: Duration = Duration::ZERO => {
+            "Maximum seconds of a wait for a batch";
             bounds: "0 or more; 0 is no limit",
-            help: "Maximum wait for a batch in seconds, 0 for no limit",
-            without_workers: Invalid,
+            without_workers: Invalid
         },
-        /// Number of shards in which this process reads an iterable dataset, 1 to 65,536; by default the
-        /// number of workers, or 1 without workers. Not for a map-style dataset.
         shards: usize => {
-            bounds: "1 to 65,536; iterable datasets only",
-            help: "Number of shards in which a stream is read; the order of its batches depends on it",
-            default_note: "as many as workers",
+            "Number of shards in which a stream is read; the order of its batches depends on it";
+            bounds: "1 to 65,536; iterable datasets only";
+            default: "as many as workers"
         },
-        /// Number of batches in an epoch of an iterable dataset, at least 1; by default all. Not for a map-style
-        /// dataset. See [`Builder::steps_per_epoch`](crate::Builder::steps_per_epoch).
         steps_per_epoch: u64 => {
-            bounds: "at least 1; iterable datasets only",
-            help: "Number of batches after which an epoch of a stream ends; a stream that ends before fails",
-            default_note: "all batches",
+            "Number of batches after which an epoch of a stream ends; a stream that ends before fails";
+            bounds: "at least 1; iterable datasets only";
+            default: "all batches"
         },
-        /// True to load batches into page-locked memory, from which a GPU can copy asynchronously; false by
-        /// default.
         pin_memory: bool = false => {
-            help: "Load batches into page-locked memory, for a GPU; needs the feature `cuda`",
+            "Load batches into page-locked memory, for a GPU; needs the feature `cuda`"
         },
-        /// Maximum bytes of batches in shared memory and of what datasets keep, in all processes of the
-        /// loader together, at least 131,072; by default half of the memory that the process may use, divided by
-        /// the number of the launcher's processes on this machine.
         #[serde(with = "units::Size")]
         memory_limit: u64 => {
-            kind: OptionKind::Bytes,
-            bounds: "at least 131,072",
-            help: "Maximum bytes of batches in shared memory and of what datasets keep, in all processes together",
-            default_note: "half of the memory that this process may use, divided by the number of the launcher's processes on the machine",
+            "Maximum bytes of batches in shared memory and of what datasets keep, in all processes together";
+            bounds: "at least 131,072";
+            default: "half of the memory that this process may use, divided by the number of the launcher's processes on the machine",
+            kind: OptionKind::Bytes
         },
-        /// Maximum bytes of shared memory for batches, at least 65,536 and below `memory_limit`; by default
-        /// half of `memory_limit`.
         #[serde(with = "units::Size")]
         shared_memory_limit: u64 => {
-            kind: OptionKind::Bytes,
-            bounds: "at least 65,536; below `memory_limit`",
-            help: "Maximum bytes of shared memory for batches",
-            default_note: "half of `memory_limit`",
+            "Maximum bytes of shared memory for batches";
+            bounds: "at least 65,536; below `memory_limit`";
+            default: "half of `memory_limit`",
+            kind: OptionKind::Bytes
         },
-        /// What happens when a worker dies; [`OnWorkerDeath::Restart`] by default.
         on_worker_death: OnWorkerDeath = OnWorkerDeath::Restart => {
-            help: "What happens if a worker dies: another worker replaces it, or the run fails",
-            without_workers: Ignored,
+            "What happens if a worker dies: another worker replaces it, or the run fails",
+            without_workers: Ignored
         },
-        /// Maximum number of deaths of a worker in a row outside of batches after which it is started again;
-        /// 10 by default. One more death ends the iterator.
         max_worker_deaths: u32 = 10 => {
+            "Maximum number of deaths in a row of a worker that finishes no batch; more end the run";
             bounds: "0 or more",
-            help: "Maximum number of deaths in a row of a worker that finishes no batch; more end the run",
-            without_workers: Ignored,
+            without_workers: Ignored
         },
-        /// What happens with a sample that cannot be loaded; [`OnBadSample::Error`] by default.
         on_bad_sample: OnBadSample = OnBadSample::Error => {
-            bounds: "`\"replace\"`: map-style datasets only",
-            help: "If a sample cannot be loaded: fail its batch, skip the sample, or replace it",
+            "If a sample cannot be loaded: fail its batch, skip the sample, or replace it";
+            bounds: "`\"replace\"`: map-style datasets only"
         },
-        /// Maximum number of samples skipped or replaced in an epoch; 10 by default. One more ends the
-        /// iterator.
         max_bad_samples: u64 = 10 => {
-            bounds: "0 or more",
-            help: "Maximum number of samples that may be skipped or replaced in an epoch",
+            "Maximum number of samples that may be skipped or replaced in an epoch";
+            bounds: "0 or more"
         },
-        /// True to digest the samples of each epoch; false by default. See
-        /// [`SampleDigest`](crate::SampleDigest).
         digest: bool = false => {
-            help: "Digest the samples of each epoch, to compare runs, or the parts of an epoch with the whole",
+            "Digest the samples of each epoch, to compare runs, or the parts of an epoch with the whole"
         },
-        /// Maximum time for one sample; zero, the default, is no limit. A sample that takes longer is bad,
-        /// and its worker is replaced. Needs workers.
         #[serde(with = "units::Time")]
         sample_timeout: Duration = Duration::ZERO => {
+            "Maximum seconds for one sample, which is bad after that";
             bounds: "0 or more; 0 is no limit",
-            help: "Maximum time for a sample in seconds, 0 for no limit",
-            without_workers: Invalid,
+            without_workers: Invalid
         },
-        /// CPUs to which each worker is bound; [`WorkerAffinity::Inherit`] by default.
         worker_affinity: WorkerAffinity = WorkerAffinity::Inherit => {
+            "CPUs of each worker: those of this process, its share of the machine, one CPU each, or listed sets";
             bounds: "CPUs that this process may use",
-            help: "CPUs of each worker: those of this process, its share of the machine, one CPU each, or listed sets",
-            without_workers: Ignored,
+            without_workers: Ignored
         },
-        /// Maximum bytes of private memory that a worker allocates after its start, at least 16,777,216; no
-        /// limit by default. A worker that uses more is replaced between two batches. Needs workers.
         #[serde(with = "units::Size")]
         worker_memory_limit: u64 => {
+            "Maximum bytes of private memory that a worker allocates";
+            bounds: "at least 16,777,216";
+            default: "no limit",
             kind: OptionKind::Bytes,
-            bounds: "at least 16,777,216",
-            help: "Maximum bytes of private memory that a worker allocates",
-            default_note: "no limit",
-            without_workers: Invalid,
+            without_workers: Invalid
         },
-        /// File for a trace of main and the workers, which the loader replaces at the end of each epoch; none by
-        /// default. In its name, `{rank}` stands for the rank, also in a group of ranks.
         trace: PathBuf => {
-            help: "File for a trace of main and the workers, for Perfetto or Chrome",
-            default_note: "none",
+            "File for a trace of main and the workers, for Perfetto or Chrome";
+            default: "none"
         },
-        /// File for a trace of the last events, which the loader writes when an error ends the epoch, and when it has
-        /// replaced a worker that died; none by default. In its name, `{rank}` stands for the rank, also in a group of
-        /// ranks.
         trace_on_failure: PathBuf => {
-            help: "File for a trace of the last events, written if an error ends the epoch or a worker dies",
-            default_note: "none",
+            "File for a trace of the last events, written if an error ends the epoch or a worker dies";
+            default: "none"
         },
-        /// Address at which the loader serves its statistics over HTTP, in the text format of Prometheus; none by
-        /// default.
         metrics: SocketAddr => {
-            help: "Address at which metrics are served for Prometheus, such as 127.0.0.1:9100",
-            default_note: "none",
+            "Address at which metrics are served for Prometheus, such as 127.0.0.1:9100";
+            default: "none"
         },
-        /// False to leave each batch to the worker whose turn it is, however late it is; true by default.
         move_tasks: bool = true => {
-            help: "Let idle workers take over batches that wait behind a slow one",
-            without_workers: Ignored,
+            "Let idle workers take over batches that wait behind a slow one",
+            without_workers: Ignored
         },
-        /// True to give a late batch to a second, idle worker too; false by default. Needs workers.
         hedge: bool = false => {
-            help: "Give a late batch to a second worker too",
-            without_workers: Invalid,
+            "Give a late batch to a second worker too",
+            without_workers: Invalid
         },
-        /// True to make the kernel's OOM killer prefer workers to main, by an `oom_score_adj` 500 above that of main;
-        /// true by default. False leaves workers that of main.
         raise_oom_score_adj: bool = true => {
-            help: "Make the kernel's OOM killer prefer workers to this process",
-            without_workers: Ignored,
+            "Make the kernel's OOM killer prefer workers to this process",
+            without_workers: Ignored
         },
     }
 }
