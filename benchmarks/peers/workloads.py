@@ -345,6 +345,7 @@ class Peer:
         parser.add_argument("--whole-batches", action="store_true")
         parser.add_argument("--streaming", action="store_true")
         parser.add_argument("--start-method", choices=["fork", "forkserver", "spawn"])
+        parser.add_argument("--resident-gb", type=int, default=0, help="memory that main holds at the start")
         parser.add_argument("--package", choices=["torch", "loader"], default="torch", help="the package whose DataLoader loads")
         parser.add_argument("--pipeline", choices=["memmap", "pillow", "rust", "torchvision"], default="torchvision")
         options = parser.parse_args()
@@ -543,18 +544,23 @@ def start_loader(peer, options):
 
 def start(peer, options):
     loader = start_loader(peer, options)
-    starts, drops = [], []
+    # Each page is written, so that the process has it.
+    resident = numpy.ones(options.resident_gb * 1_000_000_000, numpy.uint8)
+    starts, iters, drops = [], [], []
     for _ in range(options.epochs + 1):
         gc.collect()  # before the measurement, because its time depends on the modules that a program has imported
         called = time.perf_counter()
         held = [iter(loader)]
+        iters.append((time.perf_counter() - called) * 1e3)
         batch = next(held[0])
         starts.append((time.perf_counter() - called) * 1e3)
         ends(peer.array_of(batch))
         del batch
         drops.append(peer.end(held))
     # The first start in a process is reported separately.
-    peer.line(options, cold_ms=starts[0], first_batch_ms=spread(starts[1:]), drop_ms=spread(drops[1:]))
+    del resident
+    times = {"first_batch_ms": starts, "iter_ms": iters, "drop_ms": drops}
+    peer.line(options, cold_ms=starts[0], **{name: spread(of_epochs[1:]) for name, of_epochs in times.items()})
 
 
 def shutdown(peer, options):
