@@ -126,6 +126,8 @@ mod tests {
             assert_eq!(found, option.default_text().as_deref(), "{}: {help}", option.name());
         }
         let warn_after = run.get_arguments().find(|argument| argument.get_id() == "warn_after").unwrap();
-        assert!(warn_after.get_help().unwrap().to_string().ends_with("; needs workers [default: 30]"));
+        assert!(
+            warn_after.get_help().unwrap().to_string().ends_with("; 0 or more; 0 is never [default: 30]")
+        );
     }
 }
