@@ -19,12 +19,13 @@ use pyo3::{PyTraverseError, PyVisit, exceptions::PyValueError, prelude::*, pybac
 use crate::{
     batch::AnyBatch,
     errors,
-    iterator::{self, AnyIter, BatchIterator, LastState, SIGNAL_INTERVAL},
+    iterator::{AnyIter, BatchIterator, LastState, SIGNAL_INTERVAL},
     opened,
     order::{OrderObjects, PyOrder},
     python_batch::PyBatch,
     python_dataset::{self, PyIterableDataset, PyMapDataset, PySample, SentDataset},
     raised::Raised,
+    state::EngineState,
     warnings::{Warnings, is_left_to_pytorch},
     worker::ForkedTemplate,
 };
@@ -191,28 +192,21 @@ impl Engine {
         self.iterator(py, convert, |loader| loader.epoch(epoch))
     }
 
-    /// Continues the epoch of a state, as JSON. After the last batch of the epoch there are no batches.
-    fn resume(&self, py: Python<'_>, state: &str, convert: Py<PyAny>) -> PyResult<BatchIterator> {
-        let state = parsed(state)?;
-        self.iterator(py, convert, |loader| loader.resume(&state))
+    /// Continues the epoch of a state. After the last batch of the epoch there are no batches.
+    fn resume(&self, py: Python<'_>, state: &EngineState, convert: Py<PyAny>) -> PyResult<BatchIterator> {
+        self.iterator(py, convert, |loader| loader.resume(&state.0))
     }
 
-    /// Returns the state at the beginning of an epoch, as JSON.
-    fn state_at(&self, epoch: u64) -> Option<String> {
-        Some(iterator::as_json(&self.loader.as_ref()?.state_at(epoch)))
+    /// Returns the state at the beginning of an epoch.
+    fn state_at(&self, epoch: u64) -> Option<EngineState> {
+        Some(EngineState(self.loader.as_ref()?.state_at(epoch)))
     }
 
-    /// Raises `ValueError` if a text is not the JSON of a state, or was damaged or edited.
-    #[staticmethod]
-    fn check_state(state: &str) -> PyResult<()> {
-        parsed(state).map(drop)
-    }
-
-    /// Returns the state of the iterator that was begun last, as JSON, if it was closed or dropped.
-    fn last_state(&self) -> Option<String> {
+    /// Returns the state of the iterator that was begun last, if it was closed or dropped.
+    fn last_state(&self) -> Option<EngineState> {
         let last = self.last_state.lock().unwrap_or_else(PoisonError::into_inner);
         let state = last.lock().unwrap_or_else(PoisonError::into_inner);
-        state.as_ref().map(iterator::as_json)
+        state.clone().map(EngineState)
     }
 
     /// Visits the Python objects that the loader and its iterator hold.
@@ -334,11 +328,6 @@ fn build(
         }
         None => settings.apply(DataLoader::stream(PyIterableDataset { sent }).snapshots()).build(),
     }
-}
-
-fn parsed(state: &str) -> PyResult<State> {
-    serde_json::from_str(state)
-        .map_err(|error| PyValueError::new_err(format!("this state cannot be used: {error}")))
 }
 
 /// Forgets a dataset of Python objects that is open in this process.

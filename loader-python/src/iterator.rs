@@ -18,7 +18,10 @@ use pyo3::{
     types::PyDict,
 };
 
-use crate::{batch::AnyBatch, errors, opened, order::HAS_RAISED, raised::Raised, warnings::Warnings};
+use crate::{
+    batch::AnyBatch, errors, opened, order::HAS_RAISED, raised::Raised, state::EngineState,
+    warnings::Warnings,
+};
 
 /// How often a wait for a batch looks for signals, such as Ctrl-C.
 pub(crate) const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
@@ -222,14 +225,14 @@ impl BatchIterator {
         visit.call(&self.convert)
     }
 
-    /// Returns the state, as JSON; `None` once the iterator is closed.
-    fn state(&self, py: Python<'_>) -> Option<String> {
+    /// Returns the state; `None` once the iterator is closed.
+    fn state(&self, py: Python<'_>) -> Option<EngineState> {
         let state = match lock(&self.busy).as_ref() {
             Some((thread, state)) if *thread == thread::current().id() => Some(state.clone()),
             _ => None,
         };
         let state = state.or_else(|| self.undone_state());
-        state.or_else(|| self.with(py, |iter| iter.state())).map(|state| as_json(&state))
+        state.or_else(|| self.with(py, |iter| iter.state())).map(EngineState)
     }
 
     /// Number of the epoch.
@@ -435,11 +438,6 @@ fn warn(py: Python<'_>, text: &str) -> PyResult<()> {
 /// True for the error that the engine returns where the sampler has raised an exception.
 fn is_of_sampler(error: &Error) -> bool {
     matches!(error, Error::SamplerPanicked { message, .. } if message == HAS_RAISED)
-}
-
-/// Returns a state as JSON.
-pub(crate) fn as_json(state: &State) -> String {
-    serde_json::to_string(state).expect("a state has text keys only")
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

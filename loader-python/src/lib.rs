@@ -10,7 +10,7 @@
 //!    `rust_dataset` has the datasets of `loader-data`, which load without Python code.
 //! 4. `python_batch` is a pickle and the bytes of the arrays that it refers to. `memory` shows such bytes to Python: in
 //!    the worker, collation writes them into the slot.
-//! 5. In main, `iterator` returns the batches. `batch`, `python_batch` and `rust_batch` make Python objects of them,
+//! 5. In main, `iterator` returns the batches, and `state` is the position in them. `batch`, `python_batch` and `rust_batch` make Python objects of them,
 //!    which share the memory of the slot: as `memory`, and as `array` for tensors of Rust datasets.
 //!
 //! Around it, `errors` turns exceptions into the engine's errors and back, `raised` keeps an exception until the iterator
@@ -31,6 +31,7 @@ mod raised;
 mod rust_batch;
 mod rust_dataset;
 mod shared_object;
+mod state;
 mod warnings;
 mod worker;
 
@@ -46,6 +47,7 @@ mod _native {
         memory::{Memory, allocate},
         order::{Numbers, plain_numbers},
         rust_dataset::RustDataset,
+        state::EngineState,
         warnings::printable,
         worker::{ForkedTemplate, Template, launchers_variables, open_closed_streams, serve, start_template},
     };

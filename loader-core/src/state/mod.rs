@@ -5,8 +5,14 @@ mod merge;
 
 use std::{fmt, sync::Arc};
 
-use loader_ipc::{codec, frame::StreamPosition};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use loader_ipc::{
+    codec::{self, CodecError},
+    frame::StreamPosition,
+};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{DeserializeOwned, Error as _},
+};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
@@ -264,6 +270,53 @@ impl Origin {
     /// Returns epoch `number` of the loader.
     pub(crate) fn epoch(&self, number: u64) -> Epoch {
         Epoch::new(self.seed, number).order(self.order)
+    }
+}
+
+/// What a host asks whose datasets and samplers have states of their own.
+#[doc(hidden)]
+impl State {
+    /// True if no batch of the epoch was returned.
+    pub fn is_at_start(&self) -> bool {
+        self.position == Position::Start
+    }
+
+    /// True if no sample of an iterable dataset was returned. The state then has no snapshot.
+    pub fn has_no_samples(&self) -> bool {
+        match &self.position {
+            Position::Start => true,
+            Position::Shards(position) => position.shards.iter().all(|shard| shard.position.items == 0),
+            _ => false,
+        }
+    }
+
+    /// Returns the number of the first batch of a map-style dataset that was not returned.
+    pub fn first_unreturned(&self) -> u64 {
+        self.batches().map_or(0, |batches| batches.next)
+    }
+
+    /// True if it was known that the sampler has no further batch.
+    pub fn is_at_end(&self) -> bool {
+        self.batches().is_some_and(|batches| batches.is_end)
+    }
+
+    fn batches(&self) -> Option<&BatchesPosition> {
+        match &self.position {
+            Position::Batches(batches) => Some(batches),
+            _ => None,
+        }
+    }
+
+    /// Returns the last snapshot of each shard of an iterable dataset.
+    ///
+    /// # Errors
+    /// Returns an error if a snapshot is not of the type `T`.
+    pub fn snapshots<T: DeserializeOwned>(&self) -> Result<Vec<Option<T>>, CodecError> {
+        let Position::Shards(position) = &self.position else { return Ok(Vec::new()) };
+        let snapshots = position.shards.iter().map(|shard| shard.snapshot.as_ref());
+        snapshots
+            .map(|snapshot| snapshot.map(|snapshot| codec::decode(&snapshot.bytes)).transpose())
+            .collect()
     }
 }
 

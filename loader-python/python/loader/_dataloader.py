@@ -236,7 +236,8 @@ class DataLoader(_base.DataLoader[_Batch]):
         if state is None or (iterator is None and state["at"] != "within"):
             state = (state or self._before_epoch()) | {"generators": _state.OrderGenerators(self).capture()}
         state = {"epochs": self._next_epoch, "num_workers": self.num_workers} | state
-        _state.raise_error(state, is_rust=_rust.base_of(self.dataset) is not None)
+        is_stream = self._dataset_kind == _base._DatasetKind.Iterable
+        _state.raise_error(state, is_python_stream=is_stream and _rust.base_of(self.dataset) is None)
         return _state.written(state)
 
     def _before_epoch(self) -> dict[str, Any]:

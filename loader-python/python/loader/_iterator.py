@@ -4,7 +4,6 @@ state."""
 import contextlib
 import functools
 import inspect
-import json
 import os
 import pickle
 import weakref
@@ -24,6 +23,8 @@ class LoaderIterator(_BaseDataLoaderIter):
     def __init__(self, loader: "DataLoader") -> None:
         state = loader._loaded_state
         within = state if state is not None and state["at"] == "within" else None
+        # The position in the epoch, if the state is from within one.
+        position = None if within is None else _native.EngineState(within["engine"])
         is_map = loader._dataset_kind == _DatasetKind.Map
         self._generators = _state.OrderGenerators(loader)
         self._stateful_sampler = _state.sampler_of(loader)
@@ -39,7 +40,7 @@ class LoaderIterator(_BaseDataLoaderIter):
             self._generators.check(state["generators"])
             _state.check_workers(state, loader)
             self._dataset_states = {int(worker): _state.from_text(text) for worker, text in state["datasets"].items()}
-        is_undrawn = within is None or (is_map and within["engine"]["place"] == "start")
+        is_undrawn = position is None or (is_map and position.is_at_start)
         has_loaded_end = is_undrawn and loader.num_workers == 0 and 0 in self._dataset_states
         if has_loaded_end:
             # The dataset may set the generators, so it is restored before the epoch draws its numbers.
@@ -78,26 +79,25 @@ class LoaderIterator(_BaseDataLoaderIter):
                         # SpeechBrain replaces the method, to keep the position to which it has advanced the first.
                         self._load_sampler(state)
                         super()._reset(loader, first_iter=True)
-                self._batches = self._start(loader, state)
+                self._batches = self._start(loader, state, position)
         # In the run of the state, these draws were before the state of the dataset.
-        if within is not None:
-            self._restore_generators(within)
+        if position is not None:
+            self._restore_generators(within, position.epoch)
         if self._fetcher is not None:
             self._fetcher.has_loaded_end = has_loaded_end
             self._fetcher.restore(self._dataset_states.pop(0, None))
-            if not is_map and (within is None or _state.is_at_start(within["engine"])):
+            if not is_map and (position is None or position.has_no_samples):
                 self._fetcher.begin()
         if not is_map:
-            self._batches = self._start(loader, state)
+            self._batches = self._start(loader, state, position)
 
-    def _restore_generators(self, within: dict[str, Any]) -> None:
+    def _restore_generators(self, within: dict[str, Any], epoch: int) -> None:
         """Gives the fetcher or the epoch log the generators with which an iterable dataset was begun."""
         for worker, text in within["dataset_generators"].items():
             generators = _state.from_text(text)
             if self._fetcher is not None:
                 self._fetcher.saved_generators = generators
             elif self._epoch_log is not None:
-                epoch = within["engine"]["epoch"]
                 _epoch_log.append(self._epoch_log.fileno(), _epoch_log.GENERATORS, int(worker), epoch, generators)
 
     def _dataset_generators(self) -> dict[int, bytes]:
@@ -123,8 +123,9 @@ class LoaderIterator(_BaseDataLoaderIter):
         self._sent = setup.sent
         self._lost_settings = setup.lost_settings
 
-    def _start(self, loader: "DataLoader", state: dict[str, Any] | None) -> _native.BatchIterator:
-        within = state if state is not None and state["at"] == "within" else None
+    def _start(
+        self, loader: "DataLoader", state: dict[str, Any] | None, position: _native.EngineState | None
+    ) -> _native.BatchIterator:
         if self._order is not None:
             sampler = self._stateful_sampler
             capture = None if sampler is None else functools.partial(_state.sampler_state, sampler)
@@ -135,21 +136,20 @@ class LoaderIterator(_BaseDataLoaderIter):
             # Without workers, the first batch is drawn when the program asks for it.
             is_drawn_later = self._num_workers == 0 and not self._is_before_seed
             self._order.capture_generators = self._generators.capture if is_drawn_later else None
-            if within is not None and has_loaded_state:
-                loader._sampler_is_at_end = _state.is_at_end(within["engine"])
-                drawn = _state.first_unreturned(within["engine"])
-                self._order.skip(within["first"], drawn, loader._sampler_is_at_end)
-        if within is not None:
-            batches = self._engine.resume(json.dumps(within["engine"]), self._decode)
+            if position is not None and has_loaded_state:
+                loader._sampler_is_at_end = position.is_at_end
+                self._order.skip(state["first"], position.first_unreturned, position.is_at_end)
+        if position is not None:
+            batches = self._engine.resume(position, self._decode)
             if self._order is not None and has_loaded_state:
-                self._order.first_keys_hash = within["first_keys"]
-            elif within["has_drawn"] and self._order.first_keys_hash != within["first_keys"]:
+                self._order.first_keys_hash = state["first_keys"]
+            elif state["has_drawn"] and self._order.first_keys_hash != state["first_keys"]:
                 # The engine compares the numbers of the first batch, which do not show which keys these are.
                 raise ValueError(
                     "the sampler gives another first batch than in the run of the state: make the loader with the same"
                     " `sampler` and `generator` as before"
                 )
-            self._num_yielded = within["returned"]
+            self._num_yielded = state["returned"]
         else:
             batches = self._engine.iterate(loader._next_epoch, self._decode)
             if state is not None:
@@ -192,7 +192,7 @@ class LoaderIterator(_BaseDataLoaderIter):
             # The process that has forked this one goes on with the memory files. And PyTorch has given a data pipe the
             # seed of this epoch: workers get the seed with the dataset, so new workers are needed.
             self._make_engine(loader)
-        self._batches = self._start(loader, None)
+        self._batches = self._start(loader, None, None)
 
     def _next_data(self) -> Any:
         last = self._before_batch
@@ -263,20 +263,19 @@ class LoaderIterator(_BaseDataLoaderIter):
 
     def _state(self) -> dict[str, Any] | None:
         """Returns the part of the loader's state that concerns this epoch; ``None`` if the iterator is closed."""
-        text = self._batches.state()
-        if text is None:
+        position = self._batches.state()
+        if position is None:
             return None
-        engine = json.loads(text)
         # This also holds after the end if an error has left a part of the epoch unread.
-        is_within = engine["epoch"] == self._epoch
+        is_within = position.epoch == self._epoch
         states = dict(self._dataset_states) if is_within or self._persistent else {}
         if self._epoch_log is not None and self._persistent:
             states |= self._epoch_log.last_states(self._epoch if is_within else self._epoch + 1)
-        if self._fetcher is not None and not (is_within and self._order is None and not _state.is_at_start(engine)):
+        if self._fetcher is not None and not (is_within and self._order is None and not position.has_no_samples):
             # In the other cases the engine's state has the position of the dataset.
             snapshot = self._fetcher.snapshot()
             number, before = self._before_batch
-            if is_within and self._order is not None and number == _state.first_unreturned(engine):
+            if is_within and self._order is not None and number == position.first_unreturned:
                 # An error, or a signal during `next`, has left the position before a batch for which the dataset has
                 # changed already.
                 snapshot = before
@@ -294,9 +293,9 @@ class LoaderIterator(_BaseDataLoaderIter):
         return state | {
             "at": "within",
             "generators": self._generators_at_start(),
-            "engine": engine,
+            "engine": str(position),
             "is_before_seed": self._is_before_seed,
-            "sampler": order.sampler_state(_state.first_unreturned(engine)) if order is not None else None,
+            "sampler": order.sampler_state(position.first_unreturned) if order is not None else None,
             "first": order.first_batch if order is not None and self._stateful_sampler is not None else [],
             "has_drawn": order is not None and order.drawn > 0,
             "first_keys": order.first_keys_hash if order is not None else None,

@@ -120,21 +120,47 @@ class Engine:
     def iterate(self, epoch: int, convert: Callable[..., Any]) -> BatchIterator:
         """Begins an epoch."""
 
-    def resume(self, state: str, convert: Callable[..., Any]) -> BatchIterator:
-        """Continues the epoch of a state, as JSON. After the last batch of the epoch there are no batches."""
+    def resume(self, state: EngineState, convert: Callable[..., Any]) -> BatchIterator:
+        """Continues the epoch of a state. After the last batch of the epoch there are no batches."""
 
     def batches(self) -> int | None:
         """Returns the number of batches in an epoch, if it is known."""
 
-    def state_at(self, epoch: int) -> str | None:
-        """Returns the state at the beginning of an epoch, as JSON."""
+    def state_at(self, epoch: int) -> EngineState | None:
+        """Returns the state at the beginning of an epoch."""
 
-    @staticmethod
-    def check_state(state: str) -> None:
-        """Raises ``ValueError`` if a text is not the JSON of a state, or was damaged or edited."""
+    def last_state(self) -> EngineState | None:
+        """Returns the state of the last iterator, if it was closed or dropped."""
 
-    def last_state(self) -> str | None:
-        """Returns the state of the last iterator, as JSON, if it was closed or dropped."""
+@final
+class EngineState:
+    """The position in an epoch. ``str`` of it is JSON, which the states of the package's loaders have."""
+
+    def __new__(cls, text: str) -> Self:
+        """Reads the text of a state. Raises ``ValueError`` if it is none, or was damaged or edited."""
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch."""
+
+    @property
+    def is_at_start(self) -> bool:
+        """True if no batch of the epoch was returned."""
+
+    @property
+    def has_no_samples(self) -> bool:
+        """True if no sample of an iterable dataset was returned. The state then has no position of the dataset."""
+
+    @property
+    def first_unreturned(self) -> int:
+        """Number of the first batch of a map-style dataset that was not returned."""
+
+    @property
+    def is_at_end(self) -> bool:
+        """True if it was known that the sampler has no further batch."""
+
+    def positions(self) -> list[bytes | None]:
+        """Returns the position of an iterable Python dataset in each shard: a pickle, or ``None`` at the shard's beginning."""
 
 @final
 class BatchIterator:
@@ -146,8 +172,8 @@ class BatchIterator:
     def epoch(self) -> int:
         """Number of the epoch."""
 
-    def state(self) -> str | None:
-        """Returns the state, as JSON; ``None`` once the iterator is closed."""
+    def state(self) -> EngineState | None:
+        """Returns the state; ``None`` once the iterator is closed."""
 
     def worker_pids(self) -> list[int]:
         """Returns the process ids of the workers."""

@@ -73,7 +73,7 @@ class RustLoader:
         """Sets the number of the epoch that the next iteration loads. If the loader has loaded a state of this epoch,
         the next iteration loads the rest of the epoch. A state of another epoch is dropped."""
         self._epoch = epoch
-        if self._state is None or json.loads(self._state)["epoch"] != epoch:
+        if self._state is None or self._state.epoch != epoch:
             self._state = self._engine.state_at(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class RustLoader:
         batches = self._batches()
         state = self._state or (batches.state() if batches is not None else None) or self._engine.last_state()
         state = state or self._engine.state_at(self._epoch)
-        return {"epoch": json.loads(state)["epoch"], "engine": state}
+        return {"epoch": state.epoch, "engine": str(state)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next iteration continues at the position that :meth:`state_dict` has returned.
@@ -95,15 +95,15 @@ class RustLoader:
         """
         if not isinstance(state, Mapping) or not isinstance(state.get("engine"), str):
             raise ValueError("this is no state of a loader: it must come from RustLoader.state_dict()")
-        self._engine.check_state(state["engine"])
-        if state.get("epoch") != (epoch := json.loads(state["engine"])["epoch"]):
+        loaded = _native.EngineState(state["engine"])
+        if state.get("epoch") != loaded.epoch:
             raise ValueError(
-                f"the state was damaged or edited after it was written, because its 'epoch' is not {epoch}, as in its"
+                f"the state was damaged or edited after it was written, because its 'epoch' is not {loaded.epoch}, as in its"
                 " 'engine': use an undamaged copy of it or an earlier state, or begin the epoch again"
             )
         if (batches := self._batches()) is not None:
             batches.note_loaded_state()
-        self._state = state["engine"]
+        self._state = loaded
 
 
 def engine(

@@ -17,7 +17,7 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
-from . import _base, _errors, _generators
+from . import _base, _errors, _generators, _native
 from ._stateful import is_stateful, pickle_position, states_in
 
 #: Version of the format.
@@ -89,15 +89,13 @@ def load_sampler_state(sampler: Any, text: str) -> None:
     sampler.load_state_dict(states_in(from_text(text))["sampler"])
 
 
-def raise_error(state: dict[str, Any], is_rust: bool) -> None:
+def raise_error(state: dict[str, Any], is_python_stream: bool) -> None:
     """Raises ``RuntimeError`` if the ``state_dict`` of an object of the user has raised an error in place of its
     state."""
     found = [("dataset", int(worker), from_text(text)) for worker, text in state["datasets"].items()]
-    place = state["engine"]["place"] if state["at"] == "within" else "start"
-    if not is_rust and "shards" in place:
-        snapshots = [(shard, at["snapshot"]) for shard, at in enumerate(place["shards"]["shards"])]
-        # The engine writes the length of a snapshot first, in 8 bytes.
-        found += [("dataset", shard, bytes.fromhex(taken[1])[8:]) for shard, taken in snapshots if taken is not None]
+    if is_python_stream and state["at"] == "within":
+        positions = enumerate(_native.EngineState(state["engine"]).positions())
+        found += [("dataset", shard, position) for shard, position in positions if position is not None]
     if state["sampler"] is not None:
         found.append(("sampler", None, base64.b64decode(state["sampler"])))
     for owner, worker, position in found:
@@ -121,23 +119,6 @@ def check_workers(state: dict[str, Any], loader: Any) -> None:
             f" num_workers={loader.num_workers}: make it with the number of the state, because an iterable dataset, or"
             " one with `state_dict`, has a state in each worker"
         )
-
-
-def first_unreturned(engine: dict[str, Any]) -> int:
-    """Returns the number of the first batch that the engine had not returned when it wrote its state."""
-    return 0 if engine["place"] == "start" else engine["place"]["batches"]["next"]
-
-
-def is_at_end(engine: dict[str, Any]) -> bool:
-    """Returns whether the engine knew that the sampler had no more batches."""
-    return engine["place"] != "start" and engine["place"]["batches"]["is_end"]
-
-
-def is_at_start(engine: dict[str, Any]) -> bool:
-    """Returns whether the engine had returned no sample of an iterable dataset. Its state then has no position of the
-    dataset."""
-    place = engine["place"]
-    return place == "start" or all(shard["position"] == 0 for shard in place["shards"]["shards"])
 
 
 class OrderGenerators:
