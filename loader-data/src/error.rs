@@ -186,6 +186,15 @@ pub enum DataProblem {
         /// A pattern for those of another.
         other: String,
     },
+    /// A symbolic link leads from a file, which the header of a README.md names, out of the folder.
+    #[error(
+        "is named in the header of a README.md, but a symbolic link leads from it to {target}, outside the folder; give the \
+         files themselves with `path`, or copy them into the folder"
+    )]
+    LinkOutside {
+        /// Where the link leads, as in a message.
+        target: String,
+    },
     /// A pattern for file names cannot be parsed.
     #[error("invalid pattern: {0}")]
     Pattern(String),

@@ -272,7 +272,7 @@ fn split_part<'a>(name: &'a str, of: &str) -> Option<(&'a str, [&'a str; 4])> {
 }
 
 /// True if git has given a commit this name.
-fn is_commit(name: &str) -> bool {
+pub(super) fn is_commit(name: &str) -> bool {
     name.len() == 40 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
