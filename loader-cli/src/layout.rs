@@ -9,7 +9,7 @@ use std::{
 
 use loader_data::{
     ArrowOptions, AudioTableOptions, CardFiles, DataProblem, DatasetConfig, IMAGE_EXTENSIONS,
-    ImageFolderOptions, ImageTableOptions, RecordConfig, TABLE_NAMES, set_of_part,
+    ImageFolderOptions, ImageTableOptions, RecordConfig, TABLE_NAMES, is_hidden_in_rows, set_of_part,
 };
 
 use crate::{arguments::is_url, stop::Stop};
@@ -186,8 +186,7 @@ fn of_folder(folder: &Path) -> Result<Option<RecordConfig>, Stop> {
         let is_array = matches!(config, RecordConfig::Arrays(_));
         let is_left_out = is_array && (name.ends_with(".gz") || name.ends_with("-ubyte"));
         let is_manifest = is_packed && name == "manifest.jsonl";
-        // A folder of rows does not stand for files of these names.
-        let is_beside_rows = name.starts_with('_') && is_rows(&config);
+        let is_beside_rows = is_hidden_in_rows(name) && is_rows(&config);
         (!is_left_out && !is_manifest && !is_beside_rows).then(|| (name.clone(), config))
     };
     let all = names.iter().filter_map(of_name);
@@ -426,7 +425,9 @@ fn further_down(target: &Path) -> Option<RecordConfig> {
         && let Some(folder) = left.pop_front()
     {
         searched += 1;
-        let mut paths: Vec<_> = entries(&folder).filter(|path| !is_beside_rows(path)).collect();
+        let is_hidden =
+            |path: &PathBuf| is_hidden_in_rows(&path.file_name().unwrap_or_default().to_string_lossy());
+        let mut paths: Vec<_> = entries(&folder).filter(|path| !is_hidden(path)).collect();
         paths.sort();
         for path in paths {
             if path.is_dir() {
@@ -445,12 +446,6 @@ fn further_down(target: &Path) -> Option<RecordConfig> {
     }
     // There may be images in the folders that are left.
     found.filter(|_| left.is_empty())
-}
-
-/// True if the name is one that a folder of rows does not stand for.
-fn is_beside_rows(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    is_hidden(path) || (name.starts_with('_') && !name.contains('='))
 }
 
 /// True if there is a file or a folder with such a name in `folder`.

@@ -8,12 +8,15 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use loader_core::State;
+use loader_core::{State, internal::whole_file};
 
 use crate::{
     replace_file,
     stop::{StateProblem, Stop},
 };
+
+/// Maximum number of bytes of a state.
+const MAX_BYTES: u64 = 256 << 20;
 
 /// The state that is to be written, and its file. Ctrl-C can end the process on another thread than that of
 /// the run.
@@ -66,7 +69,7 @@ pub(crate) fn of_rank(path: &Path, rank: usize) -> PathBuf {
 /// Reads the state in the file `path`.
 fn read(path: &Path) -> Result<State, Stop> {
     let failed = |problem| Stop::StateNotUsable { path: path.to_owned(), problem };
-    let text = fs::read(path).map_err(|error| failed(StateProblem::NotRead(error)))?;
+    let text = whole_file::read(path, MAX_BYTES).map_err(|error| failed(StateProblem::NotRead(error)))?;
     serde_json::from_slice(&text).map_err(|error| failed(StateProblem::NotAState(error)))
 }
 

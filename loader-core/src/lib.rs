@@ -190,7 +190,7 @@ pub use rand;
 pub mod internal {
     pub use loader_ipc::{
         build_id::BuildId, memory::SealedMemory, open_closed_streams, own_files, sent_file::SentFile,
-        slots::note_all, socket_folder::SocketFolder, template::Fork,
+        slots::note_all, socket_folder::SocketFolder, template::Fork, whole_file,
     };
 
     pub use crate::{

@@ -186,6 +186,27 @@ pub enum DataProblem {
         /// A pattern for those of another.
         other: String,
     },
+    /// Two files in a folder are the same part, and the hashes in their names differ: a writer has left parts of an older data
+    /// set.
+    #[error(
+        "has two files of one part, `{one}` and `{other}`, so it has the parts of two data sets, perhaps because a writer has \
+         left those of an older one; delete the parts of one, or list the files of the other"
+    )]
+    SamePart {
+        /// Name of one file.
+        one: String,
+        /// Name of the other.
+        other: String,
+    },
+    /// A symbolic link leads from a file, which the header of a README.md names, out of the folder.
+    #[error(
+        "is named in the header of a README.md, but a symbolic link leads from it to {target}, outside the folder; give the \
+         files themselves with `path`, or copy them into the folder"
+    )]
+    LinkOutside {
+        /// Where the link leads, as in a message.
+        target: String,
+    },
     /// A pattern for file names cannot be parsed.
     #[error("invalid pattern: {0}")]
     Pattern(String),

@@ -160,10 +160,10 @@ pub use lines::LineSnapshot;
 #[cfg(feature = "records")]
 pub use record::{Column, ColumnError, Columns, FieldOptions, Record, RecordStack, Scalar, Value};
 #[cfg(feature = "records")]
-#[doc(hidden)]
-pub use source::set_of_part;
-#[cfg(feature = "records")]
 pub use source::{CacheOptions, StoreOptions, without_credentials};
+#[cfg(feature = "records")]
+#[doc(hidden)]
+pub use source::{is_hidden_in_rows, set_of_part};
 
 /// The programs in the guide to data must run.
 #[cfg(all(doctest, feature = "formats"))]

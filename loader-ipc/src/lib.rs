@@ -57,6 +57,7 @@ mod standard_streams;
 mod sys;
 pub mod template;
 pub mod violation;
+pub mod whole_file;
 
 pub use advice::advice;
 pub use signals::ignore_sigpipe;

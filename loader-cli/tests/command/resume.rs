@@ -316,4 +316,7 @@ fn a_file_that_is_no_state_of_this_run_is_refused() {
     refused(&["--resume", path], 2, "StateNotRead", "is not the state of a run: missing field");
     fs::remove_file(&file).unwrap();
     refused(&["--resume", path], 2, "StateNotRead", "cannot be read: No such file");
+    symlink("/dev/zero", &file).unwrap();
+    let too_large = "cannot be read: it has more than 268435456 bytes";
+    refused(&["--resume", path], 2, "StateNotRead", too_large);
 }

@@ -2,11 +2,12 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fs, io,
     ops::Range,
     path::{Path, PathBuf},
 };
 
+use loader_ipc::whole_file;
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
@@ -24,6 +25,9 @@ pub(super) const EXTENDS: &str = "extends";
 /// Maximum number of files of a config and the configs that it extends. Each one is parsed after as many line breaks as
 /// the files before it have bytes.
 const MAX_FILES: usize = 64;
+
+/// Maximum number of bytes of all these files.
+const MAX_BYTES: u64 = 16 << 20;
 
 /// A config, or a text that was not read from a file, and after it the files that it extends.
 #[derive(Default)]
@@ -78,17 +82,26 @@ impl Files {
     }
 
     fn read(&mut self, path: PathBuf) -> Result<(), ConfigError> {
-        let text = fs::read_to_string(&path).map_err(|source| {
-            let chain = self.chain(path.clone());
-            ConfigError::Unreadable { path: path.clone(), source, chain }
+        let max = MAX_BYTES.saturating_sub(self.next_start() as u64);
+        let text = whole_file::read_text(&path, max).map_err(|source| {
+            let (path, chain) = (path.clone(), self.chain(path.clone()));
+            match source.kind() {
+                io::ErrorKind::FileTooLarge => ConfigError::TooLarge { path, max: MAX_BYTES, chain },
+                _ => ConfigError::Unreadable { path, source, chain },
+            }
         })?;
         self.add(Some(path), &text);
         Ok(())
     }
 
     fn add(&mut self, path: Option<PathBuf>, text: &str) {
-        let start = self.0.last().map_or(0, |file| file.padded.len() + 1);
+        let start = self.next_start();
         self.0.push(File { path, start, padded: "\n".repeat(start) + text });
+    }
+
+    /// Returns the offset of the file that is added next: the number of bytes before it.
+    fn next_start(&self) -> usize {
+        self.0.last().map_or(0, |file| file.padded.len() + 1)
     }
 
     /// Returns the paths of all files, and `last`.

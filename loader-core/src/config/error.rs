@@ -18,6 +18,19 @@ pub enum ConfigError {
         /// The configs that extend each other, up to this file; it is the only one if no other extends it.
         chain: Vec<PathBuf>,
     },
+    /// A config and the configs that it extends are too large.
+    #[error(
+        "{}: is too large: a config may have {} MiB, with the configs that it extends{}",
+        printable(path.display()), max >> 20, extending(chain, "; ")
+    )]
+    TooLarge {
+        /// Path of the file that goes beyond the limit.
+        path: PathBuf,
+        /// Maximum number of bytes of all files.
+        max: u64,
+        /// The configs that extend each other, up to this file; it is the only one if no other extends it.
+        chain: Vec<PathBuf>,
+    },
     /// A config extends itself, maybe through others.
     #[error("configs extend each other in a cycle: {}; remove one `extends`", extending(chain, ""))]
     ExtendsCycle {

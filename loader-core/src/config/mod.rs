@@ -57,7 +57,7 @@ pub use layers::{LayeredOptions, Origin};
 /// With `extends = "base.toml"` at its beginning, a config has all keys of another config, and overrides some of them:
 /// tables are merged key by key, and other values are replaced. The path starts at the folder of the config, or at the
 /// current directory for a text. The other config may extend another one, too. A config and the configs that it extends
-/// may be at most 64 files.
+/// may be at most 64 files, and 16 MiB.
 #[derive(Debug, Clone, Default, Serialize)]
 #[non_exhaustive]
 pub struct Config<D = toml::Table> {
@@ -522,6 +522,29 @@ mod tests {
             assert_eq!(config.location(key), Some(&Location { path: Some(path), line }), "{key}");
         }
         assert_eq!(config.location("extends"), None);
+    }
+
+    #[test]
+    fn a_config_without_an_end_is_refused_and_a_pipe_is_read() {
+        let (folder, config) = load(&[("a.toml", "extends = \"/dev/zero\"\n")]);
+        let a = folder.path().join("a.toml");
+        let limit = "is too large: a config may have 16 MiB, with the configs that it extends";
+        let expected = format!("/dev/zero: {limit}; {} extends /dev/zero", a.display());
+        assert_eq!(config.unwrap_err().to_string(), expected);
+        assert_eq!(Config::load("/dev/zero").unwrap_err().to_string(), format!("/dev/zero: {limit}"));
+        // Each of them is small enough.
+        let half = "#".repeat(9 << 20);
+        let (folder, config) =
+            load(&[("a.toml", &format!("extends = \"b.toml\"\n{half}")), ("b.toml", &half)]);
+        let b = folder.path().join("b.toml");
+        assert!(matches!(config, Err(ConfigError::TooLarge { path, .. }) if path == b));
+
+        let pipe = folder.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| fs::write(&pipe, "loader.seed = 1\n").unwrap());
+            assert_eq!(Config::load(&pipe).unwrap().loader, LoaderOptions::default().seed(1));
+        });
     }
 
     #[test]

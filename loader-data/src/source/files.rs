@@ -695,9 +695,25 @@ mod tests {
                 "{pattern}"
             );
         }
-        write("sink/a.csv");
+        for table in ["sink", "delta", "ice/data", "paimon"] {
+            write(&format!("{table}/a.csv"));
+        }
         let problem = names("sink", ".csv").unwrap_err().problem;
         assert!(matches!(problem, DataProblem::TableFormat { .. }), "a stream of Spark may have any format");
+        for pattern in ["delta", "delta/*.csv", "ice", "paimon"] {
+            assert_eq!(
+                names(pattern, ".csv").unwrap(),
+                ["a.csv"],
+                "{pattern}: a table has no rows in CSV files"
+            );
+        }
+        let problem = names("delta/**/*", ".csv").unwrap_err().problem;
+        assert!(matches!(problem, DataProblem::TableFormat { .. }), "the Parquet files match too");
+        // Folders with the names of those of Paimon, but without its files.
+        for name in ["mine/manifest/m", "mine/schema/s", "mine/snapshot/LATEST", "mine/x.parquet"] {
+            write(name);
+        }
+        assert_eq!(names("mine", ".parquet").unwrap(), ["x.parquet"]);
         assert_eq!(names("delta/a=1/x.parquet", ".parquet").unwrap(), ["x.parquet"], "a file that is named");
         write("ice/mine/x.parquet");
         assert_eq!(
@@ -727,6 +743,22 @@ mod tests {
             assert!(error.to_string().contains("cache/json/0`"), "{error}");
         }
         assert_eq!(names("cache/json/{0,1}", ".arrow").unwrap().len(), 2, "both are named");
+        // Versions, through links and `..`.
+        let [one, other] = ["a", "b"].map(|digit| format!("hub/snapshots/{}", digit.repeat(40)));
+        for (version, link) in [(&one, "link-1"), (&other, "link-2"), (&"hub/snapshots".to_owned(), "all")] {
+            std::os::unix::fs::symlink(folder.0.path().join(version), folder.0.path().join(link)).unwrap();
+        }
+        [&one, &other].into_iter().for_each(|version| write(&format!("{version}/x.csv")));
+        for pattern in
+            [&format!("{one}/../*/x.csv"), "link-?/*.csv", "all", "all/*/x.csv", "link-*/../*/*.csv"]
+        {
+            let error = names(pattern, ".csv").unwrap_err();
+            let DataProblem::SeveralDataSets { folders } = &error.problem else {
+                panic!("{pattern}: {error}")
+            };
+            assert!(folders.contains(&format!("{one}`")) && folders.contains(&other), "{folders}");
+        }
+        assert_eq!(names("link-1", ".csv").unwrap(), ["x.csv"]);
         // Parts.
         write("parts/train-00000-of-00002.csv");
         for pattern in ["parts", "parts/train*.csv"] {

@@ -47,17 +47,18 @@ fn take_number<'a>(text: &mut &'a [u8]) -> &'a [u8] {
 
 /// Returns a function that is true for hidden names: those that neither a folder nor a wildcard stands for, in a format
 /// with these `extensions`. Names that begin with a dot are hidden. In the formats of rows, names that begin with `_` are
-/// hidden too: Spark, Hive and pyarrow write files and folders such as `_temporary` and `_SUCCESS` beside the rows, and
-/// leave such names out when they read.
+/// hidden too, except those of partitions: Spark, Hive and pyarrow write files and folders such as `_temporary` and
+/// `_SUCCESS` beside the rows, and leave such names out when they read.
 pub(super) fn hidden_names(extensions: &[&str]) -> fn(&str) -> bool {
     let is_of_rows = |extension: &&str| {
         ROWS.contains(extension) || WITH_PARTITIONS.contains(extension) || *extension == TEXT
     };
-    if extensions.iter().any(is_of_rows) {
-        |name| is_dotted(name) || (name.starts_with('_') && !is_partition(name))
-    } else {
-        is_dotted
-    }
+    if extensions.iter().any(is_of_rows) { is_hidden_in_rows } else { is_dotted }
+}
+
+/// True if the name is hidden in the formats of rows: neither a folder nor a wildcard stands for it.
+pub fn is_hidden_in_rows(name: &str) -> bool {
+    is_dotted(name) || (name.starts_with('_') && !is_partition(name))
 }
 
 pub(crate) fn is_dotted(name: &str) -> bool {

@@ -38,6 +38,7 @@ pub(crate) use files::without_bad;
 pub(crate) use files::{DataFile, Files};
 #[cfg(feature = "dataset-card")]
 pub(crate) use found::is_dotted;
+pub use found::is_hidden_in_rows;
 pub(crate) use local_pattern::LocalPattern;
 pub use options::{CacheOptions, StoreOptions};
 pub(crate) use patterns::is_glob;

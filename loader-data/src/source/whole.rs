@@ -1,21 +1,32 @@
 //! Whether the files that a folder or wildcards stand for are those of one data set, and all of them.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map::Entry},
     fs,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use super::{Location, found::is_number};
 use crate::error::{DataError, DataProblem, Result};
 
 /// The folders in which a table format keeps its log, and the name of the format. A table has all of these folders.
-const LOGS: [(&[&str], &str); 4] = [
-    (&["_delta_log"], "Delta Lake"),
-    (&[".hoodie"], "Hudi"),
-    (&["_spark_metadata"], "Spark Structured Streaming"),
-    (&["manifest", "schema", "snapshot"], "Paimon"),
+const LOGS: [(&[LogFolder], &str); 4] = [
+    (&[("_delta_log", None)], "Delta Lake"),
+    (&[(".hoodie", None)], "Hudi"),
+    (&[("_spark_metadata", None)], SPARK),
+    (
+        &[
+            ("manifest", None),
+            ("schema", Some(|name| is_numbered(name, "schema-"))),
+            ("snapshot", Some(|name| name == "LATEST" || is_numbered(name, "snapshot-"))),
+        ],
+        "Paimon",
+    ),
 ];
+/// What has written files in any format. The other tables have their rows in files of [`TABLE_ROWS`].
+const SPARK: &str = "Spark Structured Streaming";
+/// Extensions of the files in which a table has its rows.
+const TABLE_ROWS: [&str; 3] = [".parquet", ".orc", ".avro"];
 /// The folder in which Iceberg keeps its metadata, and the end of the names of the files there.
 const ICEBERG: (&str, &str) = ("metadata", ".metadata.json");
 /// The folder beside it in which Iceberg keeps the rows. Other folders may have files of another origin.
@@ -34,40 +45,72 @@ const MAX_NAMED: usize = 3;
 /// What stands between the number of a part and the number of parts in the name of a file.
 const OF: [&str; 2] = ["-of-", "_of_"];
 
+/// The name of a folder of a log. Other folders may have the name too if there is a function: the log's has a file for whose
+/// name the function is true.
+type LogFolder = (&'static str, Option<fn(&str) -> bool>);
+
 /// The name of a folder of versions, and a function that is true for their names.
 type Versions = (&'static str, fn(&str) -> bool);
+
+/// The parts of the data sets with one name, by what the parts of one have in common and by their numbers.
+type Parts<'a> = BTreeMap<Part, BTreeMap<u64, &'a Location>>;
 
 /// Fails unless the `files` for which `given`, a local folder or pattern, stands are those of one data set, and all of them.
 /// `pattern` is empty for a folder.
 pub(crate) fn check(given: &Location, pattern: &str, files: &[&Location]) -> Result<()> {
-    refuse_table_formats(files)?;
+    let resolved = in_real_folders(files)?;
+    refuse_tables(&resolved)?;
     refuse_missing_parts(pattern, files.iter().copied())?;
-    refuse_several(files.iter().copied(), |description| description.exists())
+    refuse_several(&resolved, |description| description.exists())
         .map_err(|problem| DataError::new(given, problem))
 }
 
 /// Fails if a folder of local `files`, or one around it, is that of a table with a log of its own, whose files also have rows
 /// that were deleted or replaced, or never committed.
 pub(super) fn refuse_table_formats(files: &[&Location]) -> Result<()> {
-    let (mut written, mut seen) = (HashSet::new(), HashSet::new());
+    refuse_tables(&in_real_folders(files)?)
+}
+
+/// Returns local `files` with the absolute paths of their folders, which have no symbolic links: the working directory, or
+/// the target of a link, may be in a table or be a version. Files on servers stay the same.
+fn in_real_folders(files: &[&Location]) -> Result<Vec<Location>> {
+    let mut known: HashMap<&Path, PathBuf> = HashMap::new();
+    let mut resolved = Vec::with_capacity(files.len());
+    for &file in files {
+        let Location::Path(path) = file else {
+            resolved.push(file.clone());
+            continue;
+        };
+        let path = Path::new(path);
+        let given = path.parent().unwrap_or(Path::new(""));
+        let folder = match known.entry(given) {
+            Entry::Occupied(found) => found.into_mut(),
+            Entry::Vacant(vacant) => {
+                let folder = Path::new(".").join(given).canonicalize();
+                vacant.insert(folder.map_err(|error| DataError::new(file, error))?)
+            }
+        };
+        resolved.push(folder.join(path.file_name().unwrap_or_default()).into());
+    }
+    Ok(resolved)
+}
+
+/// As [`refuse_table_formats`], for files whose folders have no links.
+fn refuse_tables(files: &[Location]) -> Result<()> {
+    let mut seen = HashSet::new();
     for file in files {
         let Location::Path(path) = file else { continue };
-        let folder = Path::new(path).parent().unwrap_or(Path::new(""));
-        if is_of_ducklake(&file.file_name()) {
+        let name = file.file_name();
+        if is_of_ducklake(&name) {
             let problem = DataProblem::TableFormat { format: "DuckLake" };
-            return Err(DataError::new(file.folder().or_here(), problem));
+            return Err(DataError::new(file.folder(), problem));
         }
-        if !written.insert(folder.to_owned()) {
-            continue;
-        }
-        // The working directory, or the target of a link, may be in a table.
-        let folder = Path::new(".").join(folder).canonicalize();
-        let folder = folder.map_err(|error| DataError::new(file, error))?;
-        for folder in folder.ancestors() {
-            if !seen.insert(folder.to_owned()) {
+        let is_rows = is_rows_of_table(&name);
+        for folder in Path::new(path).ancestors().skip(1) {
+            if !seen.insert((folder, is_rows)) {
                 break;
             }
-            if let Some((table, format)) = table_of(folder) {
+            if let Some((table, format)) = table_of(folder, is_rows) {
                 let table = Location::from(table.to_owned());
                 return Err(DataError::new(table, DataProblem::TableFormat { format }));
             }
@@ -76,16 +119,47 @@ pub(super) fn refuse_table_formats(files: &[&Location]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the folder of the table whose files are in `folder` or below it, and the name of its format.
-fn table_of(folder: &Path) -> Option<(&Path, &'static str)> {
-    let has_all = |names: &[&str]| names.iter().all(|name| folder.join(name).is_dir());
-    if let Some((_, format)) = LOGS.iter().find(|(names, _)| has_all(names)) {
+/// Returns the folder of the table whose files are in `folder` or below it, and the name of its format. `is_rows`: as
+/// [`is_rows_of_table`] returns for such a file.
+fn table_of(folder: &Path, is_rows: bool) -> Option<(&Path, &'static str)> {
+    let has = |(name, is_of_log): &LogFolder| match is_of_log {
+        None => folder.join(name).is_dir(),
+        Some(is_of_log) => names_in(&folder.join(name)).any(|name| is_of_log(&name)),
+    };
+    let is_such =
+        |(folders, format): &&(&[LogFolder], &str)| (is_rows || *format == SPARK) && folders.iter().all(has);
+    if let Some((_, format)) = LOGS.iter().find(is_such) {
         return Some((folder, format));
     }
-    let table = folder.parent().filter(|_| folder.ends_with(ICEBERG_DATA))?;
-    let mut entries = fs::read_dir(table.join(ICEBERG.0)).into_iter().flatten().map_while(Result::ok);
-    let is_iceberg = entries.any(|entry| is_metadata_of_iceberg(&entry.file_name().to_string_lossy()));
+    let table = folder.parent().filter(|_| is_rows && folder.ends_with(ICEBERG_DATA))?;
+    let is_iceberg = names_in(&table.join(ICEBERG.0)).any(|name| is_metadata_of_iceberg(&name));
     is_iceberg.then_some((table, "Iceberg"))
+}
+
+/// Returns the names in `folder`; none if it cannot be listed.
+fn names_in(folder: &Path) -> impl Iterator<Item = String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().map_while(Result::ok);
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned())
+}
+
+/// True if a table other than one of [`SPARK`] may have rows in a file of this name.
+fn is_rows_of_table(name: &str) -> bool {
+    TABLE_ROWS.iter().any(|extension| name.ends_with(extension))
+}
+
+/// True if a table of the format `format` may have rows in a file of this name.
+#[cfg(feature = "cloud")]
+pub(super) fn may_be_rows(format: &str, name: &str) -> bool {
+    format == SPARK || is_rows_of_table(name)
+}
+
+/// Returns those folders among `folders`, all folders of a folder, that may be those of a log or others, as their files tell.
+#[cfg(feature = "cloud")]
+pub(super) fn ambiguous_logs<T>(folders: &[T], name: impl Fn(&T) -> &str) -> Vec<&T> {
+    let find = |log: &LogFolder| folders.iter().find(|folder| name(folder) == log.0);
+    let with_files = |log: &&LogFolder| log.1.is_some();
+    let all = LOGS.iter().filter(|(log, _)| log.iter().all(|folder| find(folder).is_some()));
+    all.flat_map(|(log, _)| log.iter().filter(with_files)).filter_map(find).collect()
 }
 
 /// The tables of whose metadata a server has listed objects or folders.
@@ -99,8 +173,12 @@ impl ListedTables {
     pub(super) fn add(&mut self, key: &str) {
         let mut start = 0;
         for part in key.split('/') {
-            for (names, format) in LOGS {
-                if let Some(name) = names.iter().find(|name| **name == part) {
+            let file = key.get(start + part.len() + 1..).unwrap_or_default();
+            let is_such = |(name, is_of_log): &&LogFolder| {
+                *name == part && is_of_log.is_none_or(|is_of_log| is_of_log(file))
+            };
+            for (folders, format) in LOGS {
+                if let Some((name, _)) = folders.iter().find(is_such) {
                     self.0.entry((key[..start].to_owned(), format)).or_default().insert(name);
                 }
             }
@@ -116,7 +194,7 @@ impl ListedTables {
     /// Returns what the keys of each table's files begin with, and the name of its format.
     pub(super) fn all(self) -> Vec<(String, &'static str)> {
         let has_all = |format: &str, found: &BTreeSet<&str>| {
-            LOGS.iter().all(|(names, other)| *other != format || names.len() == found.len())
+            LOGS.iter().all(|(folders, other)| *other != format || folders.len() == found.len())
         };
         let tables = self.0.into_iter().filter(|((_, format), found)| has_all(format, found));
         tables.map(|(table, _)| table).collect()
@@ -136,8 +214,13 @@ fn is_metadata_of_iceberg(name: &str) -> bool {
     let version = version.strip_suffix(".gz").unwrap_or(version);
     match version.split_once('-') {
         Some((number, uuid)) => is_number(number) && is_uuid(uuid),
-        None => version.strip_prefix('v').is_some_and(is_number),
+        None => is_numbered(version, "v"),
     }
+}
+
+/// True if the name is `prefix` and a number.
+fn is_numbered(name: &str, prefix: &str) -> bool {
+    name.strip_prefix(prefix).is_some_and(is_number)
 }
 
 fn is_uuid(text: &str) -> bool {
@@ -156,7 +239,8 @@ pub(super) fn may_be_parts(extensions: &[&str]) -> bool {
 }
 
 /// Fails if one of the parts of a data set is missing, which their names count: `train-00001-of-00002.parquet`. Also fails
-/// if a folder has the parts of two data sets with one name: a writer has left those of an older one.
+/// if a folder has the parts of two data sets with one name, which have different counts, or different hashes at the same
+/// number: a writer has left those of an older one.
 /// A pattern whose wildcards are in the numbers chooses among the parts.
 pub(super) fn refuse_missing_parts<'a>(
     pattern: &str,
@@ -165,12 +249,16 @@ pub(super) fn refuse_missing_parts<'a>(
     let last = pattern.rsplit('/').next().unwrap_or_default();
     let is_of_number = |before: &str| before.ends_with(['*', '?', ']', '}']) || before.ends_with(is_digit);
     let has_numbers = OF.iter().any(|of| last.match_indices(of).any(|(at, _)| is_of_number(&last[..at])));
-    let mut sets: BTreeMap<(Location, String), BTreeMap<Part, BTreeSet<u64>>> = BTreeMap::new();
+    let mut sets: BTreeMap<(Location, String), Parts<'_>> = BTreeMap::new();
     for file in files {
         let name = file.file_name();
-        if let Some((name, number, part)) = OF.iter().find_map(|of| Part::of(&name, of)) {
-            let parts = sets.entry((file.folder().or_here(), name)).or_default();
-            parts.entry(part).or_default().insert(number);
+        if let Some((set, number, part)) = OF.iter().find_map(|of| Part::of(&name, of)) {
+            let folder = file.folder().or_here();
+            let parts = sets.entry((folder.clone(), set)).or_default();
+            let other = parts.entry(part).or_default().insert(number, file).map(Location::file_name);
+            if let Some(other) = other.filter(|other| hash_of_part(other) != hash_of_part(&name)) {
+                return Err(DataError::new(folder, DataProblem::SamePart { one: other, other: name }));
+            }
         }
     }
     for ((folder, _), parts) in sets {
@@ -185,8 +273,8 @@ pub(super) fn refuse_missing_parts<'a>(
                 continue;
             }
             // Most tools count from 0, some from 1.
-            let from = u64::from(!numbers.contains(&0) && numbers.contains(&count));
-            let missing = (from..).find(|number| !numbers.contains(number)).unwrap_or(from);
+            let from = u64::from(!numbers.contains_key(&0) && numbers.contains_key(&count));
+            let missing = (from..).find(|number| !numbers.contains_key(number)).unwrap_or(from);
             // A count without leading zeros is beside numbers without them.
             let width = if part.count.starts_with('0') { part.count.len() } else { 1 };
             let pattern = format!("{}*", part.named("*"));
@@ -214,7 +302,7 @@ pub(super) fn refuse_several<'a>(
                 || (is_arrow && exists(&folder.join(STATE)))
         };
         let (mut passed, mut found) = (Vec::new(), None);
-        for folder in file.as_path().ancestors().skip(1).take_while(|folder| !folder.ends_with("..")) {
+        for folder in file.as_path().ancestors().skip(1) {
             if let Some(known) = known.get(folder) {
                 found = *known;
                 break;
@@ -271,8 +359,29 @@ fn split_part<'a>(name: &'a str, of: &str) -> Option<(&'a str, [&'a str; 4])> {
     (!number.is_empty() && !count.is_empty()).then_some((set, [before, number, count, rest]))
 }
 
+/// Returns the hash after the number of parts in the name of a file; an empty text if there is none. A short suffix may be the
+/// code of a language, and digits may be a date.
+fn hash_of_part(name: &str) -> &str {
+    let suffix = OF.iter().find_map(|of| split_part(name, of)).map_or("", |(_, [.., rest])| suffix_of(rest));
+    let is_long = |hash: &&str| {
+        hash.len() >= 16 || (hash.len() >= 8 && hash.contains(|digit: char| digit.is_ascii_alphabetic()))
+    };
+    hash_in(suffix).filter(is_long).unwrap_or_default()
+}
+
+/// Returns what stands between the number of parts and the extension, where `rest` is all that follows that number.
+fn suffix_of(rest: &str) -> &str {
+    rest.split('.').next().unwrap_or_default()
+}
+
+/// Returns the hash or the UUID that `suffix`, such as `-5f1e`, consists of.
+fn hash_in(suffix: &str) -> Option<&str> {
+    let is_hash = |hash: &&str| is_uuid(hash) || hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+    suffix.strip_prefix('-').filter(is_hash)
+}
+
 /// True if git has given a commit this name.
-fn is_commit(name: &str) -> bool {
+pub(super) fn is_commit(name: &str) -> bool {
     name.len() == 40 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
@@ -293,10 +402,7 @@ impl Part {
     /// unless it is a hash.
     fn of(name: &str, of: &'static str) -> Option<(String, u64, Self)> {
         let (set, [before, number, count, rest]) = split_part(name, of)?;
-        let suffix = rest.split('.').next().unwrap_or_default();
-        let is_hash =
-            suffix.strip_prefix('-').is_some_and(|hash| hash.bytes().all(|byte| byte.is_ascii_hexdigit()));
-        let suffix = if is_hash { "" } else { suffix };
+        let suffix = Some(suffix_of(rest)).filter(|suffix| hash_in(suffix).is_none()).unwrap_or_default();
         let part = Self { before: before.to_owned(), of, count: count.to_owned() };
         Some((format!("{set}{suffix}"), number.parse().ok()?, part))
     }
@@ -373,6 +479,24 @@ mod tests {
                 assert!(text.contains(one) && text.contains(other), "{text}");
             }
         }
+        let [hash, other] = ["0123456789abcdef", "a123456789abcdef"];
+        let uuid = "01890a5d-ac96-774b-bcce-b302099a8057";
+        let of = |number: u64, suffix: &str| format!("d/a-{number}-of-2{suffix}.parquet");
+        for (paths, is_refused) in [
+            (&[of(0, &format!("-{hash}")), of(0, &format!("-{other}"))][..], true),
+            (&[of(0, &format!("-{uuid}")), of(0, &format!("-{}", uuid.replace('0', "1")))], true),
+            (&[of(0, ""), of(0, &format!("-{other}"))], true),
+            (&[of(0, "-de"), of(0, "-fa"), of(1, "-de")], false),
+            (&[of(0, "-20260101"), of(0, "-20260102"), of(1, "-20260101")], false),
+            (&[of(0, &format!("-{hash}")), of(1, &format!("-{other}"))], false),
+            (&[of(0, &format!("-{hash}")), of(1, &format!("-{uuid}"))], false),
+        ] {
+            let text = problem("d/*", &paths.iter().map(String::as_str).collect::<Vec<_>>());
+            let [one, other] = [0, 1].map(|at| paths[at].trim_start_matches("d/"));
+            let expected = format!("`d`: has two files of one part, `{one}` and `{other}`");
+            assert_eq!(text.as_ref().is_some_and(|text| text.starts_with(&expected)), is_refused, "{text:?}");
+            assert_eq!(text.is_some(), is_refused, "{text:?}");
+        }
         let apart =
             ["d/a-0-of-1.csv", "d/b-0-of-2.csv", "d/b-1-of-2.csv", "e/a-0-of-2.csv", "e/a-1-of-2.csv"];
         assert_eq!(problem("*", &apart), None);
@@ -400,7 +524,6 @@ mod tests {
                 "`.`, `t/a`, `t/b`, 1 more".to_owned(),
             ),
             (&["t/a/1.csv", "t/c/3.csv"], "`.`, `t/a`".to_owned()),
-            (&["t/a/1.csv", "../3.csv"], String::new()),
             (&[&format!("{one}/1.parquet"), &format!("{one}/x/1.parquet")], String::new()),
             (&[&format!("{one}/1.parquet"), &format!("{other}/x/1.parquet")], format!("`{one}`, `{other}`")),
             (
@@ -447,7 +570,10 @@ mod tests {
             (&[".hoodie/x"], Some(("", "Hudi"))),
             (&["t/_spark_metadata/0"], Some(("t/", "Spark Structured Streaming"))),
             (&["t/manifest/m", "t/schema/schema-0", "t/snapshot/LATEST"], Some(("t/", "Paimon"))),
-            (&["t/manifest", "t/schema", "t/snapshot"], Some(("t/", "Paimon"))),
+            (&["t/manifest", "t/schema/schema-0", "t/snapshot/snapshot-12"], Some(("t/", "Paimon"))),
+            (&["t/manifest", "t/schema", "t/snapshot"], None),
+            (&["t/manifest/m", "t/schema/schema-a", "t/snapshot/LATEST"], None),
+            (&["t/manifest/m", "t/schema/schema-0", "t/snapshot/LATEST/x"], None),
             (&["t/manifest/m", "t/schema/schema-0", "u/snapshot/LATEST"], None),
             (&["t/metadata/v1.metadata.json"], Some(("t/data/", "Iceberg"))),
             (&["metadata/v1.metadata.json"], Some(("data/", "Iceberg"))),

@@ -12,6 +12,7 @@ use nix::{
     errno::Errno,
     libc::{self, c_int},
     sys::signal::{SigHandler, SigSet, Signal, signal},
+    unistd::getpid,
 };
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use signal_hook::SigId;
@@ -27,10 +28,10 @@ pub fn default_sigchld() {
     let _ = set;
 }
 
-/// Makes the signal of the number `which` do nothing in this process if a process or a terminal sends it, and if
+/// Makes the signal of the number `which` do nothing in this process if another process or a terminal sends it, and if
 /// its action is the default one, which ends the process. A handler that user code has installed, and an inherited
-/// SIG_IGN, stay. What the kernel raises for this process itself, at a limit of CPU time or the end of a timer, still
-/// ends it.
+/// SIG_IGN, stay. A signal that this process sends to itself still ends it, and so does what the kernel raises for this
+/// process itself, at a limit of CPU time or the end of a timer.
 ///
 /// Installs a handler instead of SIG_IGN, because programs that this process starts would inherit SIG_IGN. User code
 /// that installs a handler later replaces this one.
@@ -57,7 +58,7 @@ pub fn ignore_by_default(which: c_int) -> io::Result<()> {
 /// # Errors
 /// If the system refuses.
 pub fn end_ignoring(which: Signal) -> io::Result<()> {
-    if present_action(which as c_int)? == ignore_sent as *const () as libc::sighandler_t {
+    if is_ignoring(which as c_int)? {
         // SAFETY: the default action installs no handler, so no code can run at a wrong time.
         unsafe { signal(which, SigHandler::SigDfl) }?;
     }
@@ -76,22 +77,34 @@ pub(crate) fn signal_set(numbers: impl IntoIterator<Item = c_int>) -> SigSet {
     unsafe { SigSet::from_sigset_t_unchecked(set) }
 }
 
-/// Ends this process, as without a handler, if the kernel has raised the signal for this process.
+/// Ends this process, as without a handler, if this process has sent the signal, or if the kernel has raised it for this
+/// process.
 extern "C" fn ignore_sent(which: c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
-    // For a terminal, the kernel raises the first three in the whole process group. A library's handler may call this
-    // one for a signal that is sent, and without the information.
-    if matches!(which, libc::SIGHUP | libc::SIGINT | libc::SIGQUIT | libc::SIGUSR1 | libc::SIGUSR2) {
+    // The handler that a library has installed later may call this one, and without the information.
+    if !matches!(is_ignoring(which), Ok(true)) {
         return;
     }
-    // SAFETY: the kernel gives each handler with SA_SIGINFO the information about the signal.
-    let code = unsafe { (*info).si_code };
-    if matches!(code, libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL) {
+    // SAFETY: the kernel has called this handler, which has SA_SIGINFO, so `info` is the information about the signal.
+    let info = unsafe { &*info };
+    // SAFETY: the structure has room for this number, which has a meaning only if a process has sent the signal.
+    let sender = unsafe { info.si_pid() };
+    let ends = match info.si_code {
+        libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL => sender == getpid().as_raw(),
+        // For a terminal, the kernel raises these in the whole process group.
+        _ => !matches!(which, libc::SIGHUP | libc::SIGINT | libc::SIGQUIT),
+    };
+    if !ends {
         return;
     }
     // SAFETY: the call is safe in a handler, and the default action installs none.
     unsafe { libc::signal(which, libc::SIG_DFL) };
     // SAFETY: the call is safe in a handler. The signal is blocked until this handler returns.
     unsafe { libc::raise(which) };
+}
+
+/// True if the action of the signal is that of [`ignore_by_default`].
+fn is_ignoring(which: c_int) -> io::Result<bool> {
+    Ok(present_action(which)? == ignore_sent as *const () as libc::sighandler_t)
 }
 
 fn present_action(which: c_int) -> io::Result<libc::sighandler_t> {
@@ -189,15 +202,16 @@ pub(crate) fn take_pending(signals: &SigSet) {
 
 #[cfg(test)]
 mod tests {
-    use signal_hook::low_level::raise;
+    use std::process::Command;
 
     use super::*;
 
     #[test]
-    fn a_signal_that_is_sent_does_nothing() {
+    fn a_signal_that_another_process_sends_does_nothing() {
         for which in [libc::SIGPWR, libc::SIGXCPU, libc::SIGRTMIN() + 5] {
             ignore_by_default(which).unwrap();
-            raise(which).unwrap();
+            let kill = format!("kill -{which} $PPID");
+            assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
         }
     }
 

@@ -12,11 +12,12 @@ use anyhow::Context;
 use nix::{
     sys::{
         resource::{Resource, getrlimit, setrlimit},
-        signal::{SigEvent, SigSet, SigevNotify, Signal, raise},
+        signal::{SigEvent, SigSet, SigevNotify, Signal, kill, raise},
         time::TimeSpec,
         timer::{Expiration, Timer, TimerSetTimeFlags},
     },
     time::ClockId,
+    unistd::Pid,
 };
 use serde::{Deserialize, Serialize};
 
@@ -35,8 +36,10 @@ pub enum Fault {
     Exit(i32),
     /// The process sends SIGKILL to itself.
     Kill,
-    /// The process sends this signal to itself, which ends it.
+    /// The process sends this signal to its own thread, which ends it.
     Signal(i32),
+    /// The process sends this signal to its own process, which ends it.
+    SignalToProcess(i32),
     /// The stack overflows.
     StackOverflow,
     /// A destructor panics while a panic unwinds.
@@ -83,6 +86,11 @@ impl Fault {
             Self::Kill => drop(raise(Signal::SIGKILL)),
             // Rust's handler ignores the first SIGSEGV.
             Self::Signal(signal) => (0..2).for_each(|_| _ = raise(Signal::try_from(signal).unwrap())),
+            Self::SignalToProcess(signal) => {
+                kill(Pid::this(), Signal::try_from(signal)?)?;
+                // Another thread may receive it, and later.
+                thread::sleep(Duration::MAX);
+            }
             Self::StackOverflow => drop(black_box(overflow(0))),
             Self::PanicTwice => {
                 let _second = PanicsWhenDropped;

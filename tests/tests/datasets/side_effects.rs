@@ -121,7 +121,9 @@ impl SideEffect {
                 }
             }
             Self::GetsSignalsForMain => {
-                signals_for_main().try_for_each(raise)?;
+                // Only those that another process sends do nothing.
+                let kill: String = signals_for_main().map(|which| format!("kill -{which} $PPID;")).collect();
+                ensure!(Command::new("sh").args(["-ec", &kill]).status()?.success());
                 if let Some(signal) = signals_for_main().nth(index) {
                     let kill = format!("kill -{signal} $$");
                     let ended = Command::new("sh").args(["-c", &kill]).status()?.signal();

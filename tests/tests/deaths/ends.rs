@@ -23,13 +23,16 @@ use nix::sys::signal::Signal;
 use crate::{noise_digest, with_warnings};
 
 /// Faults that end a worker, each with the exit statuses that it may have.
-const ENDS: [(Fault, &[ExitStatus]); 13] = [
+const ENDS: [(Fault, &[ExitStatus]); 15] = [
     (Fault::Kill, &[by(Signal::SIGKILL)]),
     (Fault::Signal(Signal::SIGSEGV as i32), &[by(Signal::SIGSEGV)]),
     (Fault::Signal(Signal::SIGBUS as i32), &[by(Signal::SIGBUS)]),
     (Fault::Signal(Signal::SIGILL as i32), &[by(Signal::SIGILL)]),
     (Fault::ReachTimer, &[by(Signal::SIGALRM)]),
     (Fault::Signal(Signal::SIGTERM as i32), &[by(Signal::SIGTERM)]),
+    // From another process, these do not end a worker.
+    (Fault::Signal(Signal::SIGUSR1 as i32), &[by(Signal::SIGUSR1)]),
+    (Fault::SignalToProcess(Signal::SIGINT as i32), &[by(Signal::SIGINT)]),
     (Fault::Abort, &[by(Signal::SIGABRT)]),
     (Fault::Exit(0), &[ExitStatus::Code(0)]),
     (Fault::Exit(3), &[ExitStatus::Code(3)]),

@@ -7,7 +7,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use loader_core::internal::own_files::{self, NotOwn};
+use loader_core::internal::{
+    own_files::{self, NotOwn},
+    whole_file,
+};
 use serde::{Deserialize, Serialize};
 
 use super::PackError;
@@ -17,6 +20,9 @@ const NAME: &str = "manifest.jsonl";
 
 /// Maximum number of archives. It keeps a damaged manifest from taking all memory.
 pub(super) const MAX_SHARDS: usize = 1_000_000;
+
+/// Maximum number of bytes of a manifest.
+const MAX_BYTES: u64 = 1 << 30;
 
 /// The first line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,7 +78,7 @@ impl Manifest {
     /// cut off: their archives are unfinished.
     pub(super) fn read(folder: &Path) -> Result<Option<Self>, PackError> {
         let path = folder.join(NAME);
-        let text = match fs::read_to_string(&path) {
+        let text = match whole_file::read_text(&path, MAX_BYTES) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(PackError::Output { path, error }),

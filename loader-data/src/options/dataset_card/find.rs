@@ -173,11 +173,7 @@ fn refuse_outside(file: &Location, roots: &Roots) -> Result<()> {
         target => target?,
     };
     let Some(target) = target else { return Ok(()) };
-    let reason = format!(
-        "it is named in the header of a README.md, but a symbolic link leads from it to {target}, out of the folder; give the \
-         files as the path instead"
-    );
-    Err(DataError::new(file, DataProblem::Pattern(reason)))
+    Err(DataError::new(file, DataProblem::LinkOutside { target: target.to_string() }))
 }
 
 /// Returns the files in `folder` that `pattern` matches, ordered by path.
@@ -473,8 +469,9 @@ mod tests {
         let file = format!("{folder}/x.csv");
         let links = [(folder, "ln"), (&*file, "a/x.csv"), ("b", "inside")];
         for pattern in ["ln/*.csv", "ln/x.csv", "l*/**", "**/*.csv", "a/*", "a/x.csv"] {
-            let error = found_in(&links, &[pattern]).unwrap_err().to_string();
-            assert!(error.contains("a symbolic link leads from it to"), "{pattern}: {error}");
+            let problem = found_in(&links, &[pattern]).unwrap_err().problem;
+            let DataProblem::LinkOutside { target } = &problem else { panic!("{pattern}: {problem}") };
+            assert!(target.ends_with("/x.csv`"), "{target}");
         }
         assert_eq!(found_in(&links, &["inside/*"]).unwrap(), ["inside/3.csv"]);
     }

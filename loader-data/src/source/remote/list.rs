@@ -86,17 +86,22 @@ impl Remote {
         drop_folders(&mut objects, &folders);
         let mut tables = tables.iter().filter(|_| is_one);
         let chosen = wanted.choose(&objects, &folders).map_err(|empty| {
-            let extensions = extensions.join(" or ");
-            let problem =
-                match tables.clone().find(|(table, _)| empty.starts_with(whole::folder_of_table(table))) {
-                    Some((_, format)) => DataProblem::TableFormat { format },
-                    None => DataProblem::NoFiles { extensions },
-                };
+            let is_such = |(table, format): &&Table| {
+                empty.starts_with(whole::folder_of_table(table))
+                    && extensions.iter().any(|extension| whole::may_be_rows(format, extension))
+            };
+            let problem = match tables.clone().find(is_such) {
+                Some((_, format)) => DataProblem::TableFormat { format },
+                None => DataProblem::NoFiles { extensions: extensions.join(" or ") },
+            };
             DataError::new(Location::Url(address.url_of(&empty)), problem)
         })?;
         // The old rows of a table would be read too.
-        let has = |table: &str| chosen.iter().any(|meta| meta.location.as_ref().starts_with(table));
-        if let Some((_, format)) = tables.find(|(table, _)| has(table)) {
+        let has_rows = |(table, format): &&Table| {
+            let mut keys = chosen.iter().map(|meta| meta.location.as_ref());
+            keys.any(|key| key.starts_with(table) && whole::may_be_rows(format, key))
+        };
+        if let Some((_, format)) = tables.find(has_rows) {
             return Err(failed(DataProblem::TableFormat { format }));
         }
         if is_one && chosen.iter().filter_map(|meta| meta.location.filename()).any(whole::is_of_ducklake) {
@@ -145,6 +150,11 @@ impl Remote {
         let mut objects = level.objects;
         let mut folders = level.common_prefixes;
         folders.iter().for_each(&mut add_table);
+        for folder in whole::ambiguous_logs(&folders, |folder| folder.filename().unwrap_or_default()) {
+            let (listing, folder) = (Arc::clone(&store), folder.clone());
+            let log = wait(async move { limits.request(listing.list_with_delimiter(Some(&folder))).await })?;
+            log.objects.iter().for_each(|meta| add_table(&meta.location));
+        }
         folders.retain(|folder| wanted.matches(folder.as_ref()));
         let asked: Vec<_> = folders
             .iter()

@@ -1,10 +1,14 @@
 //! The profiles of Amazon's tools: `~/.aws/credentials` and `~/.aws/config`.
 
-use std::{env, fs, io, path::PathBuf};
+use std::{env, io, path::PathBuf};
 
+use loader_core::internal::whole_file;
 use object_store::aws::AmazonS3Builder;
 
 use crate::error::DataProblem;
+
+/// Maximum number of bytes of a file with profiles.
+const MAX_BYTES: u64 = 1 << 20;
 
 /// The keys and the region of a profile.
 pub(super) struct Profile {
@@ -55,7 +59,7 @@ fn text(variable: &str, name: &str) -> Result<String, DataProblem> {
         (None, Some(home)) => PathBuf::from(home).join(".aws").join(name),
         (None, None) => return Ok(String::new()),
     };
-    match fs::read_to_string(&path) {
+    match whole_file::read_text(&path, MAX_BYTES) {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             Ok(String::new())
         }

@@ -126,6 +126,31 @@ fn a_table_beside_the_files_is_not_theirs() {
             "{pattern}: {error}"
         );
     }
+    server.put("bucket/data/t/y.csv", "y");
+    for pattern in ["t/", "t/*.csv", "**/*.csv"] {
+        let files = Files::list_with([format!("s3://bucket/data/{pattern}")], &[".csv"], &options);
+        assert!(files.is_ok(), "{pattern}: a table has no rows in CSV files");
+    }
+}
+
+#[test]
+fn the_files_of_paimon_tell_its_tables() {
+    let server = Server::start();
+    let options = on_s3(&server);
+    for (table, snapshot) in [("table", "snapshot-1"), ("mine", "1.json")] {
+        for name in ["manifest/m", "schema/schema-0", &format!("snapshot/{snapshot}"), "bucket-0/x.parquet"] {
+            server.put(&format!("bucket/{table}/{name}"), name);
+        }
+        for pattern in ["", "bucket-*", "bucket-?/*.parquet", "**/*.parquet"] {
+            let url = format!("s3://bucket/{table}/{pattern}");
+            let listed = Files::list_with([&url], &[".parquet"], &options).map_err(|error| error.problem);
+            match listed {
+                Ok(_) => assert_eq!(table, "mine", "{url}"),
+                Err(DataProblem::TableFormat { format: "Paimon" }) => assert_eq!(table, "table", "{url}"),
+                Err(problem) => panic!("{url}: {problem}"),
+            }
+        }
+    }
 }
 
 #[test]
