@@ -7,9 +7,9 @@ another function, with globals of its own. Main writes references too, in keys, 
 
 import copyreg
 import functools
+import gc
 import itertools
 import pickle
-import sys
 import weakref
 from collections.abc import Callable
 from types import CodeType, FunctionType
@@ -36,6 +36,8 @@ _of_dataset: dict[int, Any] = {}
 _has_dataset = False
 #: The classes that :func:`_class_at` has found, by address.
 _found: WeakValueDictionary[int, type] = WeakValueDictionary()
+#: In a worker: what :func:`_is_in_main` has returned for each class.
+_exists_in_main: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 
 
 class SentObjects:
@@ -142,11 +144,19 @@ def batch_pickler() -> type:
         # A fork of main has the script's module, so main finds there what the name says.
         if _script.is_in_its_module(value):
             return NotImplemented
-        fork = sys.modules.get("loader._fork")
-        is_of_main = fork is not None and isinstance(value, type) and fork.is_in_main(value)
-        return _reference(value) if is_of_main else by_value(value)
+        return _reference(value) if isinstance(value, type) and _is_in_main(value) else by_value(value)
 
     return _pickler(reduce)
+
+
+def _is_in_main(value: type) -> bool:
+    """Returns whether main has a class of a worker too, because it existed when the template was forked from main."""
+    if not _worker_info.is_fork:
+        return False
+    if value not in _exists_in_main:
+        # The collector does not list what was frozen at the fork.
+        _exists_in_main[value] = not any(found is value for found in gc.get_objects())
+    return _exists_in_main[value]
 
 
 def _reference(value: type) -> Any:

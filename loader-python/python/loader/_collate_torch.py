@@ -11,6 +11,7 @@ import torch
 from torch.utils.data._utils import collate as _torch_collate
 
 from . import _collate, _native
+from ._tensors import is_plain
 
 #: The functions of PyTorch's collation.
 _TORCH_FUNCTIONS = [value for value in vars(_torch_collate).values() if isinstance(value, types.FunctionType)]
@@ -59,15 +60,6 @@ def _is_built_in(sample: Any) -> bool:
     if kind in (list, tuple) or (kind.__bases__ == (tuple,) and hasattr(kind, "_fields")):
         return all(map(_is_built_in, sample))
     return kind in (str, bytes) or not isinstance(sample, (Mapping, Sequence))
-
-
-def is_plain(tensor: torch.Tensor) -> bool:
-    return (
-        type(tensor) is torch.Tensor
-        and tensor.device.type == "cpu"
-        and tensor.layout is torch.strided
-        and not (tensor.requires_grad or tensor.is_nested or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
-    )
 
 
 def _stack(batch: list[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:

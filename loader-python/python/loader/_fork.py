@@ -17,7 +17,6 @@ import signal
 import stat
 import sys
 import warnings
-import weakref
 from collections.abc import Callable
 from multiprocessing import util
 from typing import Any, NamedTuple, NoReturn
@@ -41,8 +40,6 @@ _streams_of_main: list[Any] = []
 _OF_TIMERS = (signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF)
 #: In the template: main's handlers for the signals of timers, which its workers get.
 _timer_handlers: dict[int, Callable[..., Any]] = {}
-#: In a worker: what :func:`is_in_main` has returned for each class.
-_is_in_main: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
 
 def fork_template(setup: WorkerSetup) -> _native.ForkedTemplate:
@@ -88,7 +85,7 @@ def _run_template(forked: _native.ForkedTemplate, setup: WorkerSetup, main_pid: 
         # The collector would copy the memory of main's objects in each worker.
         gc.freeze()
         inherited = setup
-        _worker_info.is_worker = True
+        _worker_info.is_worker = _worker_info.is_fork = True
         _renew_streams()
         if numpy_random := sys.modules.get("numpy.random"):
             # A thread of main may draw numbers at the fork, and workers seed this generator.
@@ -149,13 +146,3 @@ def _begin_worker(main_pid: int) -> None:
     sys.stdin = open(os.devnull)
     util._finalizer_registry.clear()
     util._run_after_forkers()
-
-
-def is_in_main(value: type) -> bool:
-    """Returns whether main has a class of a worker too, because it existed at the fork."""
-    if inherited is None:
-        return False
-    if value not in _is_in_main:
-        # The collector does not list what was frozen at the fork.
-        _is_in_main[value] = not any(found is value for found in gc.get_objects())
-    return _is_in_main[value]

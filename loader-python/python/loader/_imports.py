@@ -100,5 +100,5 @@ def _named_modules() -> set[str]:
             found.add(value.__module__)
     found = {name for name in found if isinstance(name, str) and not _script.is_standard(name)}
     found |= {name.partition(".")[0] for name in found}
-    left_out = (__package__, *_script.NAMES)
+    left_out = (_script.PACKAGE, *_script.NAMES)
     return {name for name in found if _script.has_file(name) and name.partition(".")[0] not in left_out}

@@ -237,7 +237,7 @@ def json_value(value: Any) -> Any:
 
 def _is_own(kind: type) -> bool:
     """Returns whether the class is the package's own."""
-    return kind.__module__.partition(".")[0] == __package__
+    return kind.__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
 def _own_class(kind: type) -> type:

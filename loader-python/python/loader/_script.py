@@ -24,6 +24,8 @@ from typing import Any
 
 #: The names of the module of the script in main and in workers.
 NAMES = ("__main__", "__mp_main__")
+#: The name of this package.
+PACKAGE = __name__.partition(".")[0]
 
 #: In a template and in its workers: what the import of the script has raised. A worker does not import it again, because
 #: what it has registered until then cannot be registered twice, and raises this error.
@@ -413,7 +415,7 @@ def _is_own_file(name: str, path: str) -> bool:
         return False
     is_of_python = is_standard(name) or os.path.dirname(path) == os.path.dirname(os.__file__)
     is_of_package = not {"site-packages", "dist-packages"}.isdisjoint(path.split(os.sep))
-    return not (is_of_python or is_of_package or name.partition(".")[0] == __package__)
+    return not (is_of_python or is_of_package or name.partition(".")[0] == PACKAGE)
 
 
 def _value(node: ast.expr, imported: dict[str, Any]) -> Any:

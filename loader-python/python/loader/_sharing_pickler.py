@@ -78,9 +78,9 @@ def _reduce(value: Any, storages: dict[tuple[int, int], "_Storage"]) -> Any:
         return reduce_storage(value)
     if type(value) is not torch.Tensor:
         return NotImplemented
-    from . import _collate_torch
+    from ._tensors import is_plain
 
-    if not _collate_torch.is_plain(value):
+    if not is_plain(value):
         return NotImplemented
     storage = value.untyped_storage()
     layout = (value.dtype, tuple(value.shape), value.stride())
