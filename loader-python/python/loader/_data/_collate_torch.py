@@ -10,8 +10,9 @@ import numpy
 import torch
 from torch.utils.data._utils import collate as _torch_collate
 
-from . import _collate, _native
-from ._tensors import is_plain
+from .. import _native
+from .._pickling import _batch_pickle
+from .._pickling._tensors import is_plain
 
 #: The functions of PyTorch's collation.
 _TORCH_FUNCTIONS = [value for value in vars(_torch_collate).values() if isinstance(value, types.FunctionType)]
@@ -78,7 +79,7 @@ def _stack_into_slot(batch: list[torch.Tensor], *, collate_fn_map: Any = None) -
     # NumPy's array, unlike `torch.frombuffer`, keeps the buffer exported, so that `Memory` knows of the tensor.
     out = torch.from_numpy(numpy.frombuffer(memory, numpy.uint8)).view(first.dtype).view(len(batch), *first.shape)
     torch.stack(batch, 0, out=out)
-    _collate.in_slot[out.data_ptr()] = memory
+    _batch_pickle.in_slot[out.data_ptr()] = memory
     return out
 
 
@@ -86,7 +87,7 @@ def _reduce(value: torch.Tensor) -> Any:
     if not is_plain(value):
         return NotImplemented
     # `pop`, because a slot's memory is sent once: a second tensor with the same bytes is copied.
-    memory = _collate.in_slot.pop(value.data_ptr(), None)
+    memory = _batch_pickle.in_slot.pop(value.data_ptr(), None)
     if memory is None or not value.is_contiguous() or len(memory) != value.numel() * value.element_size():
         value, stored = _stored(value)
         # The stride of a dimension of one element is any number, which `reshape` would keep.
@@ -122,5 +123,5 @@ def _reduce_array(value: numpy.ndarray) -> Any:
     return NotImplemented if value.flags.writeable or value.dtype.hasobject else value.copy("K").__reduce_ex__(5)
 
 
-_collate.reducers[torch.Tensor] = _reduce
-_collate.reducers[numpy.ndarray] = _reduce_array
+_batch_pickle.reducers[torch.Tensor] = _reduce
+_batch_pickle.reducers[numpy.ndarray] = _reduce_array

@@ -11,7 +11,8 @@ import zlib
 from collections.abc import Iterable
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
-from . import _native, _script
+from .. import _native
+from . import _script
 
 #: The libraries that a template imports if main has imported them, whatever the script is. Their import takes long, and
 #: each worker needs PyTorch.

@@ -21,7 +21,9 @@ from collections.abc import Callable
 from multiprocessing import util
 from typing import Any, NamedTuple, NoReturn
 
-from . import _dataset_pickle, _native, _template, _worker_info
+from .. import _native, _worker_info
+from .._pickling import _dataset_pickle
+from . import _template
 
 
 class WorkerSetup(NamedTuple):

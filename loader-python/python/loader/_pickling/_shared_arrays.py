@@ -14,7 +14,7 @@ import os
 import pickle
 from typing import NamedTuple
 
-from ._memory_file import MemoryFile, permitted
+from .._memory_file import MemoryFile, permitted
 
 #: Smaller arrays stay in the pickle.
 _MIN_BYTES = 4096

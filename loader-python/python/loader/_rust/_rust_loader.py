@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from multiprocessing import spawn
 from typing import Any, NamedTuple
 
-from . import _exit, _native
+from .. import _exit, _native
+from .._workers._worker_program import rust_worker_arguments
 from ._output import Output
-from ._rust import RustDataset, RustStream, json_value, of_native, refuse_python_code
-from ._worker_program import rust_worker_arguments
+from ._rust_dataset import RustDataset, RustStream, json_value, of_native, refuse_python_code
 
 
 def from_config(path: str | os.PathLike[str], *, output: Output | None = None) -> "RustLoader":

@@ -13,8 +13,8 @@ except ModuleNotFoundError as error:
         raise
     from numpy.random import Generator
 
+    from .._data._collate_numpy import default_collate, default_convert
     from ._base_numpy import DataLoader, _BaseDataLoaderIter, _DatasetKind
-    from ._collate_numpy import default_collate, default_convert
 
     has_torch = False
     default_collations: tuple[Any, ...] = (default_collate, default_convert)
@@ -44,7 +44,7 @@ else:
     )
     from torch.utils.data.graph_settings import apply_sharding
 
-    from ._collate_torch import default_collate
+    from .._data._collate_torch import default_collate
 
     has_torch = True
     # What a loader has without `collate_fn`.

@@ -9,7 +9,8 @@ import shutil
 from multiprocessing import spawn, util
 from typing import Any, NamedTuple
 
-from . import _imports, _native
+from .. import _native
+from .._program import _imports
 
 #: The seed of the hashes of strings in workers. A new worker must iterate over a set in the same order as the worker
 #: that it replaces.
@@ -67,12 +68,12 @@ def interpreter() -> str:
 
 def worker_arguments() -> list[str]:
     """Returns the interpreter's arguments for a worker that is started afresh."""
-    return _arguments("from loader._worker import main; main()")
+    return _arguments("from loader._workers._worker import main; main()")
 
 
 def template_arguments() -> list[str]:
     """Returns the interpreter's arguments for the template."""
-    return [*_arguments("from loader._template import main; main()"), *_imports.template_arguments()]
+    return [*_arguments("from loader._workers._template import main; main()"), *_imports.template_arguments()]
 
 
 @functools.cache
@@ -87,7 +88,7 @@ def rust_worker_arguments() -> list[str]:
 def _arguments(code: str) -> list[str]:
     # `-P` keeps the working directory out of `sys.path`, because it may have a module with the name of this package. An
     # interpreter reads the seed of its hashes when it starts, so it executes itself a second time.
-    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(_native.__file__)))
     start = (
         "import os, sys\n"
         "if os.environ.get('PYTHONHASHSEED', 'random') == 'random':\n"

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from numpy.random import Generator
 
-from . import _collate_numpy
+from .._data import _collate_numpy
 from ._samplers_numpy import BatchSampler, RandomSampler, SequentialSampler, draw_seed
 
 _Batch = TypeVar("_Batch", covariant=True)

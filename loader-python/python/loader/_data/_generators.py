@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from . import _collate
+from .._pickling import _batch_pickle
 
 
 def capture() -> dict[str, Any]:
@@ -62,7 +62,7 @@ def seed(value: int) -> None:
 
 def mixed_seed(value: int, key: Any) -> int:
     """Returns a number of 64 bits that depends on a number and on the content of a key."""
-    content = b"".join([value.to_bytes(8, "little"), *_collate.content(key)])
+    content = b"".join([value.to_bytes(8, "little"), *_batch_pickle.content(key)])
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
 

@@ -5,7 +5,7 @@ import importlib.util
 from collections.abc import Callable
 from typing import Any, Literal
 
-from . import _native
+from .. import _native
 
 Output = Literal["torch", "numpy", "dlpack"]
 Convert = Callable[[_native.Array], Any]

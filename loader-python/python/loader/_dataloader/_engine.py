@@ -8,24 +8,13 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from . import (
-    _base,
-    _by_value,
-    _collate,
-    _dataset_pickle,
-    _epoch_log,
-    _fetch,
-    _fork,
-    _imports,
-    _keys,
-    _lost_settings,
-    _native,
-    _rust,
-    _rust_loader,
-    _shared_arrays,
-    _stateful,
-    _worker_program,
-)
+from .. import _native
+from .._data import _epoch_log, _fetch, _keys, _stateful
+from .._pickling import _batch_pickle, _by_value, _dataset_pickle, _shared_arrays
+from .._program import _imports, _lost_settings
+from .._rust import _rust_dataset, _rust_loader
+from .._workers import _fork, _worker_program
+from . import _base
 from ._base import _BaseDataLoaderIter, _DatasetKind
 from ._order import IndexOrder, KeyOrder, Order
 
@@ -72,14 +61,14 @@ def make(iterator: _BaseDataLoaderIter, loader: Any, states: dict[int, bytes]) -
         raise AssertionError("a loader without workers has no timeout: num_workers=0 needs timeout=0")
     if iterator._num_workers > 0 and loader.prefetch_factor == 0:
         raise AssertionError("prefetch_factor must be at least 1")
-    rust = _rust.base_of(loader.dataset)
+    rust = _rust_dataset.base_of(loader.dataset)
     return _python_setup(iterator, loader, states) if rust is None else _rust_setup(iterator, loader, *rust)
 
 
 def engine_options(loader: Any) -> dict[str, Any]:
     is_map = loader._dataset_kind == _DatasetKind.Map
     options: dict[str, Any] = {"num_workers": loader.num_workers, "in_order": loader.in_order}
-    if loader._is_auto and (is_map or _rust.base_of(loader.dataset) is not None):
+    if loader._is_auto and (is_map or _rust_dataset.base_of(loader.dataset) is not None):
         options["num_workers"] = {"auto": {"max": loader.num_workers}} if is_map else "auto"
     if loader.num_workers > 0:
         options |= {
@@ -100,7 +89,10 @@ def engine_options(loader: Any) -> dict[str, Any]:
 
 
 def _rust_setup(
-    iterator: _BaseDataLoaderIter, loader: Any, dataset: _rust.RustDataset | _rust.RustStream, subsets: list[Any]
+    iterator: _BaseDataLoaderIter,
+    loader: Any,
+    dataset: _rust_dataset.RustDataset | _rust_dataset.RustStream,
+    subsets: list[Any],
 ) -> EngineSetup:
     """Makes the engine of a dataset that workers load without Python code."""
     _check_rust_arguments(loader)
@@ -164,7 +156,7 @@ def _python_setup(iterator: _BaseDataLoaderIter, loader: Any, states: dict[int, 
     )
     sent = keys.sent if isinstance(keys, _keys.KeyFile) else None
     kept = to_workers.arrays, sent, to_workers.lost_settings
-    return EngineSetup(engine, _collate.decode, order, fetcher, epoch_log, *kept)
+    return EngineSetup(engine, _batch_pickle.decode, order, fetcher, epoch_log, *kept)
 
 
 def _open_fetcher(iterator: _BaseDataLoaderIter, keys: _keys.KeyList) -> _fetch.Fetcher:

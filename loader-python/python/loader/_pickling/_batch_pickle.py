@@ -9,7 +9,8 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-from . import _by_value, _native
+from .. import _native
+from . import _by_value
 
 #: The memory of the arrays that the default collation has stacked in the slot of the current batch, by address.
 in_slot: dict[int, _native.Memory] = {}

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from . import _native, _worker_info, transforms
+from .. import _native, _worker_info, transforms
 from ._output import Output, converter
 
 
@@ -209,7 +209,7 @@ def refuse_python_code(dataset: RustDataset | RustStream) -> None:
 
 
 def of_native(native: _native.RustDataset, output: Output | None) -> RustDataset | RustStream:
-    from . import datasets
+    from .. import datasets
 
     kind = json.loads(native.keys())["kind"]
     made_by = datasets.CLASSES.get(kind, RustStream if native.is_stream else RustDataset)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from . import _errors
+from .. import _errors
 
 #: Number of levels of attributes, and of elements of a container, in which streams of Hugging Face are looked for.
 _MAX_DEPTH, _MAX_ELEMENTS = 3, 64

@@ -3,11 +3,16 @@
 import os
 from typing import Any, Literal, TypeVar
 
-from . import _base, _engine, _iterator, _native, _rust, _script, _state, _stateful, _worker_info, _worker_program
+from .. import _native, _worker_info
+from .._data import _stateful
+from .._program import _script
+from .._rust import _rust_dataset
+from .._workers import _worker_program
+from . import _base, _engine, _iterator, _state
 from ._base import _DatasetKind
 
 if _base.has_torch:
-    _rust.register_stream()
+    _rust_dataset.register_stream()
 
 _Batch = TypeVar("_Batch", covariant=True)
 
@@ -169,7 +174,7 @@ class DataLoader(_base.DataLoader[_Batch]):
         self._sampler_is_at_end = False
         # Number of batches in the last epoch that has ended.
         self._last_returned = 0
-        is_python = _rust.base_of(dataset) is None
+        is_python = _rust_dataset.base_of(dataset) is None
         if (
             num_workers > 0
             and is_python
@@ -236,7 +241,7 @@ class DataLoader(_base.DataLoader[_Batch]):
         if state is None or (iterator is None and state["at"] != "within"):
             state = (state or self._before_epoch()) | {"generators": _state.OrderGenerators(self).capture()}
         state = {"epochs": self._next_epoch, "num_workers": self.num_workers} | state
-        _state.raise_error(state, is_rust=_rust.base_of(self.dataset) is not None)
+        _state.raise_error(state, is_rust=_rust_dataset.base_of(self.dataset) is not None)
         return _state.written(state)
 
     def _before_epoch(self) -> dict[str, Any]:

@@ -12,7 +12,9 @@ import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from . import _by_value, _errors, _imports, _script, _sharing_pickler
+from .. import _errors
+from .._program import _imports, _script
+from . import _by_value, _sharing_pickler
 from ._shared_arrays import ArrayFile, open_arrays
 
 #: The variables that the loader adds to the environment of a new process.

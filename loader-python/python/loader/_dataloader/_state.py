@@ -17,8 +17,10 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
-from . import _base, _errors, _generators
-from ._stateful import is_stateful, pickle_position, states_in
+from .. import _errors
+from .._data import _generators
+from .._data._stateful import is_stateful, pickle_position, states_in
+from . import _base
 
 #: Version of the format.
 VERSION = 1

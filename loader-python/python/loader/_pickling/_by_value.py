@@ -16,7 +16,8 @@ from types import CodeType, FunctionType
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from . import _script, _worker_info
+from .. import _worker_info
+from .._program import _script
 
 _LRU_CACHE_TYPE = type(functools.cache(lambda: None))
 _SINGLE_DISPATCH = functools.singledispatch(lambda _: None)

@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator
 from multiprocessing import util
 from typing import NoReturn
 
-from . import _dataset_pickle, _imports, _native, _worker_info
+from .. import _native, _worker_info
+from .._pickling import _dataset_pickle
+from .._program import _imports
 
 
 def main() -> NoReturn:
@@ -31,12 +33,16 @@ def main() -> NoReturn:
     _imports.prepare_template(sys.argv[1:])
     # The top of the script may have closed them, and no file of the loader must get their numbers.
     _native.open_closed_streams()
-    from . import _collate, _fetch, _keys, _lost_settings, _worker  # noqa: F401  workers need them
+    # Workers need these modules.
+    from .._data import _fetch, _keys  # noqa: F401
+    from .._pickling import _batch_pickle  # noqa: F401
+    from .._program import _lost_settings  # noqa: F401
+    from . import _worker  # noqa: F401
 
     if sys.modules.get("torch"):
-        from . import _collate_torch  # noqa: F401
+        from .._data import _collate_torch  # noqa: F401
     else:
-        from . import _collate_numpy  # noqa: F401
+        from .._data import _collate_numpy  # noqa: F401
 
     # The imported objects stay, so the garbage collector of a worker neither visits them nor copies their memory.
     gc.collect()

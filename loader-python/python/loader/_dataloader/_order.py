@@ -7,8 +7,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from types import NoneType
 from typing import Any
 
-from . import _keys, _native
-from ._rust import position
+from .. import _native
+from .._data import _keys
+from .._rust._rust_dataset import position
 
 
 class Order:

@@ -10,7 +10,10 @@ import pickle
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from . import _base, _engine, _epoch_log, _errors, _exit, _fetch, _native, _rust, _state, _stateful
+from .. import _errors, _exit, _native
+from .._data import _epoch_log, _fetch, _stateful
+from .._rust import _rust_dataset
+from . import _base, _engine, _state
 from ._base import _BaseDataLoaderIter, _DatasetKind
 from ._worker_process import WorkerProcess
 
@@ -59,7 +62,7 @@ class LoaderIterator(_BaseDataLoaderIter):
             elif state is not None and "base_seed" in state:
                 # The state is of persistent workers, which would have stayed. Their seed was drawn before the state.
                 self._generators.restore(state["generators"])
-                if loader.seed_samples or _rust.base_of(loader.dataset) is not None:
+                if loader.seed_samples or _rust_dataset.base_of(loader.dataset) is not None:
                     # The seed of a sample depends on the epoch too. Otherwise the new workers would draw the numbers of
                     # the first epoch once more, so they keep the new seed.
                     self._base_seed = state["base_seed"]

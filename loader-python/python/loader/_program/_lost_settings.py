@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FunctionType, GetSetDescriptorType, ModuleType, NoneType
 from typing import Any
 
+from .._memory_file import MemoryFile
 from . import _assignments, _script
-from ._memory_file import MemoryFile
 
 #: Settings of libraries that change samples, by module and name.
 _OF_LIBRARIES: dict[str, dict[str, Callable[[Any], Any]]] = {

@@ -6,7 +6,9 @@ import signal
 import sys
 from typing import Any, NoReturn
 
-from . import _dataset_pickle, _keys, _native, _worker_info
+from .. import _native, _worker_info
+from .._data import _keys
+from .._pickling import _dataset_pickle
 
 
 def main() -> NoReturn:
@@ -33,29 +35,30 @@ def main() -> NoReturn:
 def open_dataset(memory: Any, files: list[int], worker: int) -> Any:
     """Opens the dataset of main. Main has sent it in ``memory``, and it refers to ``files``; or this process is a fork
     of main and has the dataset."""
-    fork = sys.modules.get("loader._fork")
+    fork = sys.modules.get("loader._workers._fork")
     setup = fork.inherited if fork and fork.inherited else _dataset_pickle.loads(memory, files)
     settings, (collate_fn, worker_init_fn, dataset), own_files = setup
     base_seed, num_workers = settings["base_seed"], settings["num_workers"]
     if settings["torch"]:
         import torch
 
-        from . import _collate_torch as collation
+        from .._data import _collate_torch as collation
 
         torch.set_num_threads(1)
         torch.set_default_dtype(settings["default_dtype"])
     else:
-        from . import _collate_numpy as collation
+        from .._data import _collate_numpy as collation
     _seed_generators(base_seed, worker)
     _worker_info.set_worker_info(_worker_info.WorkerInfo(worker, num_workers, base_seed + worker, dataset))
     if worker_init_fn is not None:
         worker_init_fn(worker)
 
-    from . import _collate, _fetch
+    from .._data import _fetch
+    from .._pickling import _batch_pickle
 
     if own_files.lost_settings is not None:
         if worker == 0:
-            from . import _lost_settings
+            from .._program import _lost_settings
 
             _lost_settings.compare(settings["values"], own_files.lost_settings)
         os.close(own_files.lost_settings)
@@ -63,7 +66,7 @@ def open_dataset(memory: Any, files: list[int], worker: int) -> Any:
     collation.prepare_worker()
     keys = _keys.KeyReader(own_files.keys)
     collate_fn = collation.in_worker(collate_fn)
-    fetcher = _fetch.Fetcher(dataset, collate_fn, settings["auto_collation"], keys, _collate.encode)
+    fetcher = _fetch.Fetcher(dataset, collate_fn, settings["auto_collation"], keys, _batch_pickle.encode)
     fetcher.set_worker(worker, settings["is_map"], own_files.epoch_log, settings["is_persistent"])
     fetcher.restore(settings["states"].get(worker))
     return fetcher

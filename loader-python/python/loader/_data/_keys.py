@@ -14,8 +14,8 @@ import pickle
 from collections import deque
 from typing import Any
 
-from . import _by_value, _collate
-from ._memory_file import MemoryFile
+from .._memory_file import MemoryFile
+from .._pickling import _batch_pickle, _by_value
 
 #: The lowest number that stands for a key in the file. The bits 16 to 61 are the offset of the block in bytes, and the
 #: bits 0 to 15 the position in the block. A batch has the same numbers in each run, so that a state fits the loader
@@ -76,7 +76,7 @@ class _EpochFile(MemoryFile):
         numbers: list[int] = []
         for first in range(0, len(batch), _BLOCK_KEYS):
             part = batch[first : first + _BLOCK_KEYS]
-            block = _collate.dumps(part, needs_main, sent)
+            block = _batch_pickle.dumps(part, needs_main, sent)
             block = len(block).to_bytes(8, "little") + block
             start = FIRST_NUMBER | self._size << _OFFSET_SHIFT
             self._write(block, self._size)

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy
 
-from . import _collate, _native
+from .. import _native
+from .._pickling import _batch_pickle
 
 _Stack = Callable[[list[numpy.ndarray]], numpy.ndarray]
 
@@ -126,12 +127,12 @@ def _stack_into_slot(batch: list[numpy.ndarray]) -> numpy.ndarray:
         return _stack(batch)
     memory = _native.allocate(size)
     out = _stack(batch, numpy.frombuffer(memory, first.dtype).reshape(len(batch), *first.shape))
-    _collate.in_slot[out.ctypes.data] = memory
+    _batch_pickle.in_slot[out.ctypes.data] = memory
     return out
 
 
 def _reduce(value: numpy.ndarray) -> Any:
-    memory = _collate.in_slot.pop(value.ctypes.data, None) if _collate.in_slot else None
+    memory = _batch_pickle.in_slot.pop(value.ctypes.data, None) if _batch_pickle.in_slot else None
     if memory is None or not value.flags.c_contiguous or len(memory) != value.nbytes:
         return NotImplemented
     return _array, (pickle.PickleBuffer(memory), value.dtype, value.shape)
@@ -141,4 +142,4 @@ def _array(memory: Any, dtype: numpy.dtype, shape: tuple[int, ...]) -> numpy.nda
     return numpy.frombuffer(memory, dtype).reshape(shape)
 
 
-_collate.reducers[numpy.ndarray] = _reduce
+_batch_pickle.reducers[numpy.ndarray] = _reduce

@@ -23,7 +23,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 
-from ._memory_file import MemoryFile
+from .._memory_file import MemoryFile
 
 #: The kinds of entries.
 GENERATORS, LAST_STATE = range(2)
