@@ -85,7 +85,7 @@ struct Parts {
     pickle: Option<PyBackedBytes>,
     /// The descriptors of the files that workers get with the pickle.
     files: Vec<RawFd>,
-    /// The opened dataset, an object of the class `loader._fetch.Fetcher`, without workers.
+    /// The opened dataset, an object of the class `loader._data._fetch.Fetcher`, without workers.
     opened: Option<Py<PyAny>>,
     fingerprint: String,
     /// `begin(epoch)` returns the batches of indices. `None` for an iterable dataset.

@@ -27,7 +27,7 @@ pub(crate) fn new_number() -> u64 {
 /// The opened datasets of this process, by number. Locked only with the interpreter's lock, as [`SharedObject`].
 static OPENED: LazyLock<Mutex<HashMap<u64, Arc<Opened>>>> = LazyLock::new(Mutex::default);
 
-/// A dataset that is open in this process: the parts of a Python object of the class `loader._fetch.Fetcher`.
+/// A dataset that is open in this process: the parts of a Python object of the class `loader._data._fetch.Fetcher`.
 pub(crate) struct Opened {
     pub(crate) fetcher: Py<PyAny>,
     /// The user's object.
@@ -95,7 +95,7 @@ pub(crate) fn get(number: u64) -> Option<Arc<Opened>> {
     all_opened().get(&number).cloned()
 }
 
-/// Notes an opened dataset, for this process: an object of the class `loader._fetch.Fetcher`.
+/// Notes an opened dataset, for this process: an object of the class `loader._data._fetch.Fetcher`.
 pub(crate) fn add(number: u64, fetcher: &Bound<'_, PyAny>) -> PyResult<()> {
     let opened = Arc::new(Opened::new(fetcher)?);
     let before = all_opened().insert(number, opened);

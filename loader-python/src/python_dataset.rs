@@ -29,7 +29,8 @@ use crate::{
     shared_object::SharedObject,
 };
 
-/// Numbers from this one on stand for keys that are not plain integers. It is `FIRST_NUMBER` in `loader/_keys.py`.
+/// Numbers from this one on stand for keys that are not plain integers. It is `FIRST_NUMBER` in
+/// `loader/_data/_keys.py`.
 const FIRST_KEY: usize = 1 << 62;
 
 /// Number of samples that each map-style dataset announces. PyTorch's datasets need not have a length, and the
@@ -73,7 +74,7 @@ impl SentDataset {
         let files = self.files.drain(..).map(|file| file.to_fd()).collect::<io::Result<Vec<_>>>()?;
         let files: Vec<RawFd> = files.into_iter().map(IntoRawFd::into_raw_fd).collect();
         Python::attach(|py| {
-            let opened = py.import("loader._worker").and_then(|module| {
+            let opened = py.import("loader._workers._worker").and_then(|module| {
                 module.call_method1("open_dataset", (Memory::read_only(pickle), files, worker))
             });
             let noted = opened.and_then(|fetcher| opened::add(self.number, &fetcher));
@@ -216,7 +217,7 @@ impl SnapshotDataset for PyIterableDataset {
     }
 }
 
-/// The samples of a shard: a Python object of the class `loader._items.Items`.
+/// The samples of a shard: a Python object of the class `loader._data._items.Items`.
 struct Items {
     dataset_number: u64,
     items: SharedObject,
@@ -278,7 +279,7 @@ pub(crate) fn hash_content(sample: &PySample, hash: &mut ContentHash) {
 }
 
 fn add_content(py: Python<'_>, sample: &Py<PyAny>, hash: &mut ContentHash) -> PyResult<()> {
-    let parts = py.import("loader._collate")?.call_method1("content", (sample,))?;
+    let parts = py.import("loader._pickling._batch_pickle")?.call_method1("content", (sample,))?;
     for part in parts.try_iter()? {
         hash.bytes(&PyBuffer::<u8>::get(&part?)?.to_vec(py)?);
     }

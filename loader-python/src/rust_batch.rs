@@ -68,7 +68,7 @@ impl IntoObject for Column {
             Self::Padded { values, lengths } => {
                 let lengths = lengths.as_slice().iter().map(|length| length.cast_signed()).collect();
                 let padded = (array(convert, values)?, integers(convert, lengths)?);
-                py.import("loader._rust")?.getattr("Padded")?.call1(padded).map(Bound::unbind)
+                py.import("loader._rust._rust_dataset")?.getattr("Padded")?.call1(padded).map(Bound::unbind)
             }
             Self::Texts(texts) => Ok(PyList::new(py, texts)?.into_any().unbind()),
             Self::Bytes(bytes) => list_of(py, &bytes),

@@ -42,7 +42,7 @@ def children() -> dict[int, str]:
     for process in all_processes():
         parents[process.pid], commands[process.pid] = process.parent, f"{process.state} {process.command}"
     found, parent = {}, os.getpid()
-    lasting = ("loader._template", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
+    lasting = ("loader._workers._template", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
     left_out = {pid for pid in parents if parents[pid] == parent and any(name in commands[pid] for name in lasting)}
     for pid in parents:
         ancestor = parents[pid]

@@ -16,7 +16,9 @@ import warnings
 
 import pytest
 import torch
-from loader import DataLoader, _by_value, _worker_program
+from loader import DataLoader
+from loader._pickling import _by_value
+from loader._workers import _worker_program
 from processes import Script, all_processes, run, wait_until
 
 class Numbers(torch.utils.data.Dataset):

@@ -6,7 +6,7 @@ import os
 import sys
 
 import pytest
-from loader import _assignments, _lost_settings
+from loader._program import _assignments, _lost_settings
 from processes import Script, run
 
 METHODS = ["forkserver", "spawn"]
@@ -387,7 +387,7 @@ def test_a_comparison_that_fails_is_a_warning(monkeypatch, function):
 
     lost = _lost_settings.LostSettings("forkserver") if function != "_script.statements_not_run" else None
     with monkeypatch.context() as context:
-        context.setattr(f"loader._lost_settings.{function}", fail)
+        context.setattr(f"loader._program._lost_settings.{function}", fail)
         lost = lost or _lost_settings.LostSettings("forkserver")
         _lost_settings.compare(({"processes": {"SIZE": "1"}}, {}), lost.fileno())
         assert "whether workers lack settings of this process (RuntimeError: no comparison)" in lost.warning()

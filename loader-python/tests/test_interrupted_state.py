@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch_datasets import Rows
 
-from loader import DataLoader, _base
+from loader import DataLoader
+from loader._dataloader import _base
 
 
 class Interrupts(Rows):

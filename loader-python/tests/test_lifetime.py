@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch_datasets import Items, Rows, Stream
 
-from loader import DataLoader, _iterator
+from loader import DataLoader
+from loader._dataloader import _iterator
 
 FOLDER = os.path.dirname(__file__)
 
@@ -334,7 +335,8 @@ def test_user_code_that_runs_at_the_end_of_an_iterator_can_use_it(end):
 import faulthandler
 import numpy
 import tempfile
-from loader import _rust_loader, datasets
+from loader import datasets
+from loader._rust import _rust_loader
 faulthandler.dump_traceback_later(20, exit=True)
 
 def begin(_epoch):

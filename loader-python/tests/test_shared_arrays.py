@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from loader import DataLoader, _sharing_pickler
+from loader import DataLoader
+from loader._pickling import _sharing_pickler
 
 MIB = 1 << 20
 

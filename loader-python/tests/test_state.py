@@ -17,7 +17,9 @@ from PIL import Image
 from torch_datasets import Draws, Rows, Stream
 from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 
-from loader import DataLoader, ImageFolder, JsonLines, RustLoader, _epoch_log, _state, transforms
+from loader import DataLoader, ImageFolder, JsonLines, RustLoader, transforms
+from loader._data import _epoch_log
+from loader._dataloader import _state
 
 KINDS = {
     "in sequence": lambda **arguments: DataLoader(Rows(40), batch_size=4, **arguments),

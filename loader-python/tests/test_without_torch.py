@@ -13,16 +13,10 @@ import processes
 import pytest
 from numpy_datasets import Dies, Draws, Names, Numbers, Point, Rows, Stream, plain
 
-from loader import (
-    DataLoader,
-    JsonLines,
-    JsonLinesStream,
-    _base_numpy,
-    _collate,
-    _collate_numpy,
-    _native,
-    default_collate,
-)
+from loader import DataLoader, JsonLines, JsonLinesStream, _native, default_collate
+from loader._data import _collate_numpy
+from loader._dataloader import _base_numpy
+from loader._pickling import _batch_pickle
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 WORKERS = pytest.mark.parametrize("num_workers", [0, 2])
@@ -297,9 +291,9 @@ def test_free_threaded_python_is_refused():
 def test_a_worker_stacks_arrays_in_the_memory_of_the_batch():
     collate = _collate_numpy.in_worker(_collate_numpy.default_collate)
     batch = collate([{"x": np.full((2, 3), i, np.float16), "y": (np.array(i), "a")} for i in range(4)])
-    pickled, buffers = _collate.encode(batch)
+    pickled, buffers = _batch_pickle.encode(batch)
     assert [type(buffer) for buffer in buffers] == [_native.Memory, _native.Memory]
-    assert described(_collate.decode(pickled, buffers)) == described(batch)
+    assert described(_batch_pickle.decode(pickled, buffers)) == described(batch)
 
 
 ARGUMENTS = [

@@ -1,25 +1,30 @@
-//! The layers inside the crates: a module imports only from its own layer and from the layers below it. The table in
-//! the section "Layers" of docs/architecture.md is the list that this test reads.
+//! The layers inside the crates and inside the Python package: a module imports only from its own layer and from the
+//! layers below it. The table in the section "Layers" of docs/architecture.md is the list that this test reads.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
+    fs, iter,
     path::Path,
 };
 
 /// The layers of a crate, the highest first. A layer is a list of modules at the root of the crate.
 type Layers = Vec<Vec<String>>;
 
+/// The Python package in this crate has layers; its Rust code has none.
+const PYTHON: &str = "loader-python";
+
 #[test]
 fn no_module_imports_from_a_layer_above_it() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let crates = read_table(&fs::read_to_string(root.join("docs/architecture.md")).unwrap());
     assert!(crates.contains_key("loader-core"), "{:?}", crates.keys());
+    assert!(crates.contains_key(PYTHON), "{:?}", crates.keys());
     let mut problems = String::new();
     for (name, layers) in &crates {
+        let folder = format!("{name}/{}", if name == PYTHON { "python/loader" } else { "src" });
         let mut sources = BTreeMap::new();
-        read_sources(&root.join(name).join("src"), "", &mut sources);
-        problems.extend(check(layers, &sources).iter().map(|problem| format!("{name}/src/{problem}\n")));
+        read_sources(&root.join(&folder), "", &mut sources);
+        problems.extend(check(layers, &sources).iter().map(|problem| format!("{folder}/{problem}\n")));
     }
     assert!(problems.is_empty(), "the code differs from the layers in docs/architecture.md:\n{problems}");
 }
@@ -48,6 +53,30 @@ fn each_kind_of_problem_is_found() {
     assert_eq!(no_top, ["top: it is in a layer, but does not exist"]);
 }
 
+#[test]
+fn the_imports_of_the_python_package_are_found() {
+    let layers: Layers = vec![vec!["_top".to_owned()], vec!["_low".to_owned()], vec!["_native".to_owned()]];
+    let problems = |source: (&str, &str)| {
+        let root = ("__init__.py", "from ._top._a import A");
+        let all = [root, ("_top/__init__.py", ""), ("_low/__init__.py", ""), ("_native.pyi", ""), source];
+        check(&layers, &all.map(|(path, text)| (path.to_owned(), text.to_owned())).into())
+    };
+    let fine =
+        "import os\nfrom .. import _native\nfrom .._low import _b\nfrom . import _c\nfrom top import a\n";
+    assert_eq!(problems(("_top/_b.py", fine)), [""; 0]);
+    let up = "_low/_b.py:2: `_low` imports loader._top._a from `_top`, a layer above it";
+    for import in
+        ["from .._top import _a", "from .._top._a import A as B", "from loader._top import _a  # noqa"]
+    {
+        assert_eq!(problems(("_low/_b.py", &format!("\n{import}\n"))), [up], "{import}");
+        assert_eq!(problems(("_low/_b.py", &format!("def f():\n    {import}\n"))), [up], "{import}");
+    }
+    assert_eq!(problems(("_low/_b.py", "\nfrom .._top import (\n    _a,\n)\n")), [up]);
+    let of_root = "_low/_b.py:1: `_low` imports loader.A from the root of the crate, a layer above it";
+    assert_eq!(problems(("_low/_b.py", "from .. import _native, A\n")), [of_root]);
+    assert_eq!(problems(("_new/__init__.py", "")), ["_new: it is in no layer"]);
+}
+
 /// Reads rows such as "| `loader-core` | `builder`, `loader` | what programs use |".
 fn read_table(text: &str) -> BTreeMap<String, Layers> {
     let section = text.split("\n## ").find(|section| section.starts_with("Layers\n")).unwrap();
@@ -67,7 +96,7 @@ fn read_sources(folder: &Path, prefix: &str, sources: &mut BTreeMap<String, Stri
         let name = format!("{prefix}{}", entry.file_name().into_string().unwrap());
         if entry.path().is_dir() {
             read_sources(&entry.path(), &format!("{name}/"), sources);
-        } else if name.ends_with(".rs") {
+        } else if [".rs", ".py", ".pyi"].iter().any(|end| name.ends_with(end)) {
             sources.insert(name, fs::read_to_string(entry.path()).unwrap());
         }
     }
@@ -95,16 +124,18 @@ fn check(layers: &Layers, sources: &BTreeMap<String, String>) -> Vec<String> {
             let is_folder = layers[layer].len() == 1 && path.len() > 1 && of_files.contains_key(&path[..2]);
             path[..if is_folder { 2 } else { 1 }].join("::")
         };
-        for (line, path) in paths_in(module, &sources[*file]) {
+        let text = &sources[*file];
+        let paths = if is_python(file) { imports_in(file, text) } else { paths_in(module, text) };
+        for (line, path) in paths {
             let from = layer_of(&path[0]);
             if from == Some(layer) && part(&path) != part(module) {
                 within.entry(layer).or_default().entry(part(module)).or_default().insert(part(&path));
             } else if from.is_none_or(|from| from < layer) {
                 let from = from.map_or("the root of the crate".to_owned(), |from| named(&layers[from]));
-                let (own, path) = (named(&layers[layer]), path[..path.len().min(2)].join("::"));
-                problems.push(format!(
-                    "{file}:{line}: {own} imports crate::{path} from {from}, a layer above it"
-                ));
+                let (own, path) = (named(&layers[layer]), &path[..path.len().min(2)]);
+                let (crate_, separator) = if is_python(file) { ("loader", ".") } else { ("crate", "::") };
+                let path = [&[crate_.to_owned()], path].concat().join(separator);
+                problems.push(format!("{file}:{line}: {own} imports {path} from {from}, a layer above it"));
             }
         }
     }
@@ -123,10 +154,15 @@ fn named(layer: &[String]) -> String {
     layer.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
+fn is_python(file: &str) -> bool {
+    !file.ends_with(".rs")
+}
+
 /// Returns the path of the module in a file, such as `low`, `b` for `low/b.rs`; it is empty for the root of a crate.
 fn module_of(file: &str) -> Vec<String> {
-    let path = file.trim_end_matches(".rs").trim_end_matches("/mod");
-    let is_root = matches!(path, "lib" | "main") || path.starts_with("bin/");
+    let path = file.rsplit_once('.').map_or(file, |(path, _)| path);
+    let path = path.trim_end_matches("/mod").trim_end_matches("/__init__");
+    let is_root = matches!(path, "lib" | "main" | "__init__") || path.starts_with("bin/");
     path.split('/').filter(|_| !is_root).map(str::to_owned).collect()
 }
 
@@ -212,6 +248,29 @@ fn read_paths<'a>(
             &rest[end..]
         }
     }
+}
+
+/// Returns what the imports in a file of the Python package name, from the root of the package, and their lines.
+fn imports_in(file: &str, text: &str) -> Vec<(usize, Vec<String>)> {
+    let (own, mut imports): (Vec<_>, _) = (iter::once("loader").chain(file.split('/')).collect(), Vec::new());
+    for (start, word) in text.match_indices("from ") {
+        let is_first = text[..start].rsplit('\n').next().is_some_and(|before| before.trim().is_empty());
+        let Some((from, names)) = text[start + word.len()..].split_once(" import ") else { break };
+        if !is_first || from.contains(char::is_whitespace) {
+            continue;
+        }
+        let inner = from.trim_start_matches('.');
+        let above = if inner == from { 0 } else { own.len() - (from.len() - inner.len()) };
+        let inner = inner.split('.').filter(|part| !part.is_empty());
+        let path: Vec<_> = own[..above].iter().copied().chain(inner).collect();
+        let end = if names.starts_with('(') { names.find(')') } else { names.find(['\n', '#']) };
+        let names = names[..end.unwrap_or(names.len())].trim_start_matches('(').split(',');
+        for name in names.filter_map(|name| name.split_whitespace().next()).filter(|_| path[0] == "loader") {
+            let path = path[1..].iter().chain([&name]).map(|part| (*part).to_owned()).collect();
+            imports.push((1 + text[..start].matches('\n').count(), path));
+        }
+    }
+    imports
 }
 
 /// Returns the modules that are in circles, or between two circles.

@@ -19,15 +19,15 @@ if "t" in sys.abiflags:
     )
 
 if TYPE_CHECKING:
-    from ._base import default_collate as default_collate
-    from ._dataloader import DataLoader as DataLoader
-    from ._rust import (
+    from ._dataloader._base import default_collate as default_collate
+    from ._dataloader._dataloader import DataLoader as DataLoader
+    from ._rust._rust_dataset import (
         Padded as Padded,
         RustDataset as RustDataset,
         RustStream as RustStream,
         dataset as dataset,
     )
-    from ._rust_loader import RustLoader as RustLoader, from_config as from_config
+    from ._rust._rust_loader import RustLoader as RustLoader, from_config as from_config
     from ._worker_info import WorkerInfo as WorkerInfo, get_worker_info as get_worker_info
     from .datasets import (
         Arrays as Arrays,
@@ -61,12 +61,12 @@ _DATASETS = (
 _RUST = "Padded RustDataset RustStream dataset".split()
 _MODULES = {
     **dict.fromkeys(_DATASETS, "datasets"),
-    **dict.fromkeys(_RUST, "_rust"),
-    "DataLoader": "_dataloader",
-    "RustLoader": "_rust_loader",
+    **dict.fromkeys(_RUST, "_rust._rust_dataset"),
+    "DataLoader": "_dataloader._dataloader",
+    "RustLoader": "_rust._rust_loader",
     "WorkerInfo": "_worker_info",
-    "default_collate": "_base",
-    "from_config": "_rust_loader",
+    "default_collate": "_dataloader._base",
+    "from_config": "_rust._rust_loader",
     "get_worker_info": "_worker_info",
 }
 

@@ -7,6 +7,8 @@ from typing import Any
 
 #: True in a worker process.
 is_worker = False
+#: True in a template that is a fork of main, and in its workers.
+is_fork = False
 
 _info: Any = None
 

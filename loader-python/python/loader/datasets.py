@@ -9,7 +9,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
-from ._dataset_options import (
+from ._rust._dataset_options import (
     ArraysOptions,
     ArrowOptions,
     AudioFilesOptions,
@@ -27,8 +27,8 @@ from ._dataset_options import (
     TextLinesOptions,
     TokensOptions,
 )
-from ._output import Output
-from ._rust import RustDataset, RustStream, config_of
+from ._rust._output import Output
+from ._rust._rust_dataset import RustDataset, RustStream, config_of
 from .transforms import Transform, steps_of
 
 

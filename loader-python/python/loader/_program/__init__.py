@@ -1,0 +1,1 @@
+"""What main and workers know of the program of main: its script, its modules and its settings."""

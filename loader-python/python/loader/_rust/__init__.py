@@ -1,0 +1,1 @@
+"""Rust datasets and the loader of their own order."""

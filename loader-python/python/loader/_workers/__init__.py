@@ -1,0 +1,1 @@
+"""Starts workers and templates, and runs in them."""
