@@ -8,7 +8,7 @@ import torch
 from torch_datasets import Rows
 
 from loader import DataLoader
-from loader._dataloader import _base
+from loader._main import _base
 
 
 class Interrupts(Rows):

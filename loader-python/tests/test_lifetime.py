@@ -13,7 +13,7 @@ import torch
 from torch_datasets import Items, Rows, Stream
 
 from loader import DataLoader
-from loader._dataloader import _iterator
+from loader._main import _iterator
 
 FOLDER = os.path.dirname(__file__)
 

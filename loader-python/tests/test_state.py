@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 
 from loader import DataLoader, ImageFolder, JsonLines, RustLoader, transforms
 from loader._data import _epoch_log
-from loader._dataloader import _state
+from loader._main import _state
 
 KINDS = {
     "in sequence": lambda **arguments: DataLoader(Rows(40), batch_size=4, **arguments),

@@ -15,7 +15,7 @@ from numpy_datasets import Dies, Draws, Names, Numbers, Point, Rows, Stream, pla
 
 from loader import DataLoader, JsonLines, JsonLinesStream, _native, default_collate
 from loader._data import _collate_numpy
-from loader._dataloader import _base_numpy
+from loader._main import _base_numpy
 from loader._pickling import _batch_pickle
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None

@@ -19,8 +19,8 @@ if "t" in sys.abiflags:
     )
 
 if TYPE_CHECKING:
-    from ._dataloader._base import default_collate as default_collate
-    from ._dataloader._dataloader import DataLoader as DataLoader
+    from ._main._base import default_collate as default_collate
+    from ._main._dataloader import DataLoader as DataLoader
     from ._rust._rust_dataset import (
         Padded as Padded,
         RustDataset as RustDataset,
@@ -62,10 +62,10 @@ _RUST = "Padded RustDataset RustStream dataset".split()
 _MODULES = {
     **dict.fromkeys(_DATASETS, "datasets"),
     **dict.fromkeys(_RUST, "_rust._rust_dataset"),
-    "DataLoader": "_dataloader._dataloader",
+    "DataLoader": "_main._dataloader",
     "RustLoader": "_rust._rust_loader",
     "WorkerInfo": "_worker_info",
-    "default_collate": "_dataloader._base",
+    "default_collate": "_main._base",
     "from_config": "_rust._rust_loader",
     "get_worker_info": "_worker_info",
 }
