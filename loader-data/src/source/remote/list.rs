@@ -10,12 +10,10 @@ use glob::{MatchOptions, Pattern};
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, path::Path};
 
 use super::{
-    super::{
-        DataFile, Location, found, patterns,
-        whole::{self, ListedTables},
-    },
+    super::{DataFile, Location, found, patterns, whole},
     Remote,
     address::{Address, Scheme},
+    names::{ListedTables, folder_of_table, is_description, matches_hidden},
     object::{Limits, wait},
 };
 use crate::error::{DataError, DataProblem, Result};
@@ -56,6 +54,7 @@ impl Remote {
     }
 
     /// Describes the file at `url`, which is no pattern: a `*` is only a character.
+    #[cfg(feature = "columnar")]
     pub(in super::super) fn describe(&self, url: &str) -> Result<DataFile> {
         let found = || {
             let address = Address::parse(url)?;
@@ -87,11 +86,10 @@ impl Remote {
         let mut tables = tables.iter().filter(|_| is_one);
         let chosen = wanted.choose(&objects, &folders).map_err(|empty| {
             let extensions = extensions.join(" or ");
-            let problem =
-                match tables.clone().find(|(table, _)| empty.starts_with(whole::folder_of_table(table))) {
-                    Some((_, format)) => DataProblem::TableFormat { format },
-                    None => DataProblem::NoFiles { extensions },
-                };
+            let problem = match tables.clone().find(|(table, _)| empty.starts_with(folder_of_table(table))) {
+                Some((_, format)) => DataProblem::TableFormat { format },
+                None => DataProblem::NoFiles { extensions },
+            };
             DataError::new(Location::Url(address.url_of(&empty)), problem)
         })?;
         // The old rows of a table would be read too.
@@ -217,8 +215,7 @@ impl<'a> Wanted<'a> {
     fn matches(&self, path: &str) -> bool {
         let rules = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
         let matches = |pattern: &Pattern| pattern.matches_with(path, rules);
-        self.pattern.as_ref().is_some_and(matches)
-            && !patterns::matches_hidden(self.key, path, self.is_hidden)
+        self.pattern.as_ref().is_some_and(matches) && !matches_hidden(self.key, path, self.is_hidden)
     }
 
     /// Returns the objects among `objects` that match, and of each folder that matches those whose names end with one
@@ -269,7 +266,7 @@ impl<'a> Wanted<'a> {
 
 /// Fails if `files` are those of several data sets, as some of the listed `objects` say.
 fn check(address: &Address, objects: &[ObjectMeta], files: &[DataFile]) -> Result<(), DataProblem> {
-    let is_description = |meta: &&ObjectMeta| meta.location.filename().is_some_and(whole::is_description);
+    let is_description = |meta: &&ObjectMeta| meta.location.filename().is_some_and(is_description);
     let described = objects.iter().filter(is_description);
     let described: HashSet<_> = described.map(|meta| address.url_of(meta.location.as_ref())).collect();
     whole::refuse_several(files.iter().map(|file| &file.location), |path| {
