@@ -1,7 +1,7 @@
 //! What decodes fields of records: encoded images and audio become tensors, and texts become tokens.
 //!
-//! `image_column`, `audio` and `token_column` decode one value each as `decode` says, `field` is any of them, and `records`
-//! decodes the fields of the records of any dataset.
+//! `image_column`, `audio` and `token_column` decode one value each as `decode` says, `field` is any of them, and
+//! `records` decodes the fields of the records of any dataset.
 
 #[cfg(feature = "audio")]
 pub(crate) mod audio;

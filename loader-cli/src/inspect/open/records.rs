@@ -30,8 +30,8 @@ fn open_columns(config: &mut RecordConfig, left_out: &mut Vec<ColumnEntry>) -> R
     }
 }
 
-/// Opens the dataset without files that cannot be listed, in order unless `reads_as_run`. If that fails, opens each file on its own, and then the
-/// dataset without the files that failed.
+/// Opens the dataset without files that cannot be listed, in order unless `reads_as_run`. If that fails, opens each
+/// file on its own, and then the dataset without the files that failed.
 pub(super) fn open(config: RecordConfig, reads_as_run: bool) -> Result<Source, Stop> {
     let mut config = if reads_as_run { config } else { layout::in_order(config) };
     let ListedFiles { mut files, errors } = config.files_and_errors()?;

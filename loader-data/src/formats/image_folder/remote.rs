@@ -85,8 +85,8 @@ impl Remote {
     }
 }
 
-/// Orders files on a server as [`scan::list`](super::scan::list) orders local ones. Each file has its path relative to `root`, with `/`. Also
-/// returns the number of each image among the files.
+/// Orders files on a server as [`scan::list`](super::scan::list) orders local ones. Each file has its path relative to
+/// `root`, with `/`. Also returns the number of each image among the files.
 fn of_paths(root: &Path, paths: &[String]) -> Result<(Listing, Vec<usize>), ImageFolderError> {
     let path = || root.to_owned();
     let (mut images, mut classes, mut example) = (Vec::new(), BTreeMap::new(), None);
