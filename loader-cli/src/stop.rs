@@ -1,5 +1,8 @@
 //! The reasons why a command ends early.
 
+#[cfg(feature = "formats")]
+mod of_formats;
+
 use std::{
     io,
     path::{Path, PathBuf},
@@ -8,8 +11,6 @@ use std::{
 };
 
 use loader_core::{Error, MergeError, RankError, config::ConfigError};
-#[cfg(feature = "formats")]
-use loader_data::PackError;
 use loader_data::{DatasetError, ImageFolderError, ImageFolderOptions, TransformError};
 use signal_hook::{consts::SIGINT, low_level::signal_name};
 
@@ -20,11 +21,8 @@ pub(crate) enum Stop {
     /// An argument is invalid, or the arguments contradict each other.
     InvalidArguments(String),
     InvalidConfig(ConfigError),
-    DatasetNotOpened(ImageFolderError),
-    #[cfg(feature = "formats")]
-    DataNotOpened(loader_data::DataError),
-    #[cfg(feature = "formats")]
-    NotPacked(PackError),
+    /// A dataset cannot be opened or packed.
+    Dataset(DatasetProblem),
     InvalidTransform(TransformError),
     /// The loader could not be built, or no workers started.
     Loader(Error),
@@ -55,6 +53,16 @@ pub(crate) enum Stop {
     /// The signals that end the command cannot be handled.
     NoSignals(io::Error),
     Interrupted(Ending),
+}
+
+/// The error of a dataset.
+#[derive(Debug)]
+pub(crate) struct DatasetProblem {
+    /// The kind of the error, for programs.
+    kind: &'static str,
+    message: String,
+    /// True if the request is wrong, not what was done for it.
+    is_request: bool,
 }
 
 /// Why a state cannot be resumed.
@@ -106,12 +114,10 @@ impl Stop {
         ExitCode::from(match self {
             Self::InvalidArguments(_)
             | Self::InvalidConfig(_)
-            | Self::DatasetNotOpened(_)
             | Self::InvalidTransform(_)
             | Self::StateNotUsable { .. }
             | Self::StatesNotMerged(_) => WRONG_REQUEST,
-            #[cfg(feature = "formats")]
-            Self::DataNotOpened(_) => WRONG_REQUEST,
+            Self::Dataset(DatasetProblem { is_request: true, .. }) => WRONG_REQUEST,
             Self::Loader(
                 Error::InvalidOption { .. }
                 | Error::ConflictingOptions { .. }
@@ -120,18 +126,10 @@ impl Stop {
                 | Error::EmptyDataset
                 | Error::WorkerProgramMissing { .. },
             ) => WRONG_REQUEST,
-            #[cfg(feature = "formats")]
-            Self::NotPacked(error) => match error {
-                PackError::Source(_)
-                | PackError::Changed(_)
-                | PackError::Output { .. }
-                | PackError::Locked(_)
-                | PackError::Stopped => FAILED,
-                _ => WRONG_REQUEST,
-            },
             Self::HelpPrinted(status) => *status,
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
-            Self::Loader(_)
+            Self::Dataset(_)
+            | Self::Loader(_)
             | Self::Reported
             | Self::EpochNotRead { .. }
             | Self::Output(_)
@@ -149,11 +147,7 @@ impl Stop {
         Some(match self {
             Self::InvalidArguments(message) => ("InvalidArguments", message.clone()),
             Self::InvalidConfig(error) => ("InvalidConfig", error.to_string()),
-            Self::DatasetNotOpened(error) => ("DatasetNotOpened", error.to_string()),
-            #[cfg(feature = "formats")]
-            Self::DataNotOpened(error) => ("DatasetNotOpened", error.to_string()),
-            #[cfg(feature = "formats")]
-            Self::NotPacked(error) => ("NotPacked", error.to_string()),
+            Self::Dataset(DatasetProblem { kind, message, .. }) => (kind, message.clone()),
             Self::InvalidTransform(error) => ("InvalidTransform", error.to_string()),
             Self::Loader(error) => (error.kind(), error.to_string()),
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => return None,
@@ -227,7 +221,10 @@ impl From<ImageFolderError> for Stop {
     fn from(error: ImageFolderError) -> Self {
         match error {
             ImageFolderError::Transform(error) => error.into(),
-            error => Self::DatasetNotOpened(error),
+            error => {
+                let (kind, message) = ("DatasetNotOpened", error.to_string());
+                Self::Dataset(DatasetProblem { kind, message, is_request: true })
+            }
         }
     }
 }
@@ -240,20 +237,6 @@ impl From<DatasetError> for Stop {
             DatasetError::Records(error) => error.into(),
             error => Self::InvalidArguments(error.to_string()),
         }
-    }
-}
-
-#[cfg(feature = "formats")]
-impl From<loader_data::DataError> for Stop {
-    fn from(error: loader_data::DataError) -> Self {
-        Self::DataNotOpened(error)
-    }
-}
-
-#[cfg(feature = "formats")]
-impl From<PackError> for Stop {
-    fn from(error: PackError) -> Self {
-        Self::NotPacked(error)
     }
 }
 

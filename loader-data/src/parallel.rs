@@ -6,8 +6,6 @@ use std::{
     thread,
 };
 
-use loader_core::Phase;
-
 /// Maximum number of files that are read at the same time. Reading waits more than it computes.
 pub(crate) const READS: usize = 16;
 
@@ -16,11 +14,12 @@ pub(crate) const READS: usize = 16;
 ///
 /// # Errors
 /// Returns the error of the lowest number. Tasks that have not begun when a task fails are not run.
+#[cfg(any(feature = "audio", feature = "columnar", all(feature = "cloud", feature = "image-folder")))]
 pub(crate) fn read<T: Send, E: Send>(
     count: usize,
     task: impl Fn(usize) -> Result<T, E> + Sync,
 ) -> Result<Vec<T>, E> {
-    Phase::Read.measure(|| map_on(READS, count, task))
+    loader_core::Phase::Read.measure(|| map_on(READS, count, task))
 }
 
 /// Returns what `task` returns for each number below `count`. Runs on as many threads as the process may use
@@ -28,7 +27,6 @@ pub(crate) fn read<T: Send, E: Send>(
 ///
 /// # Errors
 /// Returns the error of the lowest number. Tasks that have not begun when a task fails are not run.
-#[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
 pub(crate) fn map<T: Send, E: Send>(
     count: usize,
     task: impl Fn(usize) -> Result<T, E> + Sync,

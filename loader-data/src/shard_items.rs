@@ -4,7 +4,6 @@ use anyhow::anyhow;
 use loader_core::{EndsShard, SnapshotIterator};
 
 use crate::error::DataError;
-#[cfg(any(feature = "arrow", feature = "csv", feature = "json-lines", feature = "parquet"))]
 use crate::error::DataProblem;
 
 /// Number of marked errors after the one that has ended the shard. A loader that does not see the mark gives up sooner,
@@ -17,7 +16,6 @@ pub(crate) enum ItemError {
     /// Only this sample is lost.
     Sample(DataError),
     /// The rest of a file or of a block is lost. The loader cannot know how many samples it has.
-    #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
     Rest(DataError),
 }
 
@@ -31,7 +29,6 @@ impl ItemError {
     pub(crate) fn into_error(self) -> DataError {
         match self {
             Self::Sample(error) => error,
-            #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
             Self::Rest(error) => error,
         }
     }
@@ -57,7 +54,6 @@ pub(crate) struct ShardItems<I> {
 
 /// Returns the error of a shard of which `position` samples were read before, and that has only `found` samples now. It is
 /// an error because such a shard would end without one. The file that has changed is not known.
-#[cfg(any(feature = "arrow", feature = "csv", feature = "json-lines", feature = "parquet"))]
 pub(crate) fn too_short(position: u64, found: u64) -> DataError {
     DataError::new("the files", DataProblem::ShardTooShort { position, found })
 }
@@ -99,7 +95,6 @@ impl<T, E: Into<ItemError>, I: SnapshotIterator<Item = Result<T, E>>> SnapshotIt
     }
 }
 
-#[cfg(any(feature = "arrow", feature = "csv"))]
 impl DataProblem {
     /// True if the file cannot be reached or is another one. False if it was read, and its content or an
     /// option is wrong.
@@ -138,7 +133,6 @@ mod tests {
         assert_eq!(items.count(), 98, "100 errors after the first one");
     }
 
-    #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
     #[test]
     fn an_error_that_costs_an_unknown_number_of_samples_is_marked_and_the_next_file_follows() {
         let damaged = || DataError::new("a", DataProblem::Truncated);

@@ -78,21 +78,26 @@
 //! # Features
 //! All features are off by default.
 //!
-//! - `config`: `Config` in the module `config`, `Builder::config` and `LoaderOptions::from_env` read the
-//!   loader's options from TOML files and environment variables.
-//! - `cuda`: [`pin_memory`](Builder::pin_memory) page-locks batches; without the feature it does nothing.
-//!   Building needs no part of CUDA. The program loads NVIDIA's driver at run time, and runs without it too.
-//! - `data`: the module `data` loads folders of images. The image codecs take long to build.
-//! - `cloud`: each format also reads files from S3, Google Cloud Storage and Azure, and all but folders of images from
-//!   HTTP servers.
-//! - `formats`: the module `data` also reads JSON lines, CSV, text, Parquet, Arrow, tar archives, audio, token files and
-//!   arrays.
-//! - `stream`: `Iter::into_stream` and `ConvertAhead::into_stream` return batches as a stream for async programs.
-//! - `tracing`: events and spans for subscribers of the package tracing, with the target `loader`.
-//! - `tokenizer`: the module `data` has the tokenizers of Hugging Face.
+//! - `data`: Folders of images, in the module `loader::data`. The image codecs take long to build.
+//! - `more-images`: Images of more types: BMP, GIF, PBM, PGM, PPM, TIFF and WebP. Includes `data`.
+//! - `records`: JSON lines, lines of text, CSV, tar archives, arrays and token files, in the module
+//!   `loader::data`.
+//! - `columnar`: Parquet and Arrow IPC, folders of files with a table, and packing. Includes `records`.
+//! - `audio`: WAV, FLAC, MP3 and Ogg Vorbis; the decoder symphonia is under the MPL-2.0. Includes `records`.
+//! - `formats`: All formats of files, and datasets by the names that a config gives them. Includes all
+//!   features above.
+//! - `cloud`: Files on S3, Google Cloud Storage, Azure and HTTP servers, of the formats that are turned on.
+//!   Includes `records`.
+//! - `tokenizer`: Tokenizers of Hugging Face, in the module `loader::data`. They take long to build. Includes
+//!   `records`.
+//! - `config`: Options from TOML files and from environment variables: `loader::config::Config` and
+//!   `Builder::config`.
+//! - `stream`: Batches as a `Stream` for async programs.
+//! - `cuda`: Page-locked batches for a GPU. Builds without CUDA; the program loads NVIDIA's driver if there
+//!   is one.
+//! - `tracing`: Events and spans for subscribers of the package tracing, with the target `loader`.
 //!
-//! `formats` and `tokenizer` include `data`, and `cloud` includes `formats`. With `config` and `data`,
-//! `data::DatasetConfig` reads the section `[dataset]` of a config.
+//! With `config` and `data`, `data::DatasetConfig` reads the section `[dataset]` of a config.
 //!
 //! # `loader-core` and `loader-worker`
 //! This crate exports all of `loader-core`, and the items of `loader-worker` that a program calls. It adds no
@@ -200,7 +205,7 @@ pub use loader_core_derive::LoaderSample as Sample;
 #[doc(inline)]
 pub use loader_core_derive::LoaderConvert as Convert;
 
-#[cfg(feature = "data")]
+#[cfg(any(feature = "data", feature = "records"))]
 #[doc(inline)]
 pub use loader_data as data;
 

@@ -44,6 +44,38 @@ fn the_book_has_every_document_once_and_every_page_that_these_link_to() {
 }
 
 #[test]
+fn the_lists_of_features_are_those_of_the_packages() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+    for (package, lists) in [
+        ("loader", &["README.md", "loader/src/lib.rs"][..]),
+        ("loader-cli", &["loader-cli/README.md"]),
+        ("loader-data", &["loader-data/README.md"]),
+    ] {
+        let items = features(&read(&format!("{package}/Cargo.toml")));
+        assert!(items.len() > 3, "{items:?}");
+        for list in lists {
+            let text = read(list).replace("\n//!", "\n");
+            let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(text.contains(&items.join(" ")), "{list} must have this list:\n{}", items.join("\n"));
+        }
+    }
+}
+
+/// Returns an item of a list for each feature of a manifest: its name, and the comment before it.
+fn features(manifest: &str) -> Vec<String> {
+    let (mut items, mut comment) = (Vec::new(), String::new());
+    let section = manifest.split("\n[features]\n").nth(1).unwrap().split("\n[").next().unwrap();
+    for line in section.lines() {
+        if let Some(text) = line.strip_prefix('#') {
+            comment += text;
+        } else if let Some((name, _)) = line.split_once(" = ").filter(|(name, _)| *name != "default") {
+            items.push(format!("- `{name}`:{}", std::mem::take(&mut comment)));
+        }
+    }
+    items
+}
+
+#[test]
 fn broken_links_are_found() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("docs")).unwrap();

@@ -27,12 +27,12 @@ use anyhow::{Context, ensure};
 use candle_core::{D, Device, Tensor, safetensors};
 use candle_nn::ops::softmax;
 use loader::{
+    data::TextLines,
     pack::{PackMethod, PackedBatch, Packing},
     prelude::{DataLoader, Dataset, IterableDataset, State},
     rand::{RngExt, SeedableRng, rngs::ChaCha8Rng},
 };
 use loader_candle::{PackedCandle, ToCandle};
-use loader_data::TextLines;
 
 use crate::model::{Model, Tokens};
 

@@ -65,7 +65,7 @@ impl<D: IterableDataset<Sample = Record>> IterableDataset for Described<D> {
         let mut keys = Keys::default();
         let describe = move |record: anyhow::Result<Record>| {
             let record = record?;
-            let mut statistics = statistics::of_record(&record);
+            let mut statistics = statistics::of_records::of_record(&record);
             if let Some(key) = keys.repeated(&record) {
                 statistics.add_repeated_key(key);
             }

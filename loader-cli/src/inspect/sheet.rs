@@ -1,14 +1,13 @@
 //! The contact sheet: the images of a batch, side by side in one PNG file.
 
+#[cfg(feature = "formats")]
+pub(super) mod thumbnails;
+
 use std::{fs::File, io::BufWriter, path::Path};
 
 use loader_core::{DataLoader, Tensor};
 
 use crate::stop::Stop;
-
-/// Width and height of the image of a record, in pixels.
-#[cfg(feature = "formats")]
-const SIZE: u32 = 160;
 
 /// Number of pixels between two images.
 const GAP: usize = 2;
@@ -69,46 +68,4 @@ impl Sheet {
         writer.write_image_data(&self.pixels)?;
         writer.finish()
     }
-}
-
-/// Returns the first image of a record. Decodes, resizes and crops an encoded image; returns a tensor of
-/// shape `[3, height, width]` unchanged.
-#[cfg(feature = "formats")]
-pub(super) fn thumbnail(
-    record: loader_data::Record,
-    cx: &mut loader_core::SampleContext,
-) -> anyhow::Result<Tensor<u8>> {
-    let image = first_image(&record).ok_or_else(|| anyhow::anyhow!("no field of the record has an image"))?;
-    let transform = loader_data::Transform::new().resize(SIZE).center_crop(SIZE, SIZE);
-    match image {
-        Image::Encoded(bytes) => Ok(transform.decode(bytes, cx.rng())?),
-        Image::Pixels(pixels) => Ok(pixels),
-    }
-}
-
-#[cfg(feature = "formats")]
-enum Image<'a> {
-    Encoded(&'a [u8]),
-    Pixels(Tensor<u8>),
-}
-
-#[cfg(feature = "formats")]
-fn first_image(record: &loader_data::Record) -> Option<Image<'_>> {
-    use loader_data::Value;
-
-    const JPEG: &[u8] = b"\xFF\xD8\xFF";
-    const PNG: &[u8] = b"\x89PNG";
-    record.iter().find_map(|(_, value)| match value {
-        Value::Bytes(bytes) if bytes.starts_with(JPEG) || bytes.starts_with(PNG) => {
-            Some(Image::Encoded(bytes))
-        }
-        Value::Tensor(tensor) => match tensor.shape() {
-            &[RGB, height, width] if height > 0 && width > 0 => {
-                tensor.clone().downcast().ok().map(Image::Pixels)
-            }
-            _ => None,
-        },
-        Value::Record(inner) => first_image(inner),
-        _ => None,
-    })
 }

@@ -3,21 +3,10 @@
 //! A section is read twice: first its key `kind`, then all keys as those of this kind, so that an error names
 //! the keys that the kind has. An untagged enum would say only that no kind fits.
 
-#[cfg(feature = "config")]
-use std::path::Path;
-
-#[cfg(feature = "config")]
-use loader_core::config::{Config, ConfigError};
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
 #[cfg(feature = "formats")]
 use super::records::{RecordConfig, Records};
-#[cfg(feature = "formats")]
-use crate::error::DataError;
-#[cfg(feature = "config")]
-use crate::formats::image_folder::url_scheme;
-#[cfg(all(feature = "config", feature = "records"))]
-use crate::source::StoreOptions;
 use crate::{
     formats::image_folder::{ImageFolder, ImageFolderError, ImageFolderOptions},
     images::{PixelOption, TransformError},
@@ -44,7 +33,7 @@ pub enum DatasetConfig {
     ImageFolder(ImageFolderOptions),
     /// Records of any format.
     #[cfg(feature = "formats")]
-    Records(#[serde(serialize_with = "without_credentials")] Box<RecordConfig>),
+    Records(#[serde(serialize_with = "super::records::serialize_shown")] Box<RecordConfig>),
 }
 
 /// The name of a kind in a config.
@@ -87,79 +76,10 @@ pub enum DatasetError {
     Images(#[from] ImageFolderError),
     /// The error of a format.
     #[cfg(feature = "formats")]
-    Records(#[from] DataError),
+    Records(#[from] crate::error::DataError),
 }
 
 impl DatasetConfig {
-    /// Names of all kinds.
-    #[cfg(feature = "formats")]
-    pub const KINDS: [&str; RecordConfig::KINDS.len() + 1] = {
-        let mut kinds = [ImageFolderOptions::KIND; RecordConfig::KINDS.len() + 1];
-        let mut number = 1;
-        while number < kinds.len() {
-            kinds[number] = RecordConfig::KINDS[number - 1];
-            number += 1;
-        }
-        kinds
-    };
-
-    /// Reads a config file, and returns its section `[dataset]` with paths that start at the folder of the file
-    /// that has them. The rest of the config is returned too.
-    ///
-    /// # Errors
-    /// The errors of [`Config::load`].
-    #[cfg(feature = "config")]
-    pub fn load(path: impl AsRef<Path>) -> Result<(Self, Config<KindOnly>), ConfigError> {
-        let path = path.as_ref();
-        let config = Config::load_as::<KindOnly>(path)?;
-        let dataset = match config.dataset.kind {
-            KindName::ImageFolder => {
-                let mut images = Config::load_as::<ImageFolderOptions>(path)?.dataset;
-                if url_scheme(&images.path).is_none() {
-                    images.path = config.folder_of("dataset.path").join(&images.path);
-                }
-                #[cfg(feature = "records")]
-                if let Some((key, folder)) = images.store.as_mut().and_then(StoreOptions::path_mut) {
-                    *folder = config.folder_of(&format!("dataset.{key}")).join(&folder);
-                }
-                Self::ImageFolder(images)
-            }
-            #[cfg(feature = "formats")]
-            KindName::Records => {
-                let mut records = Config::load_as::<RecordConfig>(path)?.dataset;
-                records.relative_to_each(|key| config.folder_of(&format!("dataset.{key}")).to_owned());
-                if let Some(location) = config.location("dataset").filter(|_| !records.names_files()) {
-                    let (location, key, section) =
-                        (location.clone(), "path".to_owned(), "dataset".to_owned());
-                    return Err(ConfigError::MissingKey { location, key, section });
-                }
-                Self::Records(Box::new(records))
-            }
-        };
-        Ok((dataset, config))
-    }
-
-    /// Reads the keys of the section `[dataset]` from JSON.
-    ///
-    /// # Errors
-    /// Returns an error if the kind or a key is unknown, or a value has the wrong type.
-    ///
-    /// # Examples
-    /// ```
-    /// use loader_data::DatasetConfig;
-    ///
-    /// let config = DatasetConfig::from_json(serde_json::json!({"kind": "csv", "path": "rows.csv"}))?;
-    /// assert_eq!(config.kind(), "csv");
-    /// # anyhow::Ok(())
-    /// ```
-    #[cfg(feature = "formats")]
-    pub fn from_json(keys: serde_json::Value) -> Result<Self, serde_json::Error> {
-        Ok(match KindOnly::deserialize(&keys)?.kind {
-            KindName::ImageFolder => Self::ImageFolder(serde_json::from_value(keys)?),
-            KindName::Records => Self::Records(serde_json::from_value(keys)?),
-        })
-    }
-
     /// Name of the kind.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -197,6 +117,40 @@ impl DatasetConfig {
     }
 }
 
+#[cfg(feature = "formats")]
+impl DatasetConfig {
+    /// Names of all kinds.
+    pub const KINDS: [&str; RecordConfig::KINDS.len() + 1] = {
+        let mut kinds = [ImageFolderOptions::KIND; RecordConfig::KINDS.len() + 1];
+        let mut number = 1;
+        while number < kinds.len() {
+            kinds[number] = RecordConfig::KINDS[number - 1];
+            number += 1;
+        }
+        kinds
+    };
+
+    /// Reads the keys of the section `[dataset]` from JSON.
+    ///
+    /// # Errors
+    /// Returns an error if the kind or a key is unknown, or a value has the wrong type.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_data::DatasetConfig;
+    ///
+    /// let config = DatasetConfig::from_json(serde_json::json!({"kind": "csv", "path": "rows.csv"}))?;
+    /// assert_eq!(config.kind(), "csv");
+    /// # anyhow::Ok(())
+    /// ```
+    pub fn from_json(keys: serde_json::Value) -> Result<Self, serde_json::Error> {
+        Ok(match KindOnly::deserialize(&keys)?.kind {
+            KindName::ImageFolder => Self::ImageFolder(serde_json::from_value(keys)?),
+            KindName::Records => Self::Records(serde_json::from_value(keys)?),
+        })
+    }
+}
+
 impl<'de> Deserialize<'de> for KindName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match &String::deserialize(deserializer)?[..] {
@@ -216,12 +170,4 @@ impl<'de> Deserialize<'de> for KindName {
             ))),
         }
     }
-}
-
-#[cfg(feature = "formats")]
-fn without_credentials<S: serde::Serializer>(
-    config: &RecordConfig,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    config.clone().without_credentials().serialize(serializer)
 }

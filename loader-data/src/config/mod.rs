@@ -6,6 +6,8 @@
 mod card_files;
 #[cfg(feature = "image-folder")]
 mod dataset;
+#[cfg(all(feature = "config", feature = "image-folder"))]
+mod load;
 #[cfg(feature = "formats")]
 mod nested;
 #[cfg(feature = "formats")]
@@ -14,16 +16,15 @@ mod records;
 mod schema;
 
 #[cfg(feature = "formats")]
-#[doc(hidden)]
-pub use card_files::CardFiles;
+pub use self::{
+    card_files::CardFiles,
+    nested::{CachedOptions, MixOptions, PackedOptions, RecordCache, RecordMix, RecordWindows},
+    records::{
+        FormatDataset, FormatStream, ListedFiles, RecordConfig, RecordDataset, RecordSnapshot, RecordStream,
+        Records,
+    },
+};
 #[cfg(feature = "image-folder")]
 pub use dataset::{DatasetConfig, DatasetError, KindName, KindOnly, OpenDataset};
-#[cfg(feature = "formats")]
-pub use nested::{CachedOptions, MixOptions, PackedOptions, RecordCache, RecordMix, RecordWindows};
-#[cfg(feature = "formats")]
-pub use records::{
-    FormatDataset, FormatStream, ListedFiles, RecordConfig, RecordDataset, RecordSnapshot, RecordStream,
-    Records,
-};
 #[cfg(feature = "schema")]
 pub use schema::{kind_schema, schema_generator};

@@ -1,12 +1,14 @@
 //! Decodes one image.
 
-use rand::Rng;
+use loader_core::Phase;
+use rand::{Rng, rngs::ChaCha8Rng};
 use serde::{Deserialize, Serialize};
 
+use super::decode::{Decode, file, of_field};
 use crate::{
-    error::DataProblem,
-    images::{Drawn, Transform, TransformError},
-    record::Value,
+    error::{DataProblem, Result},
+    images::{Drawn, Transform, TransformError, decode_mask},
+    record::{Record, Value},
 };
 
 /// Decodes an image and applies a [`Transform`], to a tensor of shape `[3, height, width]`. It converts into
@@ -88,5 +90,34 @@ impl ImageColumn {
                 (image.into(), drawn)
             }
         })
+    }
+}
+
+impl Decode for ImageColumn {
+    fn kind(&self) -> &'static str {
+        "image"
+    }
+
+    fn validate(&self) -> Result<(), DataProblem> {
+        let invalid = |error: TransformError| {
+            let (option, reason) = ("images", error.to_string());
+            DataProblem::InvalidOption { option, reason }
+        };
+        self.validate().map_err(invalid)
+    }
+
+    /// Also replaces the masks.
+    fn decode(&self, record: &mut Record, name: &str, rng: &mut ChaCha8Rng) -> Result<Value> {
+        let kind = self.kind();
+        let decode = |value: &Value| self.decode(&file(kind, name, value)?, rng);
+        let (image, drawn) = of_field(record, kind, name, decode)?;
+        for mask in self.mask_fields() {
+            let decoded = of_field(record, "mask", mask, |value| {
+                let file = file("mask", mask, value)?;
+                Ok(drawn.mask(&Phase::Decode.measure(|| decode_mask(&file))?)?)
+            })?;
+            record.set(mask.as_str(), decoded);
+        }
+        Ok(image)
     }
 }

@@ -1,10 +1,12 @@
 //! What decodes fields of records: encoded images and audio become tensors, and texts become tokens.
 //!
-//! `image_column`, `audio` and `token_column` decode one value each, `field` is any of them, and `records` decodes the
-//! fields of the records of any dataset.
+//! `image_column`, `audio` and `token_column` decode one value each as `decode` says, `field` is any of them, and
+//! `records` decodes the fields of the records of any dataset.
 
 #[cfg(feature = "audio")]
 pub(crate) mod audio;
+#[cfg(any(feature = "audio", feature = "image-folder"))]
+mod decode;
 #[cfg(any(feature = "audio", feature = "image-folder"))]
 mod field;
 #[cfg(feature = "image-folder")]
@@ -18,16 +20,12 @@ mod token_column;
 #[cfg(feature = "tokenizer")]
 mod tokenizer;
 
+#[cfg(any(feature = "audio", feature = "image-folder"))]
+pub use self::{field::FieldDecoder, records::DecodedRecords};
+#[cfg(feature = "image-folder")]
+pub use self::{image_column::ImageColumn, image_options::ImageOptions};
 #[cfg(feature = "audio")]
 pub use audio::AudioTransform;
-#[cfg(any(feature = "audio", feature = "image-folder"))]
-pub use field::FieldDecoder;
-#[cfg(feature = "image-folder")]
-pub use image_column::ImageColumn;
-#[cfg(feature = "image-folder")]
-pub use image_options::ImageOptions;
-#[cfg(any(feature = "audio", feature = "image-folder"))]
-pub use records::DecodedRecords;
 #[cfg(all(feature = "formats", feature = "tokenizer"))]
 pub use token_column::TokenColumn;
 #[cfg(feature = "formats")]

@@ -27,8 +27,7 @@ use crate::{
 /// the loader adds the shard and the position in it.
 ///
 /// # Examples
-#[cfg_attr(feature = "tar", doc = "```")]
-#[cfg_attr(not(feature = "tar"), doc = "```ignore")]
+/// ```
 /// use loader_core::{DataLoader, IterableDataset};
 /// use loader_data::{DecodedRecords, FieldOptions, ImageColumn, TarShards, Transform};
 ///
@@ -169,8 +168,7 @@ impl<D: IterableDataset<Sample = Record>> DecodedRecords<D> {
     /// [`Subset`](loader_core::Subset).
     ///
     /// # Examples
-    #[cfg_attr(feature = "json-lines", doc = "```")]
-    #[cfg_attr(not(feature = "json-lines"), doc = "```ignore")]
+    /// ```
     /// use loader_core::DataLoader;
     /// use loader_data::{DecodedRecords, FieldDecoder, JsonLinesStream};
     ///

@@ -12,7 +12,7 @@ use tokenizers::{ModelWrapper, PreTokenizerWrapper, pre_tokenizers::split::Split
 
 use crate::{
     error::{DataError, DataProblem, Result},
-    source::{Files, Location},
+    source::{Files, Location, StoreOptions},
 };
 
 /// Maximum number of characters of one class in a row that are given to a regular expression. For an expression with a
@@ -61,7 +61,7 @@ impl Tokenizer {
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = Location::new(path);
         let file = if path.is_folder() { path.join("tokenizer.json") } else { path };
-        let blob = Files::list([file.as_path()], &[])?.open(0)?;
+        let blob = Files::list_with([file.as_path()], &[], &StoreOptions::current())?.open(0)?;
         let json = blob.read(0..blob.len())?;
         let shape = [json.len()];
         let json = Tensor::from_vec(json, shape)

@@ -1,31 +1,26 @@
 //! The formats of files: each module has the datasets of one format.
 
-#[cfg(feature = "arrays")]
+#[cfg(feature = "records")]
 pub(crate) mod arrays;
-#[cfg(feature = "arrow")]
+#[cfg(feature = "columnar")]
 pub(crate) mod arrow_files;
 #[cfg(feature = "audio")]
 pub(crate) mod audio_files;
-#[cfg(feature = "csv")]
+#[cfg(feature = "records")]
 pub(crate) mod csv_files;
-#[cfg(all(
-    feature = "csv",
-    feature = "json-lines",
-    feature = "parquet",
-    any(feature = "audio", feature = "image-folder")
-))]
+#[cfg(feature = "columnar")]
 pub(crate) mod file_table;
 #[cfg(feature = "image-folder")]
 pub(crate) mod image_folder;
-#[cfg(feature = "json-lines")]
+#[cfg(feature = "records")]
 pub(crate) mod json_lines;
-#[cfg(feature = "tar")]
+#[cfg(feature = "columnar")]
 pub(crate) mod pack;
-#[cfg(feature = "parquet")]
+#[cfg(feature = "columnar")]
 pub(crate) mod parquet;
-#[cfg(feature = "tar")]
+#[cfg(feature = "records")]
 pub(crate) mod tar_shards;
-#[cfg(feature = "json-lines")]
+#[cfg(feature = "records")]
 pub(crate) mod text_lines;
-#[cfg(feature = "tokens")]
+#[cfg(feature = "records")]
 pub(crate) mod tokens;

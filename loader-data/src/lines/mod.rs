@@ -25,7 +25,6 @@ pub(crate) use quotes::Quotes;
 
 pub use stream::LineSnapshot;
 pub(crate) use stream::LineStream;
-#[cfg(feature = "csv")]
 pub(crate) use stream::first_line;
 
 /// Default of the maximum number of bytes of a line, 64 MiB.
@@ -76,7 +75,6 @@ impl LineRules {
     pub(crate) const NOT_BLANK: Self = Self { blank_lines: BlankLines::Skip, csv: None };
 
     /// Each record of CSV is a sample.
-    #[cfg(feature = "csv")]
     pub(crate) fn csv(rules: CsvRules) -> Self {
         Self { blank_lines: BlankLines::SkipEmpty, csv: Some(rules) }
     }

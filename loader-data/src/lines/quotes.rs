@@ -75,7 +75,6 @@ impl Quotes {
     }
 
     /// True if the record that has been searched ends within quotes.
-    #[cfg(feature = "csv")]
     pub(crate) fn is_quoted(&self) -> bool {
         self.is_quoted
     }

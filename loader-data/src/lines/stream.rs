@@ -359,7 +359,6 @@ impl LineIter<'_> {
 ///
 /// # Errors
 /// Returns an error if the file cannot be read, or the line has more than `max` bytes.
-#[cfg(feature = "csv")]
 pub(crate) fn first_line(files: &Files, file: usize, rules: LineRules, max: u64) -> Result<Option<Vec<u8>>> {
     let blob = files.open(file)?;
     let input = blob.reader(0..blob.len());

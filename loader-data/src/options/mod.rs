@@ -1,28 +1,26 @@
 //! The options that every format has, and the macro that makes the options of a format.
 
-#[cfg(feature = "dataset-card")]
 pub(crate) mod dataset_card;
+#[cfg(feature = "formats")]
+mod decoded;
 pub(crate) mod keys;
 
 use std::{
     borrow::Cow,
-    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
 };
 
 use serde::{Deserialize, Serialize};
 
-#[cfg(feature = "dataset-card")]
 use self::dataset_card::{FormatOptions, Selection};
-#[cfg(feature = "audio")]
-use crate::decoders::AudioTransform;
-#[cfg(feature = "image-folder")]
-use crate::decoders::ImageOptions;
-#[cfg(feature = "formats")]
-use crate::decoders::{FieldDecoder, TokenizerOptions};
 use crate::{
     error::{DataError, DataProblem, Result},
     source::{Files, Location, StoreOptions, one_or_many},
+};
+#[cfg(feature = "formats")]
+use {
+    crate::decoders::{AudioTransform, ImageOptions, TokenizerOptions},
+    std::collections::BTreeMap,
 };
 
 /// The options that every format has: which files are read, and how.
@@ -47,11 +45,11 @@ pub(crate) struct SourceOptions {
     #[serde(default)]
     pub(crate) store: Option<StoreOptions>,
     /// The fields with encoded images. Only `RecordConfig` decodes these fields and those of `audio`.
-    #[cfg(feature = "image-folder")]
+    #[cfg(feature = "formats")]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) images: BTreeMap<String, ImageOptions>,
     /// The fields with encoded audio.
-    #[cfg(feature = "audio")]
+    #[cfg(feature = "formats")]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) audio: BTreeMap<String, AudioTransform>,
     /// The fields with text that becomes tokens.
@@ -66,20 +64,11 @@ pub(crate) struct SourceOptions {
 
 impl SourceOptions {
     /// Names of the keys.
-    pub(crate) const KEYS: &[&str] = &[
-        "path",
-        "config",
-        "split",
-        "store",
-        #[cfg(feature = "image-folder")]
-        "images",
-        #[cfg(feature = "audio")]
-        "audio",
-        #[cfg(feature = "formats")]
-        "tokenizers",
-        #[cfg(feature = "formats")]
-        "drop_nulls",
-    ];
+    pub(crate) const KEYS: &[&str] = if cfg!(feature = "formats") {
+        &["path", "config", "split", "store", "images", "audio", "tokenizers", "drop_nulls"]
+    } else {
+        &["path", "config", "split", "store"]
+    };
 
     pub(crate) fn new<P: AsRef<Path>>(patterns: impl IntoIterator<Item = P>) -> Self {
         Self {
@@ -95,7 +84,6 @@ impl SourceOptions {
     }
 
     /// Returns the options for `files`, for which the paths stand.
-    #[cfg(any(feature = "arrow", feature = "dataset-card", feature = "formats"))]
     pub(crate) fn narrowed(&self, files: impl IntoIterator<Item = PathBuf>) -> Self {
         let given = if self.given.is_empty() { &self.path } else { &self.given };
         Self { given: given.clone(), ..self.renamed(files) }
@@ -108,20 +96,15 @@ impl SourceOptions {
     /// Returns an error if a path is no folder with a README.md whose header names these files, or if the header sets
     /// options of their format.
     pub(crate) fn resolved(&self, extensions: &[&str]) -> Result<Cow<'_, Self>> {
-        #[cfg(feature = "dataset-card")]
         if let Some((path, options)) = self.of_cards(extensions)? {
             options.iter().try_for_each(FormatOptions::none)?;
             return Ok(Cow::Owned(self.narrowed(path)));
         }
-        #[cfg(not(feature = "dataset-card"))]
-        let _ = extensions;
-        self.refuse_card()?;
         Ok(Cow::Borrowed(self))
     }
 
     /// Returns the files that the headers of the folders name, and what each header says about their format; `None` if
     /// neither a configuration nor a split is set.
-    #[cfg(feature = "dataset-card")]
     pub(crate) fn of_cards(&self, extensions: &[&str]) -> Result<Option<(Vec<PathBuf>, Vec<FormatOptions>)>> {
         if self.config.is_none() && self.split.is_none() {
             return Ok(None);
@@ -137,15 +120,6 @@ impl SourceOptions {
         Ok(Some((path, options)))
     }
 
-    /// Returns an error if a configuration or a split is set, which a program without `dataset-card` cannot read.
-    pub(crate) fn refuse_card(&self) -> Result<()> {
-        if self.config.is_some() || self.split.is_some() {
-            let reason = "the options `config` and `split` need the feature `dataset-card` of loader-data";
-            return Err(self.error(DataProblem::Unsupported(reason.to_owned())));
-        }
-        Ok(())
-    }
-
     /// Lists the files. A folder stands for the files in it whose names end with one of `extensions`.
     ///
     /// # Errors
@@ -155,6 +129,7 @@ impl SourceOptions {
             let reason = "give at least one file".to_owned();
             return Err(self.error(DataProblem::InvalidOption { option: "path", reason }));
         }
+        #[cfg(feature = "formats")]
         if let Some(option) = self.decoded_by() {
             let reason =
                 "only a `RecordConfig` has this option; in a program, use `DecodedRecords`".to_owned();
@@ -168,24 +143,12 @@ impl SourceOptions {
 
     /// Lists the files as [`files`](Self::files) does. Of a folder, also takes files with the extension of a
     /// compression after one of `extensions`.
-    #[cfg(any(feature = "csv", feature = "json-lines"))]
     pub(crate) fn stream_files(&self, extensions: &[&str]) -> Result<Files> {
         let extensions = crate::source::Compression::extensions(extensions);
         self.files(&extensions.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// Returns the paths with their keys.
-    #[cfg(feature = "formats")]
-    pub(crate) fn paths_mut(&mut self) -> impl Iterator<Item = (String, &mut PathBuf)> {
-        let files = self.path.iter_mut().map(|path| ("path".to_owned(), path));
-        let tokenizers = self.tokenizers.iter_mut();
-        let tokenizers =
-            tokenizers.map(|(field, options)| (format!("tokenizers.{field}.path"), &mut options.path));
-        files.chain(self.store.iter_mut().filter_map(StoreOptions::path_mut)).chain(tokenizers)
-    }
-
     /// Returns the error of an option that is set for random access, and that only streams of the kind `stream` have.
-    #[cfg(any(feature = "parquet", feature = "tar"))]
     pub(crate) fn only_for_streams(&self, option: &'static str, stream: &str) -> DataError {
         let reason = format!(
             "only a stream has this option (kind `{stream}`); for random access, remove it and set `shuffle` of the \
@@ -194,104 +157,12 @@ impl SourceOptions {
         self.error(DataProblem::InvalidOption { option, reason })
     }
 
-    /// Returns an error if `drop_nulls` is set for random access.
-    #[cfg(feature = "formats")]
-    pub(crate) fn refuse_drop_nulls(&self) -> Result<()> {
-        if self.drop_nulls.is_empty() {
-            return Ok(());
-        }
-        let reason = "only a stream can leave out records: set a kind that is read in order, such as `parquet-stream`; for \
-                      random access, set `fill`, or write the files without these rows"
-            .to_owned();
-        Err(self.error(DataProblem::InvalidOption { option: "drop_nulls", reason }))
-    }
-
-    /// Returns an error if `drop_nulls` has a name that is not in `names`, the fields of all records.
-    #[cfg(feature = "formats")]
-    pub(crate) fn check_drop_nulls(&self, names: &[String]) -> Result<()> {
-        let Some(unknown) = self.drop_nulls.iter().find(|name| !names.contains(name)) else { return Ok(()) };
-        let missing = DataProblem::missing_field(unknown, names.iter().map(String::as_str));
-        let reason = format!("{missing}; use one of these, or remove the option");
-        Err(self.error(DataProblem::InvalidOption { option: "drop_nulls", reason }))
-    }
-
     /// Returns an error about the options. It names the first file.
     pub(crate) fn error(&self, problem: DataProblem) -> DataError {
         match self.path.first() {
             Some(path) => DataError::new(Location::new(path), problem),
             None => DataError::new("the options", problem),
         }
-    }
-
-    /// Returns the name of an option that needs `RecordConfig`; `None` if none is set.
-    fn decoded_by(&self) -> Option<&'static str> {
-        #[cfg(feature = "image-folder")]
-        if !self.images.is_empty() {
-            return Some("images");
-        }
-        #[cfg(feature = "audio")]
-        if !self.audio.is_empty() {
-            return Some("audio");
-        }
-        #[cfg(feature = "formats")]
-        if !self.tokenizers.is_empty() {
-            return Some("tokenizers");
-        }
-        #[cfg(feature = "formats")]
-        if !self.drop_nulls.is_empty() {
-            return Some("drop_nulls");
-        }
-        None
-    }
-
-    /// Empties the options that need `RecordConfig`. Returns the options as they were.
-    #[cfg(feature = "formats")]
-    pub(crate) fn take_decoded(&mut self) -> Self {
-        let others = Self {
-            path: self.path.clone(),
-            given: self.given.clone(),
-            config: self.config.clone(),
-            split: self.split.clone(),
-            store: self.store.clone(),
-            ..Self::default()
-        };
-        std::mem::replace(self, others)
-    }
-
-    /// Returns the decoders that the options `images`, `audio` and `tokenizers` describe, by field. Reads the files of
-    /// the tokenizers.
-    #[cfg(feature = "formats")]
-    pub(crate) fn decoders(&self) -> Result<Vec<(String, FieldDecoder)>> {
-        let failed = |option, name: &str, reason: &dyn std::fmt::Display| {
-            self.error(DataProblem::InvalidOption { option, reason: format!("`{name}`: {reason}") })
-        };
-        let mut decoders: Vec<(String, FieldDecoder)> = Vec::new();
-        let mut fields = BTreeSet::new();
-        let mut add = |option, name: &str| {
-            if fields.insert(name.to_owned()) {
-                Ok(())
-            } else {
-                Err(failed(option, name, &"another option decodes this field too; remove one of the two"))
-            }
-        };
-        for (name, options) in &self.images {
-            let column = options.column().map_err(|error| failed("images", name, &error))?;
-            add("images", name)?;
-            column.mask_fields().iter().try_for_each(|mask| add("images", mask))?;
-            decoders.push((name.clone(), column.into()));
-        }
-        for (name, transform) in &self.audio {
-            transform.validate().map_err(|problem| failed("audio", name, &problem))?;
-            add("audio", name)?;
-            decoders.push((name.clone(), transform.clone().into()));
-        }
-        for (name, options) in &self.tokenizers {
-            let decoder = options.decoder(self.store.as_ref());
-            let decoder = decoder.map_err(|error| failed("tokenizers", name, &error))?;
-            add("tokenizers", name)?;
-            decoders.push((name.clone(), decoder));
-        }
-        Ok(decoders)
     }
 }
 
@@ -310,7 +181,6 @@ macro_rules! format_options {
         pub struct $name:ident {
             $(
                 $(#[doc = $doc:literal])*
-                $(#[cfg($($cfg:tt)*)])?
                 $(#[serde($($serde:tt)*)])?
                 $option:ident: $type:ident$(<$($argument:ty),+>)? = $default:expr,
             )*
@@ -325,7 +195,6 @@ macro_rules! format_options {
             pub(crate) source: crate::options::SourceOptions,
             $(
                 $(#[doc = $doc])*
-                $(#[cfg($($cfg)*)])?
                 $(#[serde($($serde)*)])?
                 pub(super) $option: $type$(<$($argument),+>)?,
             )*
@@ -336,7 +205,7 @@ macro_rules! format_options {
 
         impl crate::options::keys::Keys for $name {
             fn keys() -> Vec<&'static str> {
-                let own: &[&str] = &[$($(#[cfg($($cfg)*)])? stringify!($option),)*];
+                let own: &[&str] = &[$(stringify!($option),)*];
                 let options = [crate::options::SourceOptions::KEYS, own].concat();
                 // `fields` stands for the flattened `FieldOptions`, too.
                 if own.contains(&"fields") {
@@ -353,7 +222,6 @@ macro_rules! format_options {
                 Self {
                     source: crate::options::SourceOptions::default(),
                     $(
-                        $(#[cfg($($cfg)*)])?
                         $option: $default,
                     )*
                     no_other_keys: Default::default(),
@@ -397,29 +265,28 @@ macro_rules! format_options {
                 self
             }
 
-            #[cfg(feature = "formats")]
+            $(
+                crate::options::setter! {
+                    $(#[doc = $doc])*
+                    $option: $type$(<$($argument),+>)?
+                }
+            )*
+        }
+
+        #[cfg(feature = "formats")]
+        impl $name {
             pub(crate) fn paths_mut(&mut self) -> impl Iterator<Item = (String, &mut std::path::PathBuf)> {
                 self.source.paths_mut()
             }
 
-            #[cfg(feature = "formats")]
             pub(crate) fn take_decoded(&mut self) -> Option<crate::options::SourceOptions> {
                 Some(self.source.take_decoded())
             }
 
-            #[cfg(feature = "formats")]
             pub(crate) fn set_files(&mut self, files: Vec<std::path::PathBuf>) -> bool {
                 self.source = self.source.narrowed(files);
                 true
             }
-
-            $(
-                crate::options::setter! {
-                    $(#[doc = $doc])*
-                    $(#[cfg($($cfg)*)])?
-                    $option: $type$(<$($argument),+>)?
-                }
-            )*
         }
     };
 }
@@ -427,7 +294,7 @@ macro_rules! format_options {
 /// Writes the method that sets one option. If the option may be absent, the method takes what is in the
 /// `Some`.
 macro_rules! setter {
-    ($(#[cfg($($cfg:tt)*)])? $option:ident: $type:ty) => {};
+    ($option:ident: $type:ty) => {};
     ($(#[$attribute:meta])+ $option:ident: Option<$type:ty>) => {
         $(#[$attribute])+
         #[must_use]

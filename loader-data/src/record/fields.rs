@@ -102,14 +102,12 @@ impl FieldOptions {
     }
 
     /// Returns the same options for records that have only the selected fields, in order.
-    #[cfg(any(feature = "arrays", feature = "arrow", feature = "csv", feature = "parquet"))]
     pub(crate) fn for_selected(&self) -> Self {
         Self { fields: None, ..self.clone() }
     }
 
     /// As [`for_selected`](Self::for_selected), for columns of numbers of which `dtype_of` returns the dtype. Nulls are
     /// filled with numbers of this dtype.
-    #[cfg(any(feature = "arrow", feature = "csv", feature = "parquet"))]
     pub(crate) fn for_columns(&self, dtype_of: impl Fn(&str) -> Option<DType>) -> Self {
         let mut options = self.for_selected();
         for name in self.fill.keys() {
@@ -124,7 +122,6 @@ impl FieldOptions {
     ///
     /// # Errors
     /// Returns [`DataProblem::InvalidOption`] for the first name that is not.
-    #[cfg(any(feature = "arrays", feature = "arrow", feature = "csv", feature = "parquet"))]
     pub(crate) fn check_names<'a>(
         &self,
         names: impl IntoIterator<Item = &'a String>,
@@ -315,7 +312,6 @@ mod tests {
         );
     }
 
-    #[cfg(any(feature = "arrays", feature = "arrow", feature = "csv", feature = "parquet"))]
     #[test]
     fn a_name_that_no_field_has_is_refused() {
         let names = ["stars".to_owned(), "text".to_owned()];

@@ -24,14 +24,12 @@ pub use fields::FieldOptions;
 pub use stack::RecordStack;
 pub use value::{Scalar, Value};
 
-#[cfg(any(feature = "arrow", feature = "parquet"))]
-pub(crate) use deserialize::stacked;
-#[cfg(any(feature = "arrays", feature = "tar"))]
+#[cfg(feature = "columnar")]
+pub(crate) use self::{
+    deserialize::stacked,
+    rows::{Numbers, Rows},
+};
 pub(crate) use names::shared;
-#[cfg(any(feature = "arrow", feature = "parquet"))]
-pub(crate) use rows::Numbers;
-#[cfg(any(test, feature = "arrow", feature = "parquet"))]
-pub(crate) use rows::Rows;
 
 use self::{names::Name, rows::Fields};
 use crate::error::DataProblem;
@@ -75,22 +73,12 @@ impl Record {
     }
 
     /// Creates a record from fields whose names differ.
-    #[cfg(any(feature = "arrays", feature = "arrow", feature = "csv", feature = "parquet"))]
     pub(crate) fn from_fields(fields: Vec<(Arc<str>, Value)>) -> Self {
         Self { fields: Fields::Values(fields) }
     }
 
-    /// Creates a record that is row `row` of `rows`. As long as the record exists, so do all rows: use it
-    /// only for a batch ([`SampleContext::is_collated`](loader_core::SampleContext::is_collated)).
-    #[cfg(any(test, feature = "arrow", feature = "parquet"))]
-    pub(crate) fn from_row(rows: Arc<dyn Rows>, row: usize) -> Self {
-        #[cfg(test)]
-        REFERENCES.set(REFERENCES.get() + 1);
-        Self { fields: Fields::Row(rows::Row::new(rows, row)) }
-    }
-
     /// Creates the value of an encoded file: a record with its `bytes` and its `path`.
-    #[cfg(any(feature = "audio", feature = "image-folder"))]
+    #[cfg(any(feature = "audio", feature = "columnar"))]
     pub(crate) fn of_file(bytes: Vec<u8>, path: String) -> Self {
         [("bytes", Value::Bytes(bytes)), ("path", Value::Text(path))].into_iter().collect()
     }

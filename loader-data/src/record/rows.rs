@@ -52,17 +52,23 @@ pub(super) struct Row {
 }
 
 impl Row {
-    #[cfg(any(test, feature = "arrow", feature = "parquet"))]
-    pub(super) fn new(rows: Arc<dyn Rows>, row: usize) -> Self {
-        Self { rows, row, values: OnceLock::new() }
-    }
-
     fn copy(&self) -> NamedValues {
         let value = |(column, name): (usize, &Arc<str>)| {
             let value = self.rows.value(column, self.row);
             (Arc::clone(name), value.unwrap_or_else(|problem| panic!("{problem}")))
         };
         self.rows.names().iter().enumerate().map(value).collect()
+    }
+}
+
+#[cfg(any(feature = "columnar", test))]
+impl super::Record {
+    /// Creates a record that is row `row` of `rows`. As long as the record exists, so do all rows: use it
+    /// only for a batch ([`SampleContext::is_collated`](loader_core::SampleContext::is_collated)).
+    pub(crate) fn from_row(rows: Arc<dyn Rows>, row: usize) -> Self {
+        #[cfg(test)]
+        super::REFERENCES.set(super::REFERENCES.get() + 1);
+        Self { fields: Fields::Row(Row { rows, row, values: OnceLock::new() }) }
     }
 }
 

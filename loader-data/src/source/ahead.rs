@@ -5,9 +5,7 @@ use std::{ops::Range, sync::Arc};
 use bytes::Bytes;
 use loader_core::{DatasetMemory, Phase, internal::Reclaimable};
 
-use super::Blob;
-#[cfg(feature = "cloud")]
-pub(super) use super::remote::Ahead;
+use super::{Blob, remote::Ahead};
 use crate::error::Result;
 
 /// Ranges of a file on a server that are being fetched. Until they are read, their bytes are part of the dataset's
@@ -29,7 +27,7 @@ impl ReadAhead {
     }
 
     /// Gives back the bytes, and keeps the data: no later reservation drops it. Returns `None` if it was dropped.
-    #[cfg(feature = "parquet")]
+    #[cfg(feature = "columnar")]
     pub(crate) fn claim(self) -> Option<Self> {
         Some(Self { fetched: self.fetched.claim()?, ..self })
     }
@@ -71,17 +69,5 @@ impl<T> NextPart<T> {
     /// Returns what fetches part `number`; `None` if another part was begun, or none.
     pub(crate) fn take(&mut self, number: u64) -> Option<T> {
         self.0.take_if(|(begun, _)| *begun == number)?.1
-    }
-}
-
-/// Without servers, nothing is read ahead.
-#[cfg(not(feature = "cloud"))]
-#[derive(Debug)]
-pub(super) enum Ahead {}
-
-#[cfg(not(feature = "cloud"))]
-impl Ahead {
-    fn wait(self) -> Result<Option<Vec<Bytes>>, crate::error::DataProblem> {
-        match self {}
     }
 }

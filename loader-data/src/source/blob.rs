@@ -12,7 +12,10 @@ use std::{
 use bytes::Bytes;
 use loader_core::{DatasetMemory, Phase, internal::Reclaimable};
 
-use super::{DataFile, Location, ReadAhead, ahead::Ahead};
+use super::{
+    DataFile, Location, ReadAhead,
+    remote::{Ahead, Object},
+};
 use crate::error::{DataError, DataProblem, Position, Result};
 
 /// Number of bytes that a [`BlobReader`] reads at once from a local file.
@@ -31,11 +34,9 @@ pub(super) const GAP: u64 = 1 << 20;
 
 /// Number of bytes after the part that a [`BlobReader`] is expected to read, which it reads together with the part: of
 /// a local file, and of a file on a server, where another request costs more.
-#[cfg(any(feature = "csv", feature = "json-lines"))]
 const TAILS: (u64, u64) = (4 << 10, 64 << 10);
 
 /// Number of bytes of the first chunk of a file on a server that is fetched before it is needed.
-#[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
 const BEGUN_CHUNK: u64 = 2 << 20;
 
 /// An open data file that is read at any position.
@@ -55,8 +56,7 @@ enum Inner {
         /// Time of the last modification, which is that of the listed file.
         modified: SystemTime,
     },
-    #[cfg(feature = "cloud")]
-    Remote(super::remote::Object),
+    Remote(Object),
 }
 
 impl Blob {
@@ -89,8 +89,7 @@ impl Blob {
     }
 
     /// Takes a file on a server.
-    #[cfg(feature = "cloud")]
-    pub(super) fn remote(object: super::remote::Object, file: DataFile) -> Self {
+    pub(super) fn remote(object: Object, file: DataFile) -> Self {
         Self { file, inner: Inner::Remote(object) }
     }
 
@@ -121,7 +120,6 @@ impl Blob {
                 self.check_unchanged(file, *modified)?;
                 read.map_err(|error| self.read_error(offset, error))
             }
-            #[cfg(feature = "cloud")]
             Inner::Remote(_) => {
                 let end = offset.saturating_add(bytes.len() as u64);
                 let read = self.read_ranges(std::slice::from_ref(&(offset..end)))?;
@@ -175,7 +173,6 @@ impl Blob {
         Phase::Read.measure(|| self.read_checked(ranges, gap))
     }
 
-    #[cfg_attr(not(feature = "cloud"), allow(unused_variables, reason = "local files have no requests"))]
     fn read_checked(&self, ranges: &[Range<u64>], gap: u64) -> Result<Vec<Bytes>> {
         match &self.inner {
             Inner::Local { file, modified } => {
@@ -193,7 +190,6 @@ impl Blob {
                 self.check_unchanged(file, *modified)?;
                 failed.map_or(Ok(read), |(offset, error)| Err(self.read_error(offset, error)))
             }
-            #[cfg(feature = "cloud")]
             Inner::Remote(object) => {
                 object.read(ranges, gap).map_err(|problem| self.ranges_error(ranges, problem))
             }
@@ -205,7 +201,6 @@ impl Blob {
     ///
     /// # Errors
     /// As for [`read`](Self::read), and the errors of `take`.
-    #[cfg(feature = "tokens")]
     pub(crate) fn read_each(
         &self,
         ranges: &[Range<u64>],
@@ -229,7 +224,6 @@ impl Blob {
                 self.check_unchanged(file, *modified)?;
                 taken
             }
-            #[cfg(feature = "cloud")]
             Inner::Remote(_) => {
                 let read = self.read_ranges(ranges)?;
                 read.iter().enumerate().try_for_each(|(number, bytes)| take(number, bytes))
@@ -266,11 +260,7 @@ impl Blob {
         memory: &DatasetMemory,
     ) -> Option<Reclaimable<Ahead>> {
         match &self.inner {
-            Inner::Local { .. } => {
-                let _ = (ranges, memory);
-                None
-            }
-            #[cfg(feature = "cloud")]
+            Inner::Local { .. } => None,
             Inner::Remote(object) => {
                 ranges.iter().try_for_each(|range| self.check(range)).ok()?;
                 object.read_ahead(ranges.to_vec(), memory)
@@ -281,7 +271,6 @@ impl Blob {
     pub(crate) fn is_remote(&self) -> bool {
         match &self.inner {
             Inner::Local { .. } => false,
-            #[cfg(feature = "cloud")]
             Inner::Remote(_) => true,
         }
     }
@@ -299,7 +288,6 @@ impl Blob {
 
     /// Returns the error of a reader of this file, as [`read_error`](Self::read_error) does if the problem is
     /// that it cannot be read.
-    #[cfg(feature = "arrays")]
     pub(crate) fn problem(&self, offset: u64, problem: DataProblem) -> DataError {
         match problem {
             DataProblem::Unreadable(error) => self.read_error(offset, error),
@@ -342,19 +330,16 @@ pub(crate) struct BlobReader {
 
 impl BlobReader {
     /// Makes the reader read ahead only what `memory` has room for. Without this call, the reader has no limit.
-    #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
     pub(crate) fn with_memory(self, memory: &DatasetMemory) -> Self {
         Self { memory: memory.clone(), ..self }
     }
 
     /// Moves on to `position`, and drops what was read ahead.
-    #[cfg(feature = "tar")]
     pub(crate) fn skip_to(&mut self, position: u64) {
         *self = self.blob.reader(position..self.end).with_memory(&self.memory);
     }
 
     /// Expects that the caller stops near `end`, and reads little after it before the caller asks for more.
-    #[cfg(any(feature = "csv", feature = "json-lines"))]
     pub(crate) fn expect_end(mut self, end: u64) -> Self {
         let tail = if self.blob.is_remote() { TAILS.1 } else { TAILS.0 };
         self.expected_end = end.saturating_add(tail);
@@ -363,7 +348,6 @@ impl BlobReader {
 
     /// Starts to fetch the first chunk from a server, so that it is there when the caller reads it. Does nothing for a
     /// local file.
-    #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
     pub(crate) fn begin(&mut self) {
         if self.blob.is_remote() && self.next < self.end {
             self.max_chunk = BEGUN_CHUNK;
@@ -450,13 +434,11 @@ impl Read for BlobReader {
 }
 
 /// Reads and seeks in a [`Blob`], without a buffer: each call of `read` reads the file.
-#[cfg(any(feature = "arrays", feature = "audio"))]
 pub(crate) struct BlobCursor {
     blob: Arc<Blob>,
     position: u64,
 }
 
-#[cfg(any(feature = "arrays", feature = "audio"))]
 impl BlobCursor {
     pub(crate) fn new(blob: &Arc<Blob>) -> Self {
         Self { blob: Arc::clone(blob), position: 0 }
@@ -469,7 +451,6 @@ impl BlobCursor {
     }
 }
 
-#[cfg(any(feature = "arrays", feature = "audio"))]
 impl Read for BlobCursor {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let len = self.blob.len().saturating_sub(self.position).min(bytes.len() as u64);
@@ -479,7 +460,6 @@ impl Read for BlobCursor {
     }
 }
 
-#[cfg(any(feature = "arrays", feature = "audio"))]
 impl Seek for BlobCursor {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let position = match to {

@@ -16,14 +16,13 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
-#[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
 use super::BlobReader;
-#[cfg(feature = "cloud")]
-use super::remote::Remote;
 use super::{
     Blob, Location, StoreOptions, found,
     local_pattern::{Folders, LocalPattern, Match},
-    patterns, whole,
+    patterns,
+    remote::Remote,
+    whole,
 };
 use crate::error::{DataError, DataProblem, Result};
 
@@ -79,26 +78,22 @@ pub(crate) struct Files {
     bytes: u64,
     /// Hash of the names, sizes and partitions, for the fingerprint.
     listing: u64,
-    store: StoreOptions,
+    pub(super) store: StoreOptions,
     /// The servers, from the first file that lies on one.
-    #[cfg(feature = "cloud")]
     #[serde(skip)]
-    remote: Mutex<Option<Arc<Remote>>>,
+    pub(super) remote: Mutex<Option<Arc<Remote>>>,
     #[serde(skip)]
     open: Mutex<VecDeque<(usize, Arc<Blob>)>>,
 }
 
 impl Files {
-    /// Lists files with the options for servers of the scope that this thread is in. See
-    /// [`list_with`](Self::list_with).
-    ///
-    /// # Errors
-    /// As for [`list_with`](Self::list_with).
+    /// Lists files as [`list_with`](Self::list_with) does, with the default options for servers.
+    #[cfg(test)]
     pub(crate) fn list<P: AsRef<Path>>(
         patterns: impl IntoIterator<Item = P>,
         extensions: &[&str],
     ) -> Result<Self> {
-        Self::list_with(patterns, extensions, &StoreOptions::current())
+        Self::list_with(patterns, extensions, &StoreOptions::default())
     }
 
     /// Lists the files that `patterns` stand for, in the order of the patterns. A pattern is a file, a folder
@@ -131,18 +126,14 @@ impl Files {
         store: &StoreOptions,
     ) -> Result<Self> {
         let mut files = Vec::new();
-        #[cfg(feature = "cloud")]
         let remote = Mutex::default();
         for pattern in patterns {
             let location = Location::new(pattern);
             match &location {
                 Location::Path(path) => list_paths(Path::new(path), extensions, &mut files)?,
-                #[cfg(feature = "cloud")]
                 Location::Url(url) => connect(&remote, store)
                     .map_err(|problem| DataError::new(&location, problem))?
                     .list(url, extensions, &mut files)?,
-                #[cfg(not(feature = "cloud"))]
-                Location::Url(_) => return Err(super::without_cloud(&location)),
             }
         }
         if !given.is_empty() {
@@ -169,7 +160,6 @@ impl Files {
             bytes,
             listing: listing.digest(),
             store: store.clone(),
-            #[cfg(feature = "cloud")]
             remote,
             open: Mutex::default(),
         })
@@ -246,7 +236,6 @@ impl Files {
 
     /// Starts to read the beginning of a part of file `index`, if the file lies on a server. `reader` returns a reader
     /// of the part. Returns `None` for a local file, and for one that cannot be opened now: opening it later says why.
-    #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
     pub(crate) fn begin(
         &self,
         index: usize,
@@ -260,17 +249,14 @@ impl Files {
         Some(reader)
     }
 
-    fn open_new(&self, file: DataFile) -> Result<Blob> {
+    pub(super) fn open_new(&self, file: DataFile) -> Result<Blob> {
         match &file.location {
             Location::Path(_) => Blob::open(file),
-            #[cfg(feature = "cloud")]
             Location::Url(url) => {
                 let remote = connect(&self.remote, &self.store)
                     .map_err(|problem| DataError::new(&file.location, problem))?;
                 Ok(Blob::remote(remote.open(file.clone(), url)?, file))
             }
-            #[cfg(not(feature = "cloud"))]
-            Location::Url(_) => Err(super::without_cloud(&file.location)),
         }
     }
 
@@ -283,26 +269,6 @@ impl Files {
         let blob = self.open(index)?;
         blob.file().check_len(max, option)?;
         blob.read(0..blob.len())
-    }
-
-    /// Reads the current content of a file that is not in the list, with the server options of the list.
-    ///
-    /// # Errors
-    /// Returns an error if the file cannot be read, or has more than `max` bytes, which is the value of
-    /// `option`.
-    pub(crate) fn read_unlisted(&self, file: &Location, max: u64, option: &'static str) -> Result<Vec<u8>> {
-        let described = match file {
-            Location::Path(path) => describe(Path::new(path))?,
-            #[cfg(feature = "cloud")]
-            Location::Url(url) => connect(&self.remote, &self.store)
-                .map_err(|problem| DataError::new(file, problem))?
-                .describe(url)?,
-            #[cfg(not(feature = "cloud"))]
-            Location::Url(_) => return Err(super::without_cloud(file)),
-        };
-        described.check_len(max, option)?;
-        let len = described.len;
-        self.open_new(described)?.read(0..len)
     }
 
     /// Text for the fingerprint: the number of files, their size, and a hash of their names (without folders except those
@@ -325,7 +291,6 @@ impl Clone for Files {
             bytes: self.bytes,
             listing: self.listing,
             store: self.store.clone(),
-            #[cfg(feature = "cloud")]
             remote: Mutex::new(self.remote.lock().unwrap_or_else(PoisonError::into_inner).clone()),
             open: Mutex::default(),
         }
@@ -338,8 +303,10 @@ fn shared(files: Vec<DataFile>) -> Result<SharedVec<DataFile>> {
 }
 
 /// Returns the servers, which are prepared at the first call.
-#[cfg(feature = "cloud")]
-fn connect(remote: &Mutex<Option<Arc<Remote>>>, store: &StoreOptions) -> Result<Arc<Remote>, DataProblem> {
+pub(super) fn connect(
+    remote: &Mutex<Option<Arc<Remote>>>,
+    store: &StoreOptions,
+) -> Result<Arc<Remote>, DataProblem> {
     let mut remote = remote.lock().unwrap_or_else(PoisonError::into_inner);
     if remote.is_none() {
         *remote = Some(Arc::new(Remote::new(store)?));
@@ -458,18 +425,6 @@ fn check(given: &Location, pattern: &str, files: &[DataFile], extensions: &[&str
     whole::check(given, pattern, &locations)
 }
 
-/// Describes the local file at `path` as it is now.
-fn describe(path: &Path) -> Result<DataFile> {
-    let location = Location::from(path.to_owned());
-    match fs::metadata(path) {
-        Ok(metadata) => DataFile::of(location, &metadata),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(DataError::new(location, DataProblem::NotFound))
-        }
-        Err(error) => Err(DataError::new(location, error)),
-    }
-}
-
 /// Returns the metadata of `path`. If a file was modified in this step of the clock, waits for the next step,
 /// so that a later write leaves another time. Does not wait for a program that writes all the time: its next
 /// write leaves another time anyway.
@@ -496,7 +451,8 @@ fn clock_of_files() -> SystemTime {
 
 impl DataFile {
     /// Returns an error if the file has more than `max` bytes, which is the value of `option`.
-    pub(crate) fn check_len(&self, max: u64, option: &'static str) -> Result<()> {
+    #[cfg(any(feature = "audio", feature = "columnar", all(feature = "cloud", feature = "image-folder")))]
+    pub(super) fn check_len(&self, max: u64, option: &'static str) -> Result<()> {
         let len = self.len;
         if len > max {
             return Err(DataError::new(&self.location, DataProblem::TooLarge { len, max, option }));

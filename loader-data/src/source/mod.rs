@@ -2,19 +2,18 @@
 
 mod ahead;
 mod blob;
-#[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
 mod compression;
 mod files;
 mod found;
 mod local_pattern;
 mod options;
 mod patterns;
-#[cfg(feature = "cloud")]
+#[cfg_attr(not(feature = "cloud"), path = "no_remote.rs")]
 mod remote;
-#[cfg(any(feature = "dataset-card", all(feature = "csv", feature = "json-lines", feature = "parquet")))]
 mod roots;
+#[cfg(feature = "columnar")]
+mod unlisted;
 mod whole;
-#[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
 mod zstd;
 
 use std::{
@@ -28,23 +27,18 @@ use std::{
 use serde::{Deserialize, Deserializer, Serialize};
 
 pub(crate) use ahead::{NextPart, ReadAhead};
-#[cfg(any(feature = "arrays", feature = "audio"))]
 pub(crate) use blob::BlobCursor;
 pub(crate) use blob::{Blob, BlobReader};
-#[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
 pub(crate) use compression::{Compression, Decompressor, problem};
 #[cfg(feature = "formats")]
 pub(crate) use files::without_bad;
 pub(crate) use files::{DataFile, Files};
-#[cfg(feature = "dataset-card")]
 pub(crate) use found::is_dotted;
 pub use found::is_hidden_in_rows;
 pub(crate) use local_pattern::LocalPattern;
 pub use options::{CacheOptions, StoreOptions};
 pub(crate) use patterns::is_glob;
-#[cfg(any(feature = "dataset-card", all(feature = "csv", feature = "json-lines", feature = "parquet")))]
 pub(crate) use roots::Roots;
-#[cfg(feature = "dataset-card")]
 pub(crate) use whole::check;
 pub use whole::set_of_part;
 
@@ -170,16 +164,6 @@ pub fn without_credentials(path_or_url: impl AsRef<Path>) -> String {
 }
 
 /// Deserialises the patterns of an options struct: one, or a list of them.
-#[cfg(any(
-    feature = "arrays",
-    feature = "arrow",
-    feature = "audio",
-    feature = "csv",
-    feature = "json-lines",
-    feature = "parquet",
-    feature = "tar",
-    feature = "tokens"
-))]
 pub(crate) fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
     Ok(match OneOrMany::deserialize(deserializer)? {
         OneOrMany::One(pattern) => vec![pattern],
@@ -208,10 +192,11 @@ fn has_scheme(url: &str, schemes: &[&str]) -> bool {
 
 /// The error about a URL in a program without object stores.
 fn without_cloud(location: &Location) -> DataError {
-    DataError::new(
-        location,
-        DataProblem::Unsupported("URLs need the feature `cloud` of loader-data".to_owned()),
-    )
+    DataError::new(location, needs_cloud())
+}
+
+fn needs_cloud() -> DataProblem {
+    DataProblem::Unsupported("URLs need the feature `cloud` of loader-data".to_owned())
 }
 
 fn is_scheme_byte(byte: u8) -> bool {

@@ -73,14 +73,12 @@ impl StoreOptions {
     ///
     /// # Examples
     /// ```no_run
-    /// # #[cfg(feature = "tokens")] {
     /// use loader_core::DType;
     /// use loader_data::{StoreOptions, Tokens};
     ///
     /// let options = StoreOptions { region: Some("eu-west-1".to_owned()), ..StoreOptions::default() };
     /// let open = || Tokens::<i64>::open("s3://corpus/train-{000..099}.bin", DType::U16, 1025);
     /// let tokens = options.scope(open)?;
-    /// # }
     /// # anyhow::Ok(())
     /// ```
     pub fn scope<R>(&self, open: impl FnOnce() -> R) -> R {
@@ -98,7 +96,7 @@ impl StoreOptions {
     }
 
     /// Returns the folder of the cache with its key in the options of a dataset.
-    #[cfg(any(feature = "config", feature = "formats"))]
+    #[cfg(any(feature = "formats", feature = "config"))]
     pub(crate) fn path_mut(&mut self) -> Option<(String, &mut PathBuf)> {
         Some(("store.cache.folder".to_owned(), &mut self.cache.as_mut()?.folder))
     }

@@ -45,15 +45,6 @@ fn choices(inside: &str) -> Result<Vec<String>, DataProblem> {
     Ok((from..=to).map(|number| format!("{number:0width$}")).collect())
 }
 
-/// True if a wildcard of `pattern` matches a name in `path` for which `is_hidden` is true. Programs write such names
-/// beside the data.
-#[cfg(feature = "cloud")]
-pub(super) fn matches_hidden(pattern: &str, path: &str, is_hidden: fn(&str) -> bool) -> bool {
-    let is_hidden = |name: &&str| is_hidden(name) && !matches!(*name, "." | "..");
-    let hidden = |path: &str| path.split('/').filter(is_hidden).count();
-    hidden(path) > hidden(pattern)
-}
-
 /// True if `name` has a character that a glob gives a meaning to.
 pub(crate) fn is_glob(name: &str) -> bool {
     name.contains(['*', '?', '['])
@@ -61,21 +52,7 @@ pub(crate) fn is_glob(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    #[cfg(feature = "cloud")]
-    use super::super::found::is_dotted;
     use super::*;
-
-    #[cfg(feature = "cloud")]
-    #[test]
-    fn a_wildcard_does_not_match_a_hidden_name() {
-        for (pattern, path) in [("./data/*.tar", "data/._a.tar"), ("../*/a", "../.git/a"), ("**/*.x", "a/.x")]
-        {
-            assert!(matches_hidden(pattern, path, is_dotted), "{pattern} {path}");
-        }
-        for (pattern, path) in [("./data/*.tar", "data/a.tar"), (".*", ".a"), ("/tmp/.a/*", "/tmp/.a/b")] {
-            assert!(!matches_hidden(pattern, path, is_dotted), "{pattern} {path}");
-        }
-    }
 
     #[test]
     fn braces_count_and_list() {

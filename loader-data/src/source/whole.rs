@@ -10,7 +10,7 @@ use super::{Location, found::is_number};
 use crate::error::{DataError, DataProblem, Result};
 
 /// The folders in which a table format keeps its log, and the name of the format. A table has all of these folders.
-const LOGS: [(&[LogFolder], &str); 4] = [
+pub(super) const LOGS: [(&[LogFolder], &str); 4] = [
     (&[("_delta_log", None)], "Delta Lake"),
     (&[(".hoodie", None)], "Hudi"),
     (&[("_spark_metadata", None)], SPARK),
@@ -24,22 +24,22 @@ const LOGS: [(&[LogFolder], &str); 4] = [
     ),
 ];
 /// What has written files in any format. The other tables have their rows in files of [`TABLE_ROWS`].
-const SPARK: &str = "Spark Structured Streaming";
+pub(super) const SPARK: &str = "Spark Structured Streaming";
 /// Extensions of the files in which a table has its rows.
 const TABLE_ROWS: [&str; 3] = [".parquet", ".orc", ".avro"];
 /// The folder in which Iceberg keeps its metadata, and the end of the names of the files there.
-const ICEBERG: (&str, &str) = ("metadata", ".metadata.json");
+pub(super) const ICEBERG: (&str, &str) = ("metadata", ".metadata.json");
 /// The folder beside it in which Iceberg keeps the rows. Other folders may have files of another origin.
-const ICEBERG_DATA: &str = "data";
+pub(super) const ICEBERG_DATA: &str = "data";
 /// What the names of the Parquet files of a DuckLake begin with, before a UUID. Its log is in a database.
 const DUCKLAKE: &str = "ducklake-";
 /// Folders whose sub-folders are versions of one data set, and the names of these: in the cache of the Hugging Face Hub, and in
 /// Kaggle's.
 const VERSIONS: [Versions; 2] = [("snapshots", is_commit), ("versions", is_number)];
 /// The file that says that a folder is a whole data set, which `datasets` or `tensorflow_datasets` has written.
-const DESCRIPTION: &str = "dataset_info.json";
+pub(super) const DESCRIPTION: &str = "dataset_info.json";
 /// Another one, of Arrow files.
-const STATE: &str = "state.json";
+pub(super) const STATE: &str = "state.json";
 /// How many folders a message names.
 const MAX_NAMED: usize = 3;
 /// What stands between the number of a part and the number of parts in the name of a file.
@@ -47,7 +47,7 @@ const OF: [&str; 2] = ["-of-", "_of_"];
 
 /// The name of a folder of a log. Other folders may have the name too if there is a function: the log's has a file for whose
 /// name the function is true.
-type LogFolder = (&'static str, Option<fn(&str) -> bool>);
+pub(super) type LogFolder = (&'static str, Option<fn(&str) -> bool>);
 
 /// The name of a folder of versions, and a function that is true for their names.
 type Versions = (&'static str, fn(&str) -> bool);
@@ -143,73 +143,13 @@ fn names_in(folder: &Path) -> impl Iterator<Item = String> {
 }
 
 /// True if a table other than one of [`SPARK`] may have rows in a file of this name.
-fn is_rows_of_table(name: &str) -> bool {
+pub(super) fn is_rows_of_table(name: &str) -> bool {
     TABLE_ROWS.iter().any(|extension| name.ends_with(extension))
-}
-
-/// True if a table of the format `format` may have rows in a file of this name.
-#[cfg(feature = "cloud")]
-pub(super) fn may_be_rows(format: &str, name: &str) -> bool {
-    format == SPARK || is_rows_of_table(name)
-}
-
-/// Returns those folders among `folders`, all folders of a folder, that may be those of a log or others, as their files tell.
-#[cfg(feature = "cloud")]
-pub(super) fn ambiguous_logs<T>(folders: &[T], name: impl Fn(&T) -> &str) -> Vec<&T> {
-    let find = |log: &LogFolder| folders.iter().find(|folder| name(folder) == log.0);
-    let with_files = |log: &&LogFolder| log.1.is_some();
-    let all = LOGS.iter().filter(|(log, _)| log.iter().all(|folder| find(folder).is_some()));
-    all.flat_map(|(log, _)| log.iter().filter(with_files)).filter_map(find).collect()
-}
-
-/// The tables of whose metadata a server has listed objects or folders.
-#[cfg(feature = "cloud")]
-#[derive(Default)]
-pub(super) struct ListedTables(BTreeMap<(String, &'static str), BTreeSet<&'static str>>);
-
-#[cfg(feature = "cloud")]
-impl ListedTables {
-    /// Adds the table to whose metadata the object or the folder with the key `key` belongs, if it belongs to any.
-    pub(super) fn add(&mut self, key: &str) {
-        let mut start = 0;
-        for part in key.split('/') {
-            let file = key.get(start + part.len() + 1..).unwrap_or_default();
-            let is_such = |(name, is_of_log): &&LogFolder| {
-                *name == part && is_of_log.is_none_or(|is_of_log| is_of_log(file))
-            };
-            for (folders, format) in LOGS {
-                if let Some((name, _)) = folders.iter().find(is_such) {
-                    self.0.entry((key[..start].to_owned(), format)).or_default().insert(name);
-                }
-            }
-            start += part.len() + 1;
-        }
-        let in_folder = key.rsplit_once('/').filter(|(_, name)| is_metadata_of_iceberg(name));
-        let table = in_folder.and_then(|(folder, _)| folder.strip_suffix(ICEBERG.0));
-        if let Some(table) = table.filter(|table| table.is_empty() || table.ends_with('/')) {
-            self.0.entry((format!("{table}{ICEBERG_DATA}/"), "Iceberg")).or_default();
-        }
-    }
-
-    /// Returns what the keys of each table's files begin with, and the name of its format.
-    pub(super) fn all(self) -> Vec<(String, &'static str)> {
-        let has_all = |format: &str, found: &BTreeSet<&str>| {
-            LOGS.iter().all(|(folders, other)| *other != format || folders.len() == found.len())
-        };
-        let tables = self.0.into_iter().filter(|((_, format), found)| has_all(format, found));
-        tables.map(|(table, _)| table).collect()
-    }
-}
-
-/// Returns the key of the folder of a table that [`ListedTables`] has found.
-#[cfg(feature = "cloud")]
-pub(super) fn folder_of_table(files: &str) -> &str {
-    files.strip_suffix(&format!("{ICEBERG_DATA}/")).unwrap_or(files)
 }
 
 /// True if a file in the folder `metadata` has the name of Iceberg's: `v3.metadata.json`, or `00003-`, a UUID and the end.
 /// A compressed one has `.gz` before the end.
-fn is_metadata_of_iceberg(name: &str) -> bool {
+pub(super) fn is_metadata_of_iceberg(name: &str) -> bool {
     let Some(version) = name.strip_suffix(ICEBERG.1) else { return false };
     let version = version.strip_suffix(".gz").unwrap_or(version);
     match version.split_once('-') {
@@ -327,12 +267,6 @@ pub(super) fn refuse_several<'a>(
     Err(DataProblem::SeveralDataSets { folders: folders.join(", ") })
 }
 
-/// True if a file of this name may say that its folder is a whole data set.
-#[cfg(feature = "cloud")]
-pub(super) fn is_description(name: &str) -> bool {
-    name == DESCRIPTION || name == STATE
-}
-
 /// True if the folder is a version of a data set in a cache.
 fn is_version(folder: &Path) -> bool {
     let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
@@ -345,6 +279,7 @@ fn is_digit(character: char) -> bool {
 }
 
 /// Returns the name of the data set whose part is a file of this name: `train` of `train-00001-of-00002.parquet`.
+#[doc(hidden)]
 pub fn set_of_part(name: &str) -> Option<&str> {
     OF.iter().find_map(|of| split_part(name, of)).map(|(set, ..)| set)
 }
@@ -558,34 +493,6 @@ mod tests {
             ("v1.json", false),
         ] {
             assert_eq!(is_metadata_of_iceberg(name), expected, "{name}");
-        }
-    }
-
-    #[cfg(feature = "cloud")]
-    #[test]
-    fn keys_tell_the_tables() {
-        for (keys, table) in [
-            (&["t/_delta_log/00.json"][..], Some(("t/", "Delta Lake"))),
-            (&["t/_delta_log"], Some(("t/", "Delta Lake"))),
-            (&[".hoodie/x"], Some(("", "Hudi"))),
-            (&["t/_spark_metadata/0"], Some(("t/", "Spark Structured Streaming"))),
-            (&["t/manifest/m", "t/schema/schema-0", "t/snapshot/LATEST"], Some(("t/", "Paimon"))),
-            (&["t/manifest", "t/schema/schema-0", "t/snapshot/snapshot-12"], Some(("t/", "Paimon"))),
-            (&["t/manifest", "t/schema", "t/snapshot"], None),
-            (&["t/manifest/m", "t/schema/schema-a", "t/snapshot/LATEST"], None),
-            (&["t/manifest/m", "t/schema/schema-0", "t/snapshot/LATEST/x"], None),
-            (&["t/manifest/m", "t/schema/schema-0", "u/snapshot/LATEST"], None),
-            (&["t/metadata/v1.metadata.json"], Some(("t/data/", "Iceberg"))),
-            (&["metadata/v1.metadata.json"], Some(("data/", "Iceberg"))),
-            (&["t/metadata/a.json"], None),
-            (&["t/my_metadata/v1.metadata.json"], None),
-            (&["t/a.parquet"], None),
-        ] {
-            let mut tables = ListedTables::default();
-            keys.iter().for_each(|key| tables.add(key));
-            let tables = tables.all();
-            let tables: Vec<_> = tables.iter().map(|(table, format)| (table.as_str(), *format)).collect();
-            assert_eq!(tables, Vec::from_iter(table), "{keys:?}");
         }
     }
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use loader_core::{Dataset, IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 #[cfg(feature = "schema")]
 pub(crate) use schema::any_kind;
@@ -28,6 +28,10 @@ use crate::{
     record::Record,
     source::{Compression, Files, Location, without_bad, without_credentials},
 };
+
+/// Ends of the names of files with arrays. MNIST's files are named `train-images-idx3-ubyte`. A folder does not
+/// stand for the compressed ones, which are often beside the unpacked ones.
+const ARRAYS: [&str; 6] = [".npy", ".npy.gz", ".npz", ".safetensors", "-ubyte", "-ubyte.gz"];
 
 /// Makes the enums from two lists of formats: the name in a config, the variant, the options with the method
 /// that opens them, and the dataset.
@@ -351,7 +355,7 @@ impl FormatStream {
     fn field_names(&self) -> Option<Vec<String>> {
         match self {
             Self::ArrowStream(rows) => Some(rows.field_names()),
-            Self::CsvStream(rows) => Some(rows.field_names()),
+            Self::CsvStream(rows) => Some(rows.columns().into_iter().map(|(name, _)| name).collect()),
             Self::JsonLinesStream(rows) => rows.field_names(),
             Self::ParquetStream(rows) => Some(rows.field_names()),
             Self::Tar(samples) => samples.field_names(),
@@ -392,7 +396,7 @@ impl RecordConfig {
         } else if stem_ends(&text_lines::EXTENSIONS) {
             let options = text_lines::TextLinesOptions::new(pattern);
             Some(if is_compressed { Self::TextLinesStream(options) } else { Self::TextLines(options) })
-        } else if ends(&arrays::ENDS) {
+        } else if ends(&ARRAYS) {
             Some(Self::Arrays(arrays::ArraysOptions::new(pattern)))
         } else if ends(&audio_files::EXTENSIONS) {
             Some(Self::AudioFiles(audio_files::AudioFilesOptions::new(pattern)))
@@ -499,6 +503,14 @@ impl RecordConfig {
         }?;
         Ok(entries(&files).collect())
     }
+}
+
+/// Serialises `config` [without credentials](RecordConfig::without_credentials).
+pub(crate) fn serialize_shown<S: Serializer>(
+    config: &RecordConfig,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    config.clone().without_credentials().serialize(serializer)
 }
 
 thread_local! {

@@ -7,15 +7,19 @@ use std::{
 };
 
 use loader_core::{Phase, Tensor};
-use rand::Rng;
+use rand::{Rng, rngs::ChaCha8Rng};
 use serde::{Deserialize, Serialize};
 use symphonia::core::io::MediaSource;
 
 use super::{
+    super::decode::{Decode, file, of_field},
     decode::{AudioFile, MAX_SAMPLE_RATE, check_bytes},
     resample::Resampler,
 };
-use crate::error::{DataProblem, Result};
+use crate::{
+    error::{DataProblem, Result},
+    record::{Record, Value},
+};
 
 /// Decodes WAV, FLAC, MP3 and Ogg Vorbis to samples at one rate. The result is a tensor of `f32` of shape
 /// `[channels, frames]` with values from -1 to 1, as `torchaudio.load` returns.
@@ -197,5 +201,20 @@ impl AudioTransform {
             }
         };
         start..start.saturating_add(len).min(frames)
+    }
+}
+
+impl Decode for AudioTransform {
+    fn kind(&self) -> &'static str {
+        "audio"
+    }
+
+    fn validate(&self) -> Result<(), DataProblem> {
+        self.validate()
+    }
+
+    fn decode(&self, record: &mut Record, name: &str, rng: &mut ChaCha8Rng) -> Result<Value> {
+        let kind = self.kind();
+        of_field(record, kind, name, |value| Ok(self.decode(&file(kind, name, value)?, rng)?.into()))
     }
 }

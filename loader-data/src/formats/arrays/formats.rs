@@ -21,11 +21,6 @@ use crate::{
 /// Extensions of the files that a folder stands for.
 pub(super) const EXTENSIONS: [&str; 3] = [".npy", ".npz", ".safetensors"];
 
-/// Ends of the names of files with arrays. MNIST's files are named `train-images-idx3-ubyte`. A folder does not
-/// stand for the compressed ones, which are often beside the unpacked ones.
-#[cfg(feature = "formats")]
-pub(crate) const ENDS: [&str; 6] = [".npy", ".npy.gz", ".npz", ".safetensors", "-ubyte", "-ubyte.gz"];
-
 const GZIP: &[u8] = b"\x1f\x8b";
 
 /// Reads which arrays a file contains. Unpacks those that are compressed and for whose names `is_wanted` returns

@@ -17,6 +17,4 @@ mod safetensors;
 
 use array::{Array, Elements};
 pub use dataset::Arrays;
-#[cfg(feature = "formats")]
-pub(crate) use formats::ENDS;
 pub use options::{ArrayFormat, ArraysOptions};

@@ -166,9 +166,11 @@ impl ArraysOptions {
         }
         Ok(sources)
     }
+}
 
+#[cfg(feature = "formats")]
+impl ArraysOptions {
     /// Replaces the files with all fields, unless there are files of single fields.
-    #[cfg(feature = "formats")]
     pub(crate) fn set_files(&mut self, files: Vec<PathBuf>) -> bool {
         let replaces = self.files.is_empty();
         if replaces {
@@ -177,12 +179,10 @@ impl ArraysOptions {
         replaces
     }
 
-    #[cfg(feature = "formats")]
     pub(crate) fn take_decoded(&mut self) -> Option<SourceOptions> {
         Some(self.source.take_decoded())
     }
 
-    #[cfg(feature = "formats")]
     pub(crate) fn paths_mut(&mut self) -> impl Iterator<Item = (String, &mut PathBuf)> {
         let of_fields = self.files.iter_mut().flat_map(|(name, Patterns(paths))| {
             paths.iter_mut().map(move |path| (format!("files.{name}"), path))

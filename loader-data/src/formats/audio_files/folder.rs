@@ -153,26 +153,24 @@ impl AudioFolderOptions {
     }
 
     pub(crate) fn files(&self) -> Result<Files> {
-        match &self.store {
-            Some(store) => Files::list_with([&self.path], &EXTENSIONS, store),
-            None => Files::list([&self.path], &EXTENSIONS),
-        }
+        let store = self.store.clone().unwrap_or_else(StoreOptions::current);
+        Files::list_with([&self.path], &EXTENSIONS, &store)
     }
+}
 
+#[cfg(feature = "formats")]
+impl AudioFolderOptions {
     /// Returns nothing: a sample has no encoded fields.
-    #[cfg(feature = "formats")]
     pub(crate) fn take_decoded(&self) -> Option<crate::options::SourceOptions> {
         None
     }
 
-    #[cfg(feature = "formats")]
     pub(crate) fn paths_mut(&mut self) -> impl Iterator<Item = (String, &mut PathBuf)> {
         let path = std::iter::once(("path".to_owned(), &mut self.path));
         path.chain(self.store.iter_mut().filter_map(StoreOptions::path_mut))
     }
 
     /// Returns false: without the folder, files have no class.
-    #[cfg(feature = "formats")]
     pub(crate) fn set_files(&self, _files: Vec<PathBuf>) -> bool {
         false
     }

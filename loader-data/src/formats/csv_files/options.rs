@@ -3,7 +3,6 @@
 use std::{borrow::Cow, collections::BTreeMap};
 
 use super::{ColumnType, Csv, CsvStream, EXTENSIONS, parse::Parser};
-#[cfg(feature = "dataset-card")]
 use crate::options::dataset_card::{CsvSettings, FormatOptions};
 use crate::{
     error::{DataError, DataProblem},
@@ -108,16 +107,12 @@ impl CsvOptions {
     /// # Errors
     /// As for [`SourceOptions::resolved`](crate::options::SourceOptions::resolved).
     fn resolved(&self, extensions: &[&str]) -> Result<Cow<'_, Self>, DataError> {
-        #[cfg(feature = "dataset-card")]
         if let Some((path, headers)) = self.source.of_cards(extensions)? {
             let settings = self.settings(&headers)?;
             let mut options = Self { source: self.source.narrowed(path), ..self.clone() };
             options.set(&settings);
             return Ok(Cow::Owned(options));
         }
-        #[cfg(not(feature = "dataset-card"))]
-        let _ = extensions;
-        self.source.refuse_card()?;
         Ok(Cow::Borrowed(self))
     }
 
@@ -125,7 +120,6 @@ impl CsvOptions {
     ///
     /// # Errors
     /// Returns an error if a header sets an option that is not read, or if two headers set different ones.
-    #[cfg(feature = "dataset-card")]
     fn settings(&self, headers: &[FormatOptions]) -> Result<CsvSettings, DataError> {
         let settings = headers.iter().map(FormatOptions::csv);
         let mut settings = settings.collect::<Result<Vec<_>, _>>()?;
@@ -148,22 +142,9 @@ impl CsvOptions {
     }
 
     /// Takes over `settings`, except for options that are set.
-    #[cfg(feature = "dataset-card")]
     pub(crate) fn set(&mut self, settings: &CsvSettings) {
         self.delimiter = self.delimiter.or(settings.delimiter);
         self.names = self.names.take().or_else(|| settings.names.clone());
-    }
-
-    /// Lists the files for random access.
-    #[cfg(feature = "formats")]
-    pub(crate) fn files(&self) -> Result<Files, DataError> {
-        self.resolved(&EXTENSIONS)?.source.files(&EXTENSIONS)
-    }
-
-    /// Lists the files for a stream.
-    #[cfg(feature = "formats")]
-    pub(crate) fn stream_files(&self) -> Result<Files, DataError> {
-        self.resolved_stream()?.source.stream_files(&EXTENSIONS)
     }
 
     fn rules(&self, files: &Files) -> Result<CsvRules, DataError> {
@@ -180,5 +161,18 @@ impl CsvOptions {
                 Err(self.source.error(DataProblem::InvalidOption { option: "delimiter", reason }))
             }
         }
+    }
+}
+
+#[cfg(feature = "formats")]
+impl CsvOptions {
+    /// Lists the files for random access.
+    pub(crate) fn files(&self) -> Result<Files, DataError> {
+        self.resolved(&EXTENSIONS)?.source.files(&EXTENSIONS)
+    }
+
+    /// Lists the files for a stream.
+    pub(crate) fn stream_files(&self) -> Result<Files, DataError> {
+        self.resolved_stream()?.source.stream_files(&EXTENSIONS)
     }
 }

@@ -86,12 +86,6 @@ impl<R> CsvStream<R> {
         CsvStream::new(self.stream, self.parser)
     }
 
-    /// Returns the names of the columns of a record.
-    #[cfg(feature = "formats")]
-    pub(crate) fn field_names(&self) -> Vec<String> {
-        self.columns().into_iter().map(|(name, _)| name).collect()
-    }
-
     /// Returns the name and the type of each column of a record, such as `("age", "float64")`.
     pub fn columns(&self) -> Vec<(String, String)> {
         self.parser.columns()

@@ -17,6 +17,7 @@ use crate::{
 };
 
 /// Names of the tables that are looked for in a folder.
+#[doc(hidden)]
 pub const TABLE_NAMES: [&str; 3] = ["metadata.csv", "metadata.jsonl", "metadata.parquet"];
 
 /// A table of any format.

@@ -13,7 +13,6 @@ use crate::{
     error::{DataError, Result},
     options::format_options,
     record::{FieldOptions, Record},
-    source::Files,
 };
 use table::FileTable;
 
@@ -77,7 +76,7 @@ macro_rules! file_table {
 
             /// Finds the table.
             #[cfg(feature = "formats")]
-            pub(crate) fn files(&self) -> Result<Files> {
+            pub(crate) fn files(&self) -> Result<crate::source::Files> {
                 find::find(&self.source)
             }
         }
@@ -106,7 +105,6 @@ macro_rules! file_table {
     };
 }
 
-#[cfg(feature = "image-folder")]
 file_table! {
     /// A folder of images with a table of their labels, captions or boxes: the layout `imagefolder` of Hugging
     /// Face's `datasets`, with `metadata.csv`, `metadata.jsonl` or `metadata.parquet`.
@@ -166,7 +164,6 @@ file_table! {
     "image"
 }
 
-#[cfg(feature = "audio")]
 file_table! {
     /// A folder of audio files with a table of their transcriptions or labels: the layout `audiofolder` of
     /// Hugging Face's `datasets`, with `metadata.csv`, `metadata.jsonl` or `metadata.parquet`.

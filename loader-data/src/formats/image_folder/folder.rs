@@ -9,15 +9,12 @@ use std::{
 use loader_core::{Dataset, SampleContext, SharedVec, Tensor, internal::get_one_by_one};
 use serde::{Deserialize, Serialize};
 
-#[cfg(feature = "cloud")]
-use super::remote;
 use super::{
     error::ImageFolderError,
+    remote::Remote,
     scan::{self, Listing},
 };
 use crate::images::{MAX_FILE_BYTES, Pixel, Transform, TransformError};
-#[cfg(feature = "cloud")]
-use crate::source::Files;
 
 /// A dataset of images in one sub-folder per class, like torchvision's `ImageFolder`.
 ///
@@ -105,8 +102,7 @@ pub struct ImageFolder<P = f32> {
     transform: Transform,
     max_file_bytes: u64,
     /// The files in the same order, if they are on a server.
-    #[cfg(feature = "cloud")]
-    remote: Option<Files>,
+    remote: Option<Remote>,
     pixel: PhantomData<fn() -> P>,
 }
 
@@ -150,14 +146,9 @@ impl ImageFolder<u8> {
 
 impl<P: Pixel> ImageFolder<P> {
     fn list(path: &Path) -> Result<Self, ImageFolderError> {
-        #[cfg(feature = "cloud")]
         if url_scheme(path).is_some() {
-            let (root, listing, files) = remote::list(path)?;
-            return Ok(Self { remote: Some(files), ..Self::new(root, listing)? });
-        }
-        #[cfg(not(feature = "cloud"))]
-        if let Some(scheme) = url_scheme(path) {
-            return Err(ImageFolderError::NeedsCloud { scheme: scheme.to_owned() });
+            let (root, listing, remote) = Remote::list(path)?;
+            return Ok(Self { remote: Some(remote), ..Self::new(root, listing)? });
         }
         // An absolute path stays valid if the program changes its directory before workers start.
         let root = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -175,7 +166,6 @@ impl<P: Pixel> ImageFolder<P> {
             listing: hash,
             transform,
             max_file_bytes: MAX_FILE_BYTES,
-            #[cfg(feature = "cloud")]
             remote: None,
             pixel: PhantomData,
         })
@@ -223,9 +213,8 @@ impl<P: Pixel> ImageFolder<P> {
     /// Returns the number of bytes of the file of sample `index`: on a server as the server has listed it, and on disk
     /// as it is now. Returns `None` if there is no such sample or no such file.
     pub fn file_bytes(&self, index: usize) -> Option<u64> {
-        #[cfg(feature = "cloud")]
-        if let Some(files) = &self.remote {
-            return (index < files.len()).then(|| files.get(index).len);
+        if let Some(remote) = &self.remote {
+            return remote.bytes(index);
         }
         self.path(index)?.metadata().ok().map(|metadata| metadata.len())
     }
@@ -240,10 +229,9 @@ impl<P: Pixel> Dataset for ImageFolder<P> {
 
     fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<Self::Sample> {
         let (file, label) = self.files.get(index)?;
-        #[cfg(feature = "cloud")]
-        if let Some(files) = &self.remote {
-            let content = remote::read(files, index, self.max_file_bytes)?;
-            return Ok((remote::decode(&self.transform, files, index, &content, cx)?, label));
+        if let Some(remote) = &self.remote {
+            let content = remote.read(index, self.max_file_bytes)?;
+            return Ok((remote.decode(&self.transform, index, &content, cx)?, label));
         }
         let path = Path::new(&self.root).join(file);
         let image = self.transform.load_up_to(self.max_file_bytes, &path, cx.rng())?;
@@ -252,15 +240,14 @@ impl<P: Pixel> Dataset for ImageFolder<P> {
 
     /// Reads images on a server at the same time. Loads local images one by one.
     fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<Self::Sample>> {
-        #[cfg(feature = "cloud")]
-        if let Some(files) = &self.remote {
+        if let Some(remote) = &self.remote {
             let label = |&index| anyhow::Ok(self.files.get(index)?.1);
             let labels = indices.iter().map(label).collect::<anyhow::Result<Vec<_>>>()?;
-            let contents = remote::read_many(files, indices, self.max_file_bytes)?;
+            let contents = remote.read_many(indices, self.max_file_bytes)?;
             let mut samples = Vec::with_capacity(indices.len());
             for ((&index, label), content) in indices.iter().zip(labels).zip(contents) {
                 cx.set_index(index);
-                samples.push((remote::decode(&self.transform, files, index, &content, cx)?, label));
+                samples.push((remote.decode(&self.transform, index, &content, cx)?, label));
             }
             return Ok(samples);
         }

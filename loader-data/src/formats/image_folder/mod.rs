@@ -3,7 +3,7 @@
 mod error;
 mod folder;
 mod options;
-#[cfg(feature = "cloud")]
+#[cfg_attr(not(feature = "cloud"), path = "no_remote.rs")]
 mod remote;
 mod scan;
 

@@ -8,8 +8,6 @@ use super::{error::ImageFolderError, folder::ImageFolder};
 use crate::images::{
     DEFAULT_SIZE, MAX_FILE_BYTES, PixelOption, StandardTransform, Transform, TransformError, TransformOptions,
 };
-#[cfg(feature = "records")]
-use crate::source::StoreOptions;
 
 /// Which folder of images is read, and how, for example from a config file. Each option is `None` for its
 /// default: the transform `train` with a size of 224 pixels, pixels of type `f32`, no turning by EXIF data, and
@@ -50,7 +48,7 @@ pub struct ImageFolderOptions {
     /// How files are read from servers
     #[cfg(feature = "records")]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub store: Option<StoreOptions>,
+    pub store: Option<crate::source::StoreOptions>,
     /// Maximum size of an image file
     #[serde(default, with = "loader_core::units::Size", skip_serializing_if = "Option::is_none")]
     pub max_file_bytes: Option<u64>,

@@ -1,7 +1,5 @@
 //! Lists the images of a folder in torchvision's order.
 
-#[cfg(feature = "cloud")]
-use std::collections::BTreeMap;
 use std::{
     ffi::{OsStr, OsString},
     fs, io,
@@ -15,7 +13,7 @@ use super::error::ImageFolderError;
 use crate::images::IMAGE_EXTENSIONS;
 
 /// Extensions of audio files, for an error, also without the feature `audio`.
-const AUDIO_EXTENSIONS: &[&str] = &["flac", "mp3", "oga", "ogg", "wav"];
+pub(super) const AUDIO_EXTENSIONS: &[&str] = &["flac", "mp3", "oga", "ogg", "wav"];
 
 /// The classes and images of a folder.
 #[derive(Debug, Default)]
@@ -99,7 +97,11 @@ pub(super) fn list(root: &Path) -> Result<Listing, ImageFolderError> {
 }
 
 /// Returns the error of classes without images. `example` is an audio file in one of them, if no class has images.
-fn without_images(path: PathBuf, classes: Vec<String>, example: Option<String>) -> ImageFolderError {
+pub(super) fn without_images(
+    path: PathBuf,
+    classes: Vec<String>,
+    example: Option<String>,
+) -> ImageFolderError {
     match example {
         Some(example) => ImageFolderError::AudioInClasses { path, classes, example },
         None => ImageFolderError::EmptyClasses { path, classes },
@@ -113,50 +115,6 @@ fn audio_file(root: &Path, classes: &[String]) -> Option<String> {
         let name = names.filter(|name| has_extension(name, AUDIO_EXTENSIONS)).min()?;
         Some(format!("{class}/{}", name.to_string_lossy()))
     })
-}
-
-/// Orders files on a server as [`list`] orders local ones. Each file has its path relative to `root`, with `/`. Also
-/// returns the number of each image among the files.
-#[cfg(feature = "cloud")]
-pub(super) fn of_paths(root: &Path, paths: &[String]) -> Result<(Listing, Vec<usize>), ImageFolderError> {
-    let path = || root.to_owned();
-    let (mut images, mut classes, mut example) = (Vec::new(), BTreeMap::new(), None);
-    for (number, file) in paths.iter().enumerate() {
-        let (folder, name) = file.rsplit_once('/').unwrap_or(("", file));
-        let class = folder.split('/').next().unwrap_or_default();
-        let is_image = is_image(OsStr::new(name));
-        if folder.is_empty() {
-            example = example.or_else(|| is_image.then(|| name.to_owned()));
-            continue;
-        }
-        *classes.entry(class).or_insert(false) |= is_image;
-        if is_image {
-            images.push((class, folder, name, number));
-        }
-    }
-    if classes.is_empty() {
-        return Err(match example {
-            Some(example) => ImageFolderError::ImagesWithoutClass { path: path(), example },
-            None => ImageFolderError::NoClasses { path: path() },
-        });
-    }
-    let empty: Vec<_> = classes.iter().filter(|(_, has_images)| !**has_images).collect();
-    if !empty.is_empty() {
-        let classes = empty.into_iter().map(|(class, _)| (*class).to_owned()).collect();
-        let is_audio = |file: &&String| file.contains('/') && has_extension(file.as_ref(), AUDIO_EXTENSIONS);
-        let example = if images.is_empty() { paths.iter().find(is_audio).cloned() } else { None };
-        return Err(without_images(path(), classes, example));
-    }
-    images.sort_unstable();
-    // Each class has images, so the number of the chunk is that of the class.
-    let files = images
-        .chunk_by(|one, other| one.0 == other.0)
-        .zip(0u32..)
-        .flat_map(|(of_class, label)| of_class.iter().map(move |image| (image, label)))
-        .map(|(&(_, folder, name, _), label)| (OsString::from(format!("{folder}/{name}")), label))
-        .collect();
-    let numbers = images.iter().map(|&(.., number)| number).collect();
-    Ok((Listing { classes: classes.into_keys().map(str::to_owned).collect(), files }, numbers))
 }
 
 /// Adds `folder`, a path relative to `root`, and all folders inside it to `found`, each with the names of its
@@ -230,12 +188,12 @@ fn is_folder(entry: &fs::DirEntry) -> io::Result<bool> {
         || kind.is_symlink() && fs::metadata(entry.path()).is_ok_and(|metadata| metadata.is_dir()))
 }
 
-fn is_image(name: &OsStr) -> bool {
+pub(super) fn is_image(name: &OsStr) -> bool {
     has_extension(name, IMAGE_EXTENSIONS)
 }
 
 /// True if the extension of `name` is one of `extensions`, in lower or upper case.
-fn has_extension(name: &OsStr, extensions: &[&str]) -> bool {
+pub(super) fn has_extension(name: &OsStr, extensions: &[&str]) -> bool {
     let extension = Path::new(name).extension();
     extension.is_some_and(|extension| extensions.iter().any(|known| extension.eq_ignore_ascii_case(known)))
 }

@@ -10,22 +10,16 @@ pub enum PackFormat {
     /// Parquet files with a row for each sample: its key in the column `__key__`, and a column for each field. What the
     /// extension of a field says decides the type of its column, as for [`TarShards`](crate::TarShards), but JSON stays
     /// text. A field that a sample does not have is null.
-    #[cfg(feature = "parquet")]
     Parquet,
 }
 
 impl PackFormat {
-    const ALL: &[Self] = &[
-        Self::Tar,
-        #[cfg(feature = "parquet")]
-        Self::Parquet,
-    ];
+    const ALL: &[Self] = &[Self::Tar, Self::Parquet];
 
     /// Returns the name of the format in a manifest. A changed layout of the files needs another one.
     pub(super) fn in_manifest(self) -> &'static str {
         match self {
             Self::Tar => "loader-pack-1",
-            #[cfg(feature = "parquet")]
             Self::Parquet => "loader-pack-parquet-1",
         }
     }
@@ -38,7 +32,6 @@ impl PackFormat {
     fn extension(self) -> &'static str {
         match self {
             Self::Tar => ".tar",
-            #[cfg(feature = "parquet")]
             Self::Parquet => ".parquet",
         }
     }

@@ -1,7 +1,6 @@
 //! What is packed into an archive.
 
 use super::PackError;
-#[cfg(feature = "parquet")]
 use crate::source::Blob;
 use crate::{
     error::{DataError, DataProblem},
@@ -38,7 +37,6 @@ impl Member {
     }
 
     /// Reads the content.
-    #[cfg(feature = "parquet")]
     pub(super) fn read(&self) -> Result<Vec<u8>, PackError> {
         match &self.content {
             Content::Text(text) => Ok(text.clone().into_bytes()),

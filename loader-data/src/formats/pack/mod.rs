@@ -8,7 +8,6 @@ mod format;
 mod manifest;
 mod member;
 mod plan;
-#[cfg(feature = "parquet")]
 mod rows;
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,6 @@ use std::{
 use loader_core::sampler::{Epoch, RandomSampler, Sampler};
 use xxhash_rust::xxh3::Xxh3;
 
-#[cfg(feature = "parquet")]
 use super::rows;
 use super::{
     PackError, PackFormat,
@@ -20,7 +19,7 @@ use super::{
 use crate::{
     error::{DataError, DataProblem},
     formats::tar_shards::name::{is_metadata, key_and_field},
-    source::{DataFile, Files, Location},
+    source::{DataFile, Files, Location, StoreOptions},
 };
 
 /// Extensions of images, of which each is a sample if the files are in one folder per class.
@@ -74,10 +73,13 @@ impl PackPlan {
         if !source.is_dir() {
             return Err(PackError::NothingToPack(source.to_owned()));
         }
-        let listed = Files::list([source], &[""]).map_err(|error| match error.problem {
-            DataProblem::NoFiles { .. } => PackError::NothingToPack(source.to_owned()),
-            _ => error.into(),
-        })?;
+        let listed =
+            Files::list_with([source], &[""], &StoreOptions::current()).map_err(|error| {
+                match error.problem {
+                    DataProblem::NoFiles { .. } => PackError::NothingToPack(source.to_owned()),
+                    _ => error.into(),
+                }
+            })?;
         let files: Vec<_> = (0..listed.len()).map(|number| listed.get(number)).collect();
         let named = files.into_iter().map(|file| Ok((relative_name(source, &file)?, file)));
         let named = named.collect::<Result<Vec<_>, PackError>>()?;
@@ -106,7 +108,6 @@ impl PackPlan {
         };
         let columns = match options.format {
             PackFormat::Tar => Vec::new(),
-            #[cfg(feature = "parquet")]
             PackFormat::Parquet => rows::columns(&samples)?,
         };
         Ok(Self { source: source.to_owned(), samples, shards, header, format: options.format, columns })

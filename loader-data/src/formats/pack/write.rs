@@ -16,7 +16,6 @@ use rustix::{
 use tar::{Builder, EntryType, Header as TarHeader};
 use xxhash_rust::xxh3::Xxh3;
 
-#[cfg(feature = "parquet")]
 use super::rows;
 use super::{
     PackError, PackFormat, PackPlan,
@@ -149,7 +148,6 @@ impl PackPlan {
                 }
                 archive.into_inner().map_err(&failed)?
             }
-            #[cfg(feature = "parquet")]
             PackFormat::Parquet => rows::write(hashed, &self.columns, samples, &path, after)?,
         };
         let file = inner.into_inner().map_err(|error| failed(error.into_error()))?;

@@ -13,11 +13,6 @@ use super::{
     members::End,
     stream::{Stream, TarPosition},
 };
-#[cfg(feature = "image-folder")]
-use crate::{
-    decoders::ImageColumn,
-    images::{Transform, TransformError},
-};
 use crate::{
     error::DataError,
     index::IndexPlace,
@@ -195,27 +190,6 @@ impl<R> TarShards<R> {
     pub fn decode(mut self, by_extension: bool) -> Self {
         self.decoding.by_extension = by_extension;
         self
-    }
-
-    /// Decodes the members `jpg`, `jpeg` and `png` to tensors of shape `[3, height, width]` with pixels of
-    /// type `f32` from 0 to 1, as [`ImageFolder`](crate::ImageFolder) does.
-    ///
-    /// # Errors
-    /// Returns [`TransformError`] if a value of the transform is out of bounds.
-    #[cfg(feature = "image-folder")]
-    pub fn decode_images(mut self, transform: Transform) -> Result<Self, TransformError> {
-        self.decoding.images = Some(ImageColumn::f32(transform)?);
-        Ok(self)
-    }
-
-    /// Decodes images as [`decode_images`](Self::decode_images) does, to pixels of type `u8`.
-    ///
-    /// # Errors
-    /// Returns [`TransformError`] if a value of the transform is out of bounds, or it normalises.
-    #[cfg(feature = "image-folder")]
-    pub fn decode_images_u8(mut self, transform: Transform) -> Result<Self, TransformError> {
-        self.decoding.images = Some(ImageColumn::u8(transform)?);
-        Ok(self)
     }
 
     /// Sets whether each epoch reads the files in another order. The order depends only on the loader's seed

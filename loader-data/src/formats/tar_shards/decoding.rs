@@ -7,8 +7,6 @@ use rand::rngs::ChaCha8Rng;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{KEY, URL, samples::RawSample};
-#[cfg(feature = "image-folder")]
-use crate::{decoders::ImageColumn, images::IMAGE_EXTENSIONS};
 use crate::{
     error::{DataError, DataProblem, Position, Result},
     record::{FieldOptions, Record, Value, shared},
@@ -24,22 +22,26 @@ pub(super) struct Decoding {
     /// False if every field stays bytes.
     pub(super) by_extension: bool,
     #[cfg(feature = "image-folder")]
-    pub(super) images: Option<ImageColumn>,
+    pub(super) images: Option<crate::decoders::ImageColumn>,
 }
 
 impl Default for Decoding {
     fn default() -> Self {
-        Self {
-            fields: FieldOptions::new(),
-            renamed: Vec::new(),
-            by_extension: true,
-            #[cfg(feature = "image-folder")]
-            images: None,
-        }
+        Self::new(FieldOptions::new(), Vec::new(), true)
     }
 }
 
 impl Decoding {
+    pub(super) fn new(fields: FieldOptions, renamed: Vec<(String, Vec<String>)>, by_extension: bool) -> Self {
+        Self {
+            fields,
+            renamed,
+            by_extension,
+            #[cfg(feature = "image-folder")]
+            images: None,
+        }
+    }
+
     /// True if the record has a field that is made from the field `name` of the archive.
     pub(super) fn is_wanted(&self, name: &str) -> bool {
         let Some(selected) = self.fields.selected() else { return true };
@@ -105,7 +107,7 @@ impl Decoding {
     fn value(&self, field: &str, data: Vec<u8>, rng: &mut ChaCha8Rng) -> Result<Value, DataProblem> {
         #[cfg(feature = "image-folder")]
         if let Some(images) = &self.images
-            && IMAGE_EXTENSIONS.contains(&field.rsplit('.').next().unwrap_or(field))
+            && crate::images::IMAGE_EXTENSIONS.contains(&field.rsplit('.').next().unwrap_or(field))
         {
             return Ok(images.decode(&data, rng)?.0);
         }
@@ -116,7 +118,7 @@ impl Decoding {
     /// Checks what may come from a config.
     pub(super) fn validate(&self) -> Result<(), DataProblem> {
         #[cfg(feature = "image-folder")]
-        if let Some(Err(error)) = self.images.as_ref().map(ImageColumn::validate) {
+        if let Some(Err(error)) = self.images.as_ref().map(|images| images.validate()) {
             return Err(DataProblem::InvalidOption { option: "images", reason: error.to_string() });
         }
         Ok(())

@@ -5,6 +5,8 @@
 
 mod dataset;
 pub(crate) mod decoding;
+#[cfg(feature = "image-folder")]
+mod images;
 mod indexed;
 mod input;
 mod members;

@@ -85,12 +85,6 @@ impl TarOptions {
     }
 
     fn decoding(&self) -> Decoding {
-        Decoding {
-            fields: self.fields.clone(),
-            renamed: self.rename.clone().into_iter().collect(),
-            by_extension: self.decode,
-            #[cfg(feature = "image-folder")]
-            images: None,
-        }
+        Decoding::new(self.fields.clone(), self.rename.clone().into_iter().collect(), self.decode)
     }
 }

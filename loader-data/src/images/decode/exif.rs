@@ -12,10 +12,10 @@ impl Orientation {
 
     /// Reads the orientation in TIFF data. Its type should be SHORT, and some programs write LONG.
     pub(super) fn of_tiff(tiff: &[u8]) -> Self {
-        let Some(entry) = TagValue::find(tiff, 0x0112) else { return Self::default() };
-        let number = match entry.kind {
-            TagValue::SHORT => Some(entry.short()),
-            TagValue::LONG => u16::try_from(entry.long()).ok(),
+        let Some((_, value)) = TagValue::find(tiff, 0x0112) else { return Self::default() };
+        let number = match value.kind {
+            TagValue::SHORT => Some(value.short()),
+            TagValue::LONG => u16::try_from(value.long()).ok(),
             _ => None,
         };
         number.map_or_else(Self::default, Self::new)
@@ -46,9 +46,10 @@ impl Orientation {
 
 /// Finds a tag with one 16-bit number in the first directory of TIFF data. Returns its position and its
 /// value.
+#[cfg(feature = "more-images")]
 pub(super) fn short_tag(tiff: &[u8], tag: u16) -> Option<(usize, u16)> {
-    let entry = TagValue::find(tiff, tag).filter(|entry| entry.kind == TagValue::SHORT)?;
-    Some((entry.position, entry.short()))
+    let (position, value) = TagValue::find(tiff, tag).filter(|(_, value)| value.kind == TagValue::SHORT)?;
+    Some((position, value.short()))
 }
 
 /// The first value of a tag in TIFF data.
@@ -56,7 +57,6 @@ pub(super) fn short_tag(tiff: &[u8], tag: u16) -> Option<(usize, u16)> {
 struct TagValue {
     /// Type of the value.
     kind: u16,
-    position: usize,
     bytes: [u8; 4],
     is_little: bool,
 }
@@ -67,8 +67,8 @@ impl TagValue {
     /// The type of a 32-bit number.
     const LONG: u16 = 4;
 
-    /// Finds the tag in the first directory.
-    fn find(tiff: &[u8], tag: u16) -> Option<Self> {
+    /// Finds the tag in the first directory. Returns the position of its value too.
+    fn find(tiff: &[u8], tag: u16) -> Option<(usize, Self)> {
         let is_little = match tiff.first_chunk()? {
             b"II*\0" => true,
             b"MM\0*" => false,
@@ -84,7 +84,7 @@ impl TagValue {
             let entry = start + 2 + 12 * entry;
             let (kind, position) = (short(entry + 2)?, entry + 8);
             let bytes = *tiff.get(position..)?.first_chunk()?;
-            (short(entry)? == tag).then_some(Self { kind, position, bytes, is_little })
+            (short(entry)? == tag).then_some((position, Self { kind, bytes, is_little }))
         })
     }
 

@@ -3,6 +3,7 @@
 use super::super::error::ImageProblem;
 
 /// Extensions of images: with the feature `more-images`, those of torchvision's `ImageFolder`.
+#[doc(hidden)]
 pub const IMAGE_EXTENSIONS: &[&str] = if cfg!(feature = "more-images") {
     &["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp"]
 } else {

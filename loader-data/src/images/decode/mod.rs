@@ -2,16 +2,10 @@
 
 mod exif;
 mod format;
-#[cfg(feature = "more-images")]
-mod gif;
 mod jpeg;
 #[cfg(feature = "more-images")]
-mod library;
-#[cfg(feature = "more-images")]
-mod netpbm;
+mod more;
 mod png;
-#[cfg(feature = "more-images")]
-mod tiff;
 
 use loader_jpeg::{Buffers, Jpeg};
 
@@ -24,7 +18,7 @@ pub(super) use self::{
 use super::{
     error::ImageProblem,
     orientation::Orientation,
-    picture::{Area, MAX_PIXELS, MAX_SIDE, Picture, RGB, Size},
+    picture::{Area, MAX_PIXELS, MAX_SIDE, Picture, Size},
 };
 
 /// An image whose headers have been read.
@@ -58,15 +52,7 @@ pub(super) fn open<'a>(
         }
         Format::Png => png::decode(bytes, picture)?,
         #[cfg(feature = "more-images")]
-        Format::Bmp => library::bmp(bytes, picture).map(|()| Orientation::default())?,
-        #[cfg(feature = "more-images")]
-        Format::Gif => gif::decode(bytes, picture).map(|()| Orientation::default())?,
-        #[cfg(feature = "more-images")]
-        Format::Netpbm => netpbm::decode(bytes, picture).map(|()| Orientation::default())?,
-        #[cfg(feature = "more-images")]
-        Format::Tiff => tiff::decode(bytes, picture)?,
-        #[cfg(feature = "more-images")]
-        Format::WebP => library::webp(bytes, picture)?,
+        format => more::decode(format, bytes, picture)?,
         #[cfg(not(feature = "more-images"))]
         format => return Err(ImageProblem::NotBuiltIn { format: format.name() }),
     };

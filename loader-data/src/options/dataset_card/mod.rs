@@ -10,9 +10,7 @@ use std::path::PathBuf;
 use find::Place;
 use header::{Configuration, README};
 
-#[cfg(feature = "csv")]
-pub(crate) use options::CsvSettings;
-pub(crate) use options::FormatOptions;
+pub(crate) use options::{CsvSettings, FormatOptions};
 
 use crate::{
     error::{DataError, DataProblem, Result},

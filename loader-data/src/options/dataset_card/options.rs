@@ -32,7 +32,6 @@ pub(crate) struct FormatOptions {
 }
 
 /// How a configuration says that CSV is read.
-#[cfg(feature = "csv")]
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct CsvSettings {
     pub(crate) delimiter: Option<char>,
@@ -58,7 +57,6 @@ impl FormatOptions {
     /// # Errors
     /// Returns [`DataProblem::InvalidOption`] with the name of an option that the loader does not read, or not with its
     /// value.
-    #[cfg(feature = "csv")]
     pub(crate) fn csv(&self) -> Result<CsvSettings> {
         let mut csv = CsvSettings::default();
         let known = ["sep", "delimiter", "names", "column_names", "header"];
@@ -101,7 +99,6 @@ impl FormatOptions {
         })
     }
 
-    #[cfg(feature = "csv")]
     fn first_of<'a>(&self, names: [&'a str; 2]) -> Option<(&'a str, &Setting)> {
         let is_set = |(_, setting): &(&str, &Setting)| **setting != Setting::None(());
         names.into_iter().filter_map(|name| Some((name, self.settings.get(name)?))).find(is_set)
@@ -117,7 +114,6 @@ impl FormatOptions {
     }
 }
 
-#[cfg(feature = "csv")]
 impl Setting {
     /// Returns the text of one ASCII character. `\t` without quotes in YAML is a tab, as in `datasets`.
     fn delimiter(&self) -> Option<char> {
@@ -130,7 +126,7 @@ impl Setting {
     }
 }
 
-#[cfg(all(test, feature = "csv"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -10,12 +10,10 @@ use glob::{MatchOptions, Pattern};
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, path::Path};
 
 use super::{
-    super::{
-        DataFile, Location, found, patterns,
-        whole::{self, ListedTables},
-    },
+    super::{DataFile, Location, found, patterns, whole},
     Remote,
     address::{Address, Scheme},
+    names::{ListedTables, ambiguous_logs, folder_of_table, is_description, matches_hidden, may_be_rows},
     object::{Limits, wait},
 };
 use crate::error::{DataError, DataProblem, Result};
@@ -56,6 +54,7 @@ impl Remote {
     }
 
     /// Describes the file at `url`, which is no pattern: a `*` is only a character.
+    #[cfg(feature = "columnar")]
     pub(in super::super) fn describe(&self, url: &str) -> Result<DataFile> {
         let found = || {
             let address = Address::parse(url)?;
@@ -87,8 +86,8 @@ impl Remote {
         let mut tables = tables.iter().filter(|_| is_one);
         let chosen = wanted.choose(&objects, &folders).map_err(|empty| {
             let is_such = |(table, format): &&Table| {
-                empty.starts_with(whole::folder_of_table(table))
-                    && extensions.iter().any(|extension| whole::may_be_rows(format, extension))
+                empty.starts_with(folder_of_table(table))
+                    && extensions.iter().any(|extension| may_be_rows(format, extension))
             };
             let problem = match tables.clone().find(is_such) {
                 Some((_, format)) => DataProblem::TableFormat { format },
@@ -99,7 +98,7 @@ impl Remote {
         // The old rows of a table would be read too.
         let has_rows = |(table, format): &&Table| {
             let mut keys = chosen.iter().map(|meta| meta.location.as_ref());
-            keys.any(|key| key.starts_with(table) && whole::may_be_rows(format, key))
+            keys.any(|key| key.starts_with(table) && may_be_rows(format, key))
         };
         if let Some((_, format)) = tables.find(has_rows) {
             return Err(failed(DataProblem::TableFormat { format }));
@@ -150,7 +149,7 @@ impl Remote {
         let mut objects = level.objects;
         let mut folders = level.common_prefixes;
         folders.iter().for_each(&mut add_table);
-        for folder in whole::ambiguous_logs(&folders, |folder| folder.filename().unwrap_or_default()) {
+        for folder in ambiguous_logs(&folders, |folder| folder.filename().unwrap_or_default()) {
             let (listing, folder) = (Arc::clone(&store), folder.clone());
             let log = wait(async move { limits.request(listing.list_with_delimiter(Some(&folder))).await })?;
             log.objects.iter().for_each(|meta| add_table(&meta.location));
@@ -227,8 +226,7 @@ impl<'a> Wanted<'a> {
     fn matches(&self, path: &str) -> bool {
         let rules = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
         let matches = |pattern: &Pattern| pattern.matches_with(path, rules);
-        self.pattern.as_ref().is_some_and(matches)
-            && !patterns::matches_hidden(self.key, path, self.is_hidden)
+        self.pattern.as_ref().is_some_and(matches) && !matches_hidden(self.key, path, self.is_hidden)
     }
 
     /// Returns the objects among `objects` that match, and of each folder that matches those whose names end with one
@@ -279,7 +277,7 @@ impl<'a> Wanted<'a> {
 
 /// Fails if `files` are those of several data sets, as some of the listed `objects` say.
 fn check(address: &Address, objects: &[ObjectMeta], files: &[DataFile]) -> Result<(), DataProblem> {
-    let is_description = |meta: &&ObjectMeta| meta.location.filename().is_some_and(whole::is_description);
+    let is_description = |meta: &&ObjectMeta| meta.location.filename().is_some_and(is_description);
     let described = objects.iter().filter(is_description);
     let described: HashSet<_> = described.map(|meta| address.url_of(meta.location.as_ref())).collect();
     whole::refuse_several(files.iter().map(|file| &file.location), |path| {

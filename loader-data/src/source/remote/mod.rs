@@ -5,6 +5,7 @@ mod cache;
 mod client;
 mod io;
 mod list;
+mod names;
 mod object;
 mod problem;
 mod profile;

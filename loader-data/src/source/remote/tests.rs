@@ -343,7 +343,6 @@ fn ranges_are_read_together_and_a_reader_reads_ahead() {
 }
 
 #[test]
-#[cfg(any(feature = "csv", feature = "json-lines"))]
 fn a_reader_fetches_little_after_the_end_that_it_expects() {
     let (server, blob, expected) = large_file();
     let mut reader = blob.reader(7..expected.len() as u64).expect_end(4 << 20);

@@ -4,7 +4,7 @@ use std::io::{self, Cursor};
 
 use gif::{ColorOutput, DecodeOptions, DecodingError};
 
-use super::{super::error::ImageProblem, Format, Picture, Size, make_room};
+use super::super::{super::error::ImageProblem, Format, Picture, Size, make_room};
 
 pub(super) fn decode(bytes: &[u8], picture: &mut Picture) -> Result<(), ImageProblem> {
     let mut options = DecodeOptions::new();

@@ -7,7 +7,7 @@ use image::{
     codecs::{bmp::BmpDecoder, webp::WebPDecoder},
 };
 
-use super::{super::error::ImageProblem, Format, Orientation, Picture, Size, make_room};
+use super::super::{super::error::ImageProblem, Format, Orientation, Picture, Size, make_room};
 
 pub(super) fn bmp(bytes: &[u8], picture: &mut Picture) -> Result<(), ImageProblem> {
     let decoder = BmpDecoder::new(Cursor::new(bytes)).map_err(|error| problem(Format::Bmp, error))?;

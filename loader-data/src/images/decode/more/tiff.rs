@@ -11,9 +11,12 @@ use tiff::{
     tags::Tag,
 };
 
-use super::{
-    super::{error::ImageProblem, picture::MAX_PIXELS},
-    Format, Orientation, Picture, RGB, Size, check, clipped,
+use super::super::{
+    super::{
+        error::ImageProblem,
+        picture::{MAX_PIXELS, RGB},
+    },
+    Format, Orientation, Picture, Size, check, clipped,
     exif::short_tag,
     make_room, unpacked,
 };

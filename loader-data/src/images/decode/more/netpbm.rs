@@ -1,6 +1,9 @@
 //! Decodes PBM, PGM and PPM files, also plain ones (P1 to P6), with Pillow's rounding.
 
-use super::{super::error::ImageProblem, Format, Picture, RGB, Size, clipped, make_room};
+use super::super::{
+    super::{error::ImageProblem, picture::RGB},
+    Format, Picture, Size, clipped, make_room,
+};
 
 pub(super) fn decode(bytes: &[u8], picture: &mut Picture) -> Result<(), ImageProblem> {
     let malformed = |reason: &str| Format::Netpbm.malformed(reason);

@@ -1,0 +1,33 @@
+//! The errors of formats of files.
+
+use loader_data::{DataError, PackError};
+
+use super::{DatasetProblem, Stop};
+
+impl From<DataError> for Stop {
+    fn from(error: DataError) -> Self {
+        Self::Dataset(DatasetProblem {
+            kind: "DatasetNotOpened",
+            message: error.to_string(),
+            is_request: true,
+        })
+    }
+}
+
+impl From<PackError> for Stop {
+    fn from(error: PackError) -> Self {
+        let has_failed = matches!(
+            error,
+            PackError::Source(_)
+                | PackError::Changed(_)
+                | PackError::Output { .. }
+                | PackError::Locked(_)
+                | PackError::Stopped
+        );
+        Self::Dataset(DatasetProblem {
+            kind: "NotPacked",
+            message: error.to_string(),
+            is_request: !has_failed,
+        })
+    }
+}
