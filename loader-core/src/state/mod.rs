@@ -292,15 +292,15 @@ impl State {
 
     /// Returns the number of the first batch of a map-style dataset that was not returned.
     pub fn first_unreturned(&self) -> u64 {
-        self.batches().map_or(0, |batches| batches.next)
+        self.of_batches().map_or(0, |batches| batches.next)
     }
 
     /// True if it was known that the sampler has no further batch.
     pub fn is_at_end(&self) -> bool {
-        self.batches().is_some_and(|batches| batches.is_end)
+        self.of_batches().is_some_and(|batches| batches.is_end)
     }
 
-    fn batches(&self) -> Option<&BatchesPosition> {
+    fn of_batches(&self) -> Option<&BatchesPosition> {
         match &self.position {
             Position::Batches(batches) => Some(batches),
             _ => None,
