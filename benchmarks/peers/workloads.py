@@ -345,7 +345,7 @@ class Peer:
         parser.add_argument("--whole-batches", action="store_true")
         parser.add_argument("--streaming", action="store_true")
         parser.add_argument("--start-method", choices=["fork", "forkserver", "spawn"])
-        parser.add_argument("--resident-gb", type=int, default=0, help="memory that main holds at the start")
+        parser.add_argument("--resident-gb", type=int, default=0, help="GB of memory that main holds while workers start")
         parser.add_argument("--package", choices=["torch", "loader"], default="torch", help="the package whose DataLoader loads")
         parser.add_argument("--pipeline", choices=["memmap", "pillow", "rust", "torchvision"], default="torchvision")
         options = parser.parse_args()
@@ -544,7 +544,7 @@ def start_loader(peer, options):
 
 def start(peer, options):
     loader = start_loader(peer, options)
-    # Each page is written, so that the process has it.
+    # `numpy.ones` writes each page, so the kernel gives the process its memory.
     resident = numpy.ones(options.resident_gb * 1_000_000_000, numpy.uint8)
     starts, iters, drops = [], [], []
     for _ in range(options.epochs + 1):

@@ -127,7 +127,11 @@ mod tests {
         }
         let warn_after = run.get_arguments().find(|argument| argument.get_id() == "warn_after").unwrap();
         assert!(
-            warn_after.get_help().unwrap().to_string().ends_with("; 0 or more; 0 is never [default: 30]")
+            warn_after
+                .get_help()
+                .unwrap()
+                .to_string()
+                .ends_with("; 0 or more; 0 turns the warning off [default: 30]")
         );
     }
 }

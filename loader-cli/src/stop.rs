@@ -55,14 +55,14 @@ pub(crate) enum Stop {
     Interrupted(Ending),
 }
 
-/// The error of a dataset.
+/// Why a dataset cannot be opened or packed.
 #[derive(Debug)]
 pub(crate) struct DatasetProblem {
     /// The kind of the error, for programs.
     kind: &'static str,
     message: String,
-    /// True if the request is wrong, not what was done for it.
-    is_request: bool,
+    /// True if what the user asked for is wrong; false if the command failed to do it.
+    is_wrong_request: bool,
 }
 
 /// Why a state cannot be resumed.
@@ -117,7 +117,7 @@ impl Stop {
             | Self::InvalidTransform(_)
             | Self::StateNotUsable { .. }
             | Self::StatesNotMerged(_) => WRONG_REQUEST,
-            Self::Dataset(DatasetProblem { is_request: true, .. }) => WRONG_REQUEST,
+            Self::Dataset(DatasetProblem { is_wrong_request: true, .. }) => WRONG_REQUEST,
             Self::Loader(
                 Error::InvalidOption { .. }
                 | Error::ConflictingOptions { .. }
@@ -223,7 +223,7 @@ impl From<ImageFolderError> for Stop {
             ImageFolderError::Transform(error) => error.into(),
             error => {
                 let (kind, message) = ("DatasetNotOpened", error.to_string());
-                Self::Dataset(DatasetProblem { kind, message, is_request: true })
+                Self::Dataset(DatasetProblem { kind, message, is_wrong_request: true })
             }
         }
     }

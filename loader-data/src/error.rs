@@ -93,8 +93,8 @@ pub enum DataProblem {
         /// The extensions, such as `.jsonl or .ndjson`.
         extensions: String,
     },
-    /// The folder is that of a table with a log of its own, whose files also have rows that were deleted or replaced, or never
-    /// committed.
+    /// The folder is that of a table with a log of its own, whose files also have rows that were deleted or replaced,
+    /// or never committed.
     #[error(
         "is the folder of a table of {format}, whose files also have rows that were deleted or replaced, or never committed; \
          write the rows of the table's present version to Parquet files in another folder, and give that folder"
@@ -186,8 +186,8 @@ pub enum DataProblem {
         /// A pattern for those of another.
         other: String,
     },
-    /// Two files in a folder are the same part, and the hashes in their names differ: a writer has left parts of an older data
-    /// set.
+    /// Two files in a folder are the same part, and the hashes in their names differ: a writer has left parts of an
+    /// older data set.
     #[error(
         "has two files of one part, `{one}` and `{other}`, so it has the parts of two data sets, perhaps because a writer has \
          left those of an older one; delete the parts of one, or list the files of the other"
@@ -198,7 +198,7 @@ pub enum DataProblem {
         /// Name of the other.
         other: String,
     },
-    /// A symbolic link leads from a file, which the header of a README.md names, out of the folder.
+    /// The header of a README.md names a file, and a symbolic link leads from this file out of the folder.
     #[error(
         "is named in the header of a README.md, but a symbolic link leads from it to {target}, outside the folder; give the \
          files themselves with `path`, or copy them into the folder"

@@ -3,7 +3,7 @@
 //! [`ImageFolder`] (feature `image-folder`, on by default) reads images from one sub-folder per class, as
 //! torchvision's `ImageFolder` does: JPEG and PNG files, and more types with the feature `more-images`. It
 //! decodes them and applies its [`Transform`]: crop, resize, flip, normalise. The decoders are pure Rust. The other
-//! features are those of the other formats; README.md lists them.
+//! features add other formats, servers, tokenizers and configs; README.md lists them.
 //!
 //! # Examples
 //! ```

@@ -1,4 +1,4 @@
-//! Files that are read whole: configs, states, credentials.
+//! Reads whole files up to a maximum size, such as configs, states, profiles and manifests.
 
 use std::{
     fs::File,
@@ -6,12 +6,12 @@ use std::{
     path::Path,
 };
 
-/// Reads a file, which may be a pipe. Reads at most one byte more than `max`, because a device such as `/dev/zero` has no
-/// end.
+/// Reads a file, which may be a pipe. Reads at most one byte more than `max`, because a device such as `/dev/zero`
+/// has no end.
 ///
 /// # Errors
-/// Returns an error of the kind [`FileTooLarge`](io::ErrorKind::FileTooLarge) if the file has more than `max` bytes, and
-/// other errors if it cannot be read.
+/// Returns an error of the kind [`FileTooLarge`](io::ErrorKind::FileTooLarge) if the file has more than `max`
+/// bytes, and other errors if it cannot be read.
 pub fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(max + 1).read_to_end(&mut bytes)?;

@@ -10,8 +10,9 @@
 //!    `rust_dataset` has the datasets of `loader-data`, which load without Python code.
 //! 4. `python_batch` is a pickle and the bytes of the arrays that it refers to. `memory` shows such bytes to Python: in
 //!    the worker, collation writes them into the slot.
-//! 5. In main, `iterator` returns the batches, and `state` is the position in them. `batch`, `python_batch` and `rust_batch` make Python objects of them,
-//!    which share the memory of the slot: as `memory`, and as `array` for tensors of Rust datasets.
+//! 5. In main, `iterator` returns the batches, and `state` has the class of the engine's state. `batch`, `python_batch`
+//!    and `rust_batch` make Python objects of the batches, which share the memory of the slot: as `memory`, and as `array`
+//!    for tensors of Rust datasets.
 //!
 //! Around it, `errors` turns exceptions into the engine's errors and back, `raised` keeps an exception until the iterator
 //! raises it, `warnings` keeps the engine's warnings until then, and `shared_object` holds Python objects where Python's

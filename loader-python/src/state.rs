@@ -1,9 +1,9 @@
-//! The state of an engine, in the words of the Python package.
+//! The class of the Python package for the state of an engine.
 
 use loader_core::State;
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyBytes};
 
-/// The position in an epoch. The text of it is JSON, which the states of the package's loaders have.
+/// The state of an engine. Its text is JSON, which is a part of the states of `DataLoader` and `RustLoader`.
 #[pyclass(frozen)]
 #[derive(Debug)]
 pub(crate) struct EngineState(pub(crate) State);
@@ -33,28 +33,28 @@ impl EngineState {
         self.0.is_at_start()
     }
 
-    /// True if no sample of an iterable dataset was returned. The state then has no position of the dataset.
+    /// True if no sample of an iterable dataset was returned. The state then has no snapshot.
     #[getter]
-    fn has_no_samples(&self) -> bool {
-        self.0.has_no_samples()
+    fn is_before_first_sample(&self) -> bool {
+        self.0.is_before_first_sample()
     }
 
     /// Number of the first batch of a map-style dataset that was not returned.
     #[getter]
-    fn first_unreturned(&self) -> u64 {
-        self.0.first_unreturned()
+    fn first_unreturned_batch(&self) -> u64 {
+        self.0.first_unreturned_batch()
     }
 
-    /// True if it was known that the sampler has no further batch.
+    /// True if the engine knew that the sampler has no further batch.
     #[getter]
     fn is_at_end(&self) -> bool {
         self.0.is_at_end()
     }
 
-    /// Returns the position of an iterable Python dataset in each shard: a pickle, or `None` at the shard's beginning.
-    fn positions<'py>(&self, py: Python<'py>) -> PyResult<Vec<Option<Bound<'py, PyBytes>>>> {
-        let positions: Vec<Option<Vec<u8>>> =
+    /// Returns the last snapshot of each shard of an iterable Python dataset: a pickle, or `None` if the shard has none.
+    fn snapshots<'py>(&self, py: Python<'py>) -> PyResult<Vec<Option<Bound<'py, PyBytes>>>> {
+        let snapshots: Vec<Option<Vec<u8>>> =
             self.0.snapshots().map_err(|error| PyValueError::new_err(error.to_string()))?;
-        Ok(positions.into_iter().map(|position| position.map(|bytes| PyBytes::new(py, &bytes))).collect())
+        Ok(snapshots.into_iter().map(|snapshot| snapshot.map(|bytes| PyBytes::new(py, &bytes))).collect())
     }
 }

@@ -17,7 +17,7 @@ pub(crate) struct Warnings(Arc<Mutex<Vec<String>>>);
 
 impl Warnings {
     /// Returns the callback that notes warnings, except those for which `is_left_out` is true. If `loses_state`, a new
-    /// worker has not the last state of the dataset.
+    /// worker does not have the last state of the dataset.
     pub(crate) fn listener(
         self,
         is_left_out: impl Fn(&Warning) -> bool + Send + Sync + 'static,
@@ -38,8 +38,8 @@ impl Warnings {
     }
 }
 
-/// True for the warnings that PyTorch's own code gives, or has no reason to give: of too many workers, and of its samplers,
-/// which need not have a length and share the dataset among ranks.
+/// True for the warning of too many workers, which PyTorch's own code gives, and for those of samplers, for which there
+/// is no reason: PyTorch's samplers need no length, and divide the dataset among the ranks.
 pub(crate) fn is_left_to_pytorch(warning: &Warning) -> bool {
     matches!(
         warning,

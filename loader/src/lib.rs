@@ -86,8 +86,8 @@
 //! - `audio`: WAV, FLAC, MP3 and Ogg Vorbis; the decoder symphonia is under the MPL-2.0. Includes `records`.
 //! - `formats`: All formats of files, and datasets by the names that a config gives them. Includes all
 //!   features above.
-//! - `cloud`: Files on S3, Google Cloud Storage, Azure and HTTP servers, of the formats that are turned on.
-//!   Includes `records`.
+//! - `cloud`: Files of the formats that are turned on, on S3, Google Cloud Storage and Azure, and on HTTP
+//!   servers, except for folders of images. Includes `records`.
 //! - `tokenizer`: Tokenizers of Hugging Face, in the module `loader::data`. They take long to build. Includes
 //!   `records`.
 //! - `config`: Options from TOML files and from environment variables: `loader::config::Config` and

@@ -1,4 +1,4 @@
-//! The errors of formats of files.
+//! Turns the errors of datasets and of packing into reasons to stop.
 
 use loader_data::{DataError, PackError};
 
@@ -9,7 +9,7 @@ impl From<DataError> for Stop {
         Self::Dataset(DatasetProblem {
             kind: "DatasetNotOpened",
             message: error.to_string(),
-            is_request: true,
+            is_wrong_request: true,
         })
     }
 }
@@ -27,7 +27,7 @@ impl From<PackError> for Stop {
         Self::Dataset(DatasetProblem {
             kind: "NotPacked",
             message: error.to_string(),
-            is_request: !has_failed,
+            is_wrong_request: !has_failed,
         })
     }
 }

@@ -129,11 +129,11 @@ impl<O: OpenShard, C, W> Builder<Iterable<O>, C, W> {
         let (first_shard, all_shards) = options.first_and_all_shards(shards)?;
         // In a worker, the ranks may be the workers of a loader, which need not take equally many steps.
         if all_shards > shards
-            && first_shard == 0
+            && options.rank.unwrap_or(0) == 0
             && options.steps_per_epoch.is_none()
             && !process::is_worker()
         {
-            self.settings.warn.warn(&Warning::StepsMayDiffer { ranks: all_shards / shards });
+            self.settings.warn.warn(&Warning::StepsMayDiffer { shares: all_shards / shards });
         }
         self.kind.layout = ShardLayout { shards, first_shard, all_shards, batch_size, drop_last };
         let content = Content::Shards(self.kind.layout);

@@ -20,7 +20,8 @@ pub enum ConfigError {
     },
     /// A config and the configs that it extends are too large.
     #[error(
-        "{}: is too large: a config may have {} MiB, with the configs that it extends{}",
+        "{}: is too large: a config and the configs that it extends may have at most {} MiB together; check the path, or \
+         shorten them{}",
         printable(path.display()), max >> 20, extending(chain, "; ")
     )]
     TooLarge {

@@ -57,7 +57,7 @@ pub use layers::{LayeredOptions, Origin};
 /// With `extends = "base.toml"` at its beginning, a config has all keys of another config, and overrides some of them:
 /// tables are merged key by key, and other values are replaced. The path starts at the folder of the config, or at the
 /// current directory for a text. The other config may extend another one, too. A config and the configs that it extends
-/// may be at most 64 files, and 16 MiB.
+/// may be at most 64 files, which have at most 16 MiB together.
 #[derive(Debug, Clone, Default, Serialize)]
 #[non_exhaustive]
 pub struct Config<D = toml::Table> {
@@ -139,7 +139,7 @@ impl Config {
     ///
     /// # Errors
     /// The errors of [`from_toml`](Self::from_toml), with the path, [`ConfigError::Unreadable`],
-    /// [`ConfigError::ExtendsCycle`] and [`ConfigError::TooManyExtended`].
+    /// [`ConfigError::TooLarge`], [`ConfigError::ExtendsCycle`] and [`ConfigError::TooManyExtended`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         Self::load_as(path)
     }
@@ -528,7 +528,8 @@ mod tests {
     fn a_config_without_an_end_is_refused_and_a_pipe_is_read() {
         let (folder, config) = load(&[("a.toml", "extends = \"/dev/zero\"\n")]);
         let a = folder.path().join("a.toml");
-        let limit = "is too large: a config may have 16 MiB, with the configs that it extends";
+        let limit = "is too large: a config and the configs that it extends may have at most 16 MiB together; check the path, \
+                     or shorten them";
         let expected = format!("/dev/zero: {limit}; {} extends /dev/zero", a.display());
         assert_eq!(config.unwrap_err().to_string(), expected);
         assert_eq!(Config::load("/dev/zero").unwrap_err().to_string(), format!("/dev/zero: {limit}"));

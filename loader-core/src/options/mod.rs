@@ -38,9 +38,9 @@ pub use values::{LauncherMode, OnBadSample, OnWorkerDeath, Order};
 /// name: Type = default => { "help"; bounds: "bounds"; default: "default in words", property: value, ... },
 /// ```
 ///
-/// The field has the type `Option<Type>`; an option without a default value leaves `= default` out. All but the help may be
-/// left out. The properties are fields of [`OptionInfo`]; those that are left out have the values at the end of the macro.
-/// The documentation of the field is made of the texts.
+/// The field has the type `Option<Type>`; an option without a default value leaves `= default` out. All but the
+/// help may be left out. The properties are fields of [`OptionInfo`]; those that are left out have the values at
+/// the end of the macro. The documentation of the field is made of the texts.
 macro_rules! options {
     (
         $(#[$struct_attribute:meta])*
@@ -161,11 +161,11 @@ options! {
             "Random order: that of this loader, or exactly that of PyTorch"
         },
         rank: usize => {
-            "Number of this process, from 0, among the processes that train together and load a share of the samples each";
-            bounds: "below `world_size`; needs it"
+            "Number of this process, from 0, among the processes that train together; each loads a share of the samples";
+            bounds: "below `world_size`; needs `world_size`"
         },
         world_size: usize => {
-            "Number of processes that train together and load a share of the samples each";
+            "Number of processes that train together; each loads a share of the samples";
             bounds: "at least 1; needs `rank`"
         },
         group_size: usize = 1 => {
@@ -173,7 +173,7 @@ options! {
             bounds: "at least 1; divides `world_size`"
         },
         launcher: LauncherMode => {
-            "Take a rank that is not given from the launcher, such as torchrun; `run` and `plan` do by default"
+            "Whether a rank that is not set is read from the variables of the launcher, such as torchrun; the commands `run` and `plan` do so by default"
         },
         drop_last: bool = false => {
             "Leave out a last batch that is not full, and samples that cannot be shared equally"
@@ -192,8 +192,8 @@ options! {
         },
         #[serde(with = "units::Time")]
         warn_after: Duration = Duration::from_secs(30) => {
-            "Seconds of a wait before a warning names the awaited worker";
-            bounds: "0 or more; 0 is never",
+            "Time of a wait, in seconds unless a unit is given, after which a warning names the awaited worker";
+            bounds: "0 or more; 0 turns the warning off",
             without_workers: Ignored
         },
         persistent_workers: bool = false => {
@@ -202,7 +202,7 @@ options! {
         },
         #[serde(with = "units::Time")]
         timeout: Duration = Duration::ZERO => {
-            "Maximum seconds of a wait for a batch";
+            "Maximum time of a wait for a batch, in seconds unless a unit is given";
             bounds: "0 or more; 0 is no limit",
             without_workers: Invalid
         },
@@ -255,7 +255,7 @@ options! {
         },
         #[serde(with = "units::Time")]
         sample_timeout: Duration = Duration::ZERO => {
-            "Maximum seconds for one sample, which is bad after that";
+            "Maximum time for one sample, in seconds unless a unit is given; a sample that takes longer is bad";
             bounds: "0 or more; 0 is no limit",
             without_workers: Invalid
         },

@@ -68,15 +68,15 @@ pub enum Warning {
         cpus: usize,
     },
     /// `build()` of an iterable dataset, in rank 0 of several: `steps_per_epoch` is not set, so each rank takes as many
-    /// steps as its shards have batches. A rank that takes more steps than another one waits for it for ever in the next
+    /// steps as its shards have batches. A rank that takes more steps than another waits for ever in the next
     /// collective operation, such as the sum of gradients.
     #[error(
-        "each of {ranks} ranks takes as many steps as its own shards have batches, and a rank that has more batches waits for \
-         the others for ever; set steps_per_epoch to the same number on all ranks"
+        "the loader divides the stream into {shares} shares, and each rank takes as many steps as its share has batches, \
+         so a rank with more batches waits for the others for ever; set steps_per_epoch to the same number on all ranks"
     )]
     StepsMayDiffer {
-        /// Number of ranks, or of groups of ranks with `group_size`.
-        ranks: usize,
+        /// Number of shares: that of the ranks, or with `group_size` that of the groups.
+        shares: usize,
     },
     /// `build()`: a launcher has bound this process, and so its workers, to a small part of the CPUs.
     #[error(

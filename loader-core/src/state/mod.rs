@@ -273,7 +273,7 @@ impl Origin {
     }
 }
 
-/// What a host asks whose datasets and samplers have states of their own.
+/// For a host with datasets and samplers that have states of their own.
 #[doc(hidden)]
 impl State {
     /// True if no batch of the epoch was returned.
@@ -282,7 +282,7 @@ impl State {
     }
 
     /// True if no sample of an iterable dataset was returned. The state then has no snapshot.
-    pub fn has_no_samples(&self) -> bool {
+    pub fn is_before_first_sample(&self) -> bool {
         match &self.position {
             Position::Start => true,
             Position::Shards(position) => position.shards.iter().all(|shard| shard.position.items == 0),
@@ -291,11 +291,11 @@ impl State {
     }
 
     /// Returns the number of the first batch of a map-style dataset that was not returned.
-    pub fn first_unreturned(&self) -> u64 {
+    pub fn first_unreturned_batch(&self) -> u64 {
         self.of_batches().map_or(0, |batches| batches.next)
     }
 
-    /// True if it was known that the sampler has no further batch.
+    /// True if the engine knew that the sampler has no further batch.
     pub fn is_at_end(&self) -> bool {
         self.of_batches().is_some_and(|batches| batches.is_end)
     }

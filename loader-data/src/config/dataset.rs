@@ -33,7 +33,7 @@ pub enum DatasetConfig {
     ImageFolder(ImageFolderOptions),
     /// Records of any format.
     #[cfg(feature = "formats")]
-    Records(#[serde(serialize_with = "super::records::serialize_shown")] Box<RecordConfig>),
+    Records(#[serde(serialize_with = "super::records::serialize_without_credentials")] Box<RecordConfig>),
 }
 
 /// The name of a kind in a config.

@@ -1,6 +1,6 @@
 //! What decodes fields of records: encoded images and audio become tensors, and texts become tokens.
 //!
-//! `image_column`, `audio` and `token_column` decode one value each as `decode` says, `field` is any of them, and
+//! `decode` has the trait of a decoder. `image_column`, `audio` and `token_column` implement it, `field` is any of them, and
 //! `records` decodes the fields of the records of any dataset.
 
 #[cfg(feature = "audio")]

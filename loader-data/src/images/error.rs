@@ -49,7 +49,7 @@ pub enum ImageProblem {
     },
     /// The type of the image needs a feature of this crate that is off.
     #[error(
-        "is {format}, which needs the feature `more-images` of loader-data; build the program with it, \
+        "is {format}, which needs the feature `more-images` of process-loader; build the program with it, \
          or convert the file to JPEG or PNG"
     )]
     NotBuiltIn {

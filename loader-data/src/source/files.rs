@@ -654,9 +654,11 @@ mod tests {
         for table in ["sink", "delta", "ice/data", "paimon"] {
             write(&format!("{table}/a.csv"));
         }
-        let problem = names("sink", ".csv").unwrap_err().problem;
-        assert!(matches!(problem, DataProblem::TableFormat { .. }), "a stream of Spark may have any format");
-        for pattern in ["delta", "delta/*.csv", "ice", "paimon"] {
+        for table in ["sink", "paimon"] {
+            let problem = names(table, ".csv").unwrap_err().problem;
+            assert!(matches!(problem, DataProblem::TableFormat { .. }), "{table} may have rows in CSV files");
+        }
+        for pattern in ["delta", "delta/*.csv", "ice"] {
             assert_eq!(
                 names(pattern, ".csv").unwrap(),
                 ["a.csv"],
@@ -715,6 +717,18 @@ mod tests {
             assert!(folders.contains(&format!("{one}`")) && folders.contains(&other), "{folders}");
         }
         assert_eq!(names("link-1", ".csv").unwrap(), ["x.csv"]);
+        // The same version twice, and versions of two data sets.
+        let link = |target: &str, link: &str| {
+            std::os::unix::fs::symlink(folder.0.path().join(target), folder.0.path().join(link)).unwrap();
+        };
+        ["kaggle/versions/3/x.csv", "other/versions/1/x.csv", "mine/x.csv"].into_iter().for_each(write);
+        link("kaggle/versions/3", "kaggle/versions/latest");
+        let problem = names("kaggle/versions/*/x.csv", ".csv").unwrap_err().problem;
+        assert!(matches!(problem, DataProblem::SeveralDataSets { .. }), "{problem}");
+        [("kaggle/versions/3", "mine/en"), ("other/versions/1", "mine/de")]
+            .into_iter()
+            .for_each(|(target, name)| link(target, name));
+        assert_eq!(names("mine/*/x.csv", ".csv").unwrap().len(), 2);
         // Parts.
         write("parts/train-00000-of-00002.csv");
         for pattern in ["parts", "parts/train*.csv"] {

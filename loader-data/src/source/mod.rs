@@ -196,7 +196,10 @@ fn without_cloud(location: &Location) -> DataError {
 }
 
 fn needs_cloud() -> DataProblem {
-    DataProblem::Unsupported("URLs need the feature `cloud` of loader-data".to_owned())
+    DataProblem::Unsupported(
+        "URLs need the feature `cloud` of process-loader; build the program with it, or give a path"
+            .to_owned(),
+    )
 }
 
 fn is_scheme_byte(byte: u8) -> bool {

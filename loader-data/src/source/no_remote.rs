@@ -8,7 +8,7 @@ use loader_core::{DatasetMemory, internal::Reclaimable};
 use super::{DataFile, StoreOptions};
 use crate::error::{DataProblem, Result};
 
-/// There are no servers.
+/// Has no value, because a program without the feature `cloud` opens no file on a server.
 #[derive(Debug)]
 pub(super) enum Remote {}
 
@@ -32,6 +32,7 @@ impl Remote {
     }
 }
 
+/// As [`Remote`].
 #[derive(Debug)]
 pub(super) enum Object {}
 
@@ -45,6 +46,7 @@ impl Object {
     }
 }
 
+/// As [`Remote`].
 #[derive(Debug)]
 pub(super) enum Ahead {}
 

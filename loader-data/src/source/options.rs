@@ -96,7 +96,7 @@ impl StoreOptions {
     }
 
     /// Returns the folder of the cache with its key in the options of a dataset.
-    #[cfg(any(feature = "formats", feature = "config"))]
+    #[cfg(any(feature = "formats", all(feature = "config", feature = "image-folder")))]
     pub(crate) fn path_mut(&mut self) -> Option<(String, &mut PathBuf)> {
         Some(("store.cache.folder".to_owned(), &mut self.cache.as_mut()?.folder))
     }

@@ -16,9 +16,9 @@ use crate::error::{DataError, DataProblem, Result};
 pub(crate) struct Roots(Vec<OsString>);
 
 impl Roots {
-    /// Returns the folder of `file`. If the file is a symbolic link itself, it may also name files beside its target. In the
-    /// cache of the Hugging Face Hub, it may also name the files of its repository if it is no link: the user may have
-    /// replaced the link by an edited file.
+    /// Returns the folder of `file`. If the file is a symbolic link itself, it may also name files beside its target.
+    /// In the cache of the Hugging Face Hub, the file may also name files of its repository, even if the file is no
+    /// link, because the user may have replaced the link by an edited copy.
     ///
     /// # Errors
     /// Returns an error if `file` does not exist or cannot be reached.
@@ -48,8 +48,9 @@ impl Roots {
     }
 }
 
-/// Returns the folder to which the links of files lead if `folder` is in a version in the cache of the Hugging Face Hub:
-/// `x/blobs` if it is `x/snapshots/COMMIT` or below it. A link in place of `x/blobs` leads to no file there.
+/// Returns the folder to which the links of files lead if `folder` is in a version in the cache of the Hugging Face
+/// Hub: `x/blobs` if it is `x/snapshots/COMMIT` or below it. If `x/blobs` is itself a symbolic link, this permits no
+/// file, because the canonical path of a file does not begin with a link.
 fn blobs_of(folder: &Path) -> Option<PathBuf> {
     let is_version = |folder: &&Path| {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();

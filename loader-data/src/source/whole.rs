@@ -20,21 +20,25 @@ pub(super) const LOGS: [(&[LogFolder], &str); 4] = [
             ("schema", Some(|name| is_numbered(name, "schema-"))),
             ("snapshot", Some(|name| name == "LATEST" || is_numbered(name, "snapshot-"))),
         ],
-        "Paimon",
+        PAIMON,
     ),
 ];
-/// What has written files in any format. The other tables have their rows in files of [`TABLE_ROWS`].
-pub(super) const SPARK: &str = "Spark Structured Streaming";
+const SPARK: &str = "Spark Structured Streaming";
+const PAIMON: &str = "Paimon";
+/// Those of which a table may have rows in any file. Tables of the other formats have rows only in files with an extension
+/// of [`TABLE_ROWS`].
+const OF_ANY_FILES: [&str; 2] = [SPARK, PAIMON];
 /// Extensions of the files in which a table has its rows.
 const TABLE_ROWS: [&str; 3] = [".parquet", ".orc", ".avro"];
 /// The folder in which Iceberg keeps its metadata, and the end of the names of the files there.
 pub(super) const ICEBERG: (&str, &str) = ("metadata", ".metadata.json");
+pub(super) const ICEBERG_NAME: &str = "Iceberg";
 /// The folder beside it in which Iceberg keeps the rows. Other folders may have files of another origin.
 pub(super) const ICEBERG_DATA: &str = "data";
 /// What the names of the Parquet files of a DuckLake begin with, before a UUID. Its log is in a database.
 const DUCKLAKE: &str = "ducklake-";
-/// Folders whose sub-folders are versions of one data set, and the names of these: in the cache of the Hugging Face Hub, and in
-/// Kaggle's.
+/// Folders whose sub-folders are versions of one data set, and the names of these: in the cache of the Hugging Face
+/// Hub, and in Kaggle's.
 const VERSIONS: [Versions; 2] = [("snapshots", is_commit), ("versions", is_number)];
 /// The file that says that a folder is a whole data set, which `datasets` or `tensorflow_datasets` has written.
 pub(super) const DESCRIPTION: &str = "dataset_info.json";
@@ -45,8 +49,8 @@ const MAX_NAMED: usize = 3;
 /// What stands between the number of a part and the number of parts in the name of a file.
 const OF: [&str; 2] = ["-of-", "_of_"];
 
-/// The name of a folder of a log. Other folders may have the name too if there is a function: the log's has a file for whose
-/// name the function is true.
+/// The name of a folder of a log. If other folders often have this name, also a function, which is true for the name of
+/// a file that only a log's folder has.
 pub(super) type LogFolder = (&'static str, Option<fn(&str) -> bool>);
 
 /// The name of a folder of versions, and a function that is true for their names.
@@ -55,25 +59,26 @@ type Versions = (&'static str, fn(&str) -> bool);
 /// The parts of the data sets with one name, by what the parts of one have in common and by their numbers.
 type Parts<'a> = BTreeMap<Part, BTreeMap<u64, &'a Location>>;
 
-/// Fails unless the `files` for which `given`, a local folder or pattern, stands are those of one data set, and all of them.
-/// `pattern` is empty for a folder.
+/// Fails unless the `files` for which `given`, a local folder or pattern, stands are those of one data set, and all of
+/// them. `pattern` is empty for a folder.
 pub(crate) fn check(given: &Location, pattern: &str, files: &[&Location]) -> Result<()> {
-    let resolved = in_real_folders(files)?;
+    let resolved = with_canonical_folders(files)?;
     refuse_tables(&resolved)?;
     refuse_missing_parts(pattern, files.iter().copied())?;
-    refuse_several(&resolved, |description| description.exists())
+    refuse_several(files.iter().copied(), |description| description.exists())
+        .and_then(|()| refuse_linked(files, &resolved))
         .map_err(|problem| DataError::new(given, problem))
 }
 
-/// Fails if a folder of local `files`, or one around it, is that of a table with a log of its own, whose files also have rows
-/// that were deleted or replaced, or never committed.
+/// Fails if a folder of local `files`, or one around it, is that of a table with a log of its own, whose files also
+/// have rows that were deleted or replaced, or never committed.
 pub(super) fn refuse_table_formats(files: &[&Location]) -> Result<()> {
-    refuse_tables(&in_real_folders(files)?)
+    refuse_tables(&with_canonical_folders(files)?)
 }
 
-/// Returns local `files` with the absolute paths of their folders, which have no symbolic links: the working directory, or
-/// the target of a link, may be in a table or be a version. Files on servers stay the same.
-fn in_real_folders(files: &[&Location]) -> Result<Vec<Location>> {
+/// Returns local `files` with the absolute paths of their folders, which have no symbolic links: the working directory,
+/// or the target of a link, may be in a table or be a version. Files on servers stay the same.
+fn with_canonical_folders(files: &[&Location]) -> Result<Vec<Location>> {
     let mut known: HashMap<&Path, PathBuf> = HashMap::new();
     let mut resolved = Vec::with_capacity(files.len());
     for &file in files {
@@ -105,12 +110,12 @@ fn refuse_tables(files: &[Location]) -> Result<()> {
             let problem = DataProblem::TableFormat { format: "DuckLake" };
             return Err(DataError::new(file.folder(), problem));
         }
-        let is_rows = is_rows_of_table(&name);
+        let extension = Path::new(path).extension();
         for folder in Path::new(path).ancestors().skip(1) {
-            if !seen.insert((folder, is_rows)) {
+            if !seen.insert((folder, extension)) {
                 break;
             }
-            if let Some((table, format)) = table_of(folder, is_rows) {
+            if let Some((table, format)) = table_of(folder, &name) {
                 let table = Location::from(table.to_owned());
                 return Err(DataError::new(table, DataProblem::TableFormat { format }));
             }
@@ -119,21 +124,22 @@ fn refuse_tables(files: &[Location]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the folder of the table whose files are in `folder` or below it, and the name of its format. `is_rows`: as
-/// [`is_rows_of_table`] returns for such a file.
-fn table_of(folder: &Path, is_rows: bool) -> Option<(&Path, &'static str)> {
-    let has = |(name, is_of_log): &LogFolder| match is_of_log {
-        None => folder.join(name).is_dir(),
-        Some(is_of_log) => names_in(&folder.join(name)).any(|name| is_of_log(&name)),
+/// Returns the folder of the table whose files are in `folder` or below it, and the name of its format. `name` is that of
+/// such a file.
+fn table_of<'a>(folder: &'a Path, name: &str) -> Option<(&'a Path, &'static str)> {
+    let has = |(folder_name, is_of_log): &LogFolder| match is_of_log {
+        None => folder.join(folder_name).is_dir(),
+        Some(is_of_log) => names_in(&folder.join(folder_name)).any(|name| is_of_log(&name)),
     };
     let is_such =
-        |(folders, format): &&(&[LogFolder], &str)| (is_rows || *format == SPARK) && folders.iter().all(has);
+        |(folders, format): &&(&[LogFolder], &str)| may_have_rows(format, name) && folders.iter().all(has);
     if let Some((_, format)) = LOGS.iter().find(is_such) {
         return Some((folder, format));
     }
-    let table = folder.parent().filter(|_| is_rows && folder.ends_with(ICEBERG_DATA))?;
+    let table =
+        folder.parent().filter(|_| may_have_rows(ICEBERG_NAME, name) && folder.ends_with(ICEBERG_DATA))?;
     let is_iceberg = names_in(&table.join(ICEBERG.0)).any(|name| is_metadata_of_iceberg(&name));
-    is_iceberg.then_some((table, "Iceberg"))
+    is_iceberg.then_some((table, ICEBERG_NAME))
 }
 
 /// Returns the names in `folder`; none if it cannot be listed.
@@ -142,13 +148,13 @@ fn names_in(folder: &Path) -> impl Iterator<Item = String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned())
 }
 
-/// True if a table other than one of [`SPARK`] may have rows in a file of this name.
-pub(super) fn is_rows_of_table(name: &str) -> bool {
-    TABLE_ROWS.iter().any(|extension| name.ends_with(extension))
+/// True if a table of the format `format` may have rows in a file of this name.
+pub(super) fn may_have_rows(format: &str, name: &str) -> bool {
+    OF_ANY_FILES.contains(&format) || TABLE_ROWS.iter().any(|extension| name.ends_with(extension))
 }
 
-/// True if a file in the folder `metadata` has the name of Iceberg's: `v3.metadata.json`, or `00003-`, a UUID and the end.
-/// A compressed one has `.gz` before the end.
+/// True if a file in the folder `metadata` has the name of Iceberg's: `v3.metadata.json`, or `00003-`, a UUID and the
+/// end. A compressed one has `.gz` before the end.
 pub(super) fn is_metadata_of_iceberg(name: &str) -> bool {
     let Some(version) = name.strip_suffix(ICEBERG.1) else { return false };
     let version = version.strip_suffix(".gz").unwrap_or(version);
@@ -178,10 +184,10 @@ pub(super) fn may_be_parts(extensions: &[&str]) -> bool {
     !extensions.contains(&".wav")
 }
 
-/// Fails if one of the parts of a data set is missing, which their names count: `train-00001-of-00002.parquet`. Also fails
-/// if a folder has the parts of two data sets with one name, which have different counts, or different hashes at the same
-/// number: a writer has left those of an older one.
-/// A pattern whose wildcards are in the numbers chooses among the parts.
+/// Fails if one of the parts of a data set is missing, which their names count: `train-00001-of-00002.parquet`. Also
+/// fails if the names of a folder's parts have different counts, or different hashes at the same number: a writer has
+/// left the parts of an older data set of the same name. A pattern whose wildcards are in the numbers chooses among the
+/// parts.
 pub(super) fn refuse_missing_parts<'a>(
     pattern: &str,
     files: impl IntoIterator<Item = &'a Location>,
@@ -225,8 +231,9 @@ pub(super) fn refuse_missing_parts<'a>(
     Ok(())
 }
 
-/// Fails if some of the `files` are in different folders each of which is a whole data set: a cache keeps older versions and
-/// other data sets, and their rows would come one after the other. `exists` is true for the path of a file that exists.
+/// Fails if some of the `files` are in different folders each of which is a whole data set: a cache keeps older
+/// versions and other data sets, and their rows would come one after the other. `exists` is true for the path of a file
+/// that exists.
 pub(super) fn refuse_several<'a>(
     files: impl IntoIterator<Item = &'a Location>,
     exists: impl Fn(&Path) -> bool,
@@ -242,7 +249,7 @@ pub(super) fn refuse_several<'a>(
                 || (is_arrow && exists(&folder.join(STATE)))
         };
         let (mut passed, mut found) = (Vec::new(), None);
-        for folder in file.as_path().ancestors().skip(1) {
+        for folder in file.as_path().ancestors().skip(1).take_while(|folder| !folder.ends_with("..")) {
             if let Some(known) = known.get(folder) {
                 found = *known;
                 break;
@@ -267,6 +274,25 @@ pub(super) fn refuse_several<'a>(
     Err(DataProblem::SeveralDataSets { folders: folders.join(", ") })
 }
 
+/// Fails if `files` stand for several versions of a data set, or for a version twice, which only the folders tell to which
+/// symbolic links lead. `resolved` has these folders. Links to versions of different data sets are no mistake.
+fn refuse_linked(files: &[&Location], resolved: &[Location]) -> Result<(), DataProblem> {
+    let (mut versions, mut given) = (HashMap::new(), HashMap::new());
+    for (file, target) in files.iter().zip(resolved) {
+        let Location::Path(path) = target else { continue };
+        let Some(version) = Path::new(path).ancestors().find(|folder| is_version(folder)) else { continue };
+        let folder = file.folder();
+        let before = versions.insert(version.parent(), version).filter(|before| *before != version);
+        let other = given.insert(path, folder.clone()).filter(|other| *other != folder);
+        let two = before.map(|before| [before, version].map(Location::new));
+        if let Some(two) = two.or(other.map(|other| [other, folder])) {
+            let [one, other] = two.map(|folder| folder.or_here().to_string());
+            return Err(DataProblem::SeveralDataSets { folders: format!("{one}, {other}") });
+        }
+    }
+    Ok(())
+}
+
 /// True if the folder is a version of a data set in a cache.
 fn is_version(folder: &Path) -> bool {
     let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
@@ -284,8 +310,8 @@ pub fn set_of_part(name: &str) -> Option<&str> {
     OF.iter().find_map(|of| split_part(name, of)).map(|(set, ..)| set)
 }
 
-/// Returns the name of the data set, what stands before the number of the part, the number, the number of parts, and the
-/// rest of the name.
+/// Returns the name of the data set, what stands before the number of the part, the number, the number of parts, and
+/// the rest of the name.
 fn split_part<'a>(name: &'a str, of: &str) -> Option<(&'a str, [&'a str; 4])> {
     let (before, after) = name.rsplit_once(of)?;
     let (count, rest) = after.split_at(after.len() - after.trim_start_matches(is_digit).len());
@@ -294,13 +320,11 @@ fn split_part<'a>(name: &'a str, of: &str) -> Option<(&'a str, [&'a str; 4])> {
     (!number.is_empty() && !count.is_empty()).then_some((set, [before, number, count, rest]))
 }
 
-/// Returns the hash after the number of parts in the name of a file; an empty text if there is none. A short suffix may be the
-/// code of a language, and digits may be a date.
+/// Returns the hash after the number of parts in the name of a file; an empty text if there is none. A short suffix may
+/// be the code of a language, and digits may be a date.
 fn hash_of_part(name: &str) -> &str {
     let suffix = OF.iter().find_map(|of| split_part(name, of)).map_or("", |(_, [.., rest])| suffix_of(rest));
-    let is_long = |hash: &&str| {
-        hash.len() >= 16 || (hash.len() >= 8 && hash.contains(|digit: char| digit.is_ascii_alphabetic()))
-    };
+    let is_long = |hash: &&str| hash.len() >= 8 && hash.contains(|digit: char| digit.is_ascii_alphabetic());
     hash_in(suffix).filter(is_long).unwrap_or_default()
 }
 
@@ -423,6 +447,7 @@ mod tests {
             (&[of(0, ""), of(0, &format!("-{other}"))], true),
             (&[of(0, "-de"), of(0, "-fa"), of(1, "-de")], false),
             (&[of(0, "-20260101"), of(0, "-20260102"), of(1, "-20260101")], false),
+            (&[of(0, "-20260101120000123"), of(0, "-20260102120000123"), of(1, "-20260101")], false),
             (&[of(0, &format!("-{hash}")), of(1, &format!("-{other}"))], false),
             (&[of(0, &format!("-{hash}")), of(1, &format!("-{uuid}"))], false),
         ] {

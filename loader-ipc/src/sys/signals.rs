@@ -77,10 +77,10 @@ pub(crate) fn signal_set(numbers: impl IntoIterator<Item = c_int>) -> SigSet {
     unsafe { SigSet::from_sigset_t_unchecked(set) }
 }
 
-/// Ends this process, as without a handler, if this process has sent the signal, or if the kernel has raised it for this
-/// process.
+/// Ends this process, as without a handler, if this process has sent the signal, or if the kernel has raised it for
+/// this process.
 extern "C" fn ignore_sent(which: c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
-    // The handler that a library has installed later may call this one, and without the information.
+    // A handler that a library has installed later may call this one without the information about the signal.
     if !matches!(is_ignoring(which), Ok(true)) {
         return;
     }
@@ -89,9 +89,14 @@ extern "C" fn ignore_sent(which: c_int, info: *mut libc::siginfo_t, _context: *m
     // SAFETY: the structure has room for this number, which has a meaning only if a process has sent the signal.
     let sender = unsafe { info.si_pid() };
     let ends = match info.si_code {
-        libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL => sender == getpid().as_raw(),
+        // A handler that passes on what another process has sent restores this handler and raises the signal. Python's
+        // `faulthandler` does so with the signals that launchers send.
+        libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL => {
+            sender == getpid().as_raw() && !matches!(which, libc::SIGUSR1 | libc::SIGUSR2)
+        }
         // For a terminal, the kernel raises these in the whole process group.
-        _ => !matches!(which, libc::SIGHUP | libc::SIGINT | libc::SIGQUIT),
+        libc::SI_KERNEL => !matches!(which, libc::SIGHUP | libc::SIGINT | libc::SIGQUIT),
+        _ => true,
     };
     if !ends {
         return;

@@ -134,7 +134,7 @@ class Engine:
 
 @final
 class EngineState:
-    """The position in an epoch. ``str`` of it is JSON, which the states of the package's loaders have."""
+    """The state of an engine. Its text is JSON, which is a part of the states of ``DataLoader`` and ``RustLoader``."""
 
     def __new__(cls, text: str) -> Self:
         """Reads the text of a state. Raises ``ValueError`` if it is none, or was damaged or edited."""
@@ -148,19 +148,20 @@ class EngineState:
         """True if no batch of the epoch was returned."""
 
     @property
-    def has_no_samples(self) -> bool:
-        """True if no sample of an iterable dataset was returned. The state then has no position of the dataset."""
+    def is_before_first_sample(self) -> bool:
+        """True if no sample of an iterable dataset was returned. The state then has no snapshot."""
 
     @property
-    def first_unreturned(self) -> int:
+    def first_unreturned_batch(self) -> int:
         """Number of the first batch of a map-style dataset that was not returned."""
 
     @property
     def is_at_end(self) -> bool:
-        """True if it was known that the sampler has no further batch."""
+        """True if the engine knew that the sampler has no further batch."""
 
-    def positions(self) -> list[bytes | None]:
-        """Returns the position of an iterable Python dataset in each shard: a pickle, or ``None`` at the shard's beginning."""
+    def snapshots(self) -> list[bytes | None]:
+        """Returns the last snapshot of each shard of an iterable Python dataset: a pickle, or ``None`` if the shard has
+        none."""
 
 @final
 class BatchIterator:

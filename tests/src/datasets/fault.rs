@@ -36,9 +36,9 @@ pub enum Fault {
     Exit(i32),
     /// The process sends SIGKILL to itself.
     Kill,
-    /// The process sends this signal to its own thread, which ends it.
+    /// The thread sends this signal to itself, which ends the process.
     Signal(i32),
-    /// The process sends this signal to its own process, which ends it.
+    /// The thread sends this signal to its process, which ends.
     SignalToProcess(i32),
     /// The stack overflows.
     StackOverflow,

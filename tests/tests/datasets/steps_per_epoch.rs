@@ -320,7 +320,7 @@ fn a_stream_of_several_ranks_without_steps_per_epoch_is_warned_about_once() {
         drop(loader);
         receive.iter().collect::<Vec<_>>()
     };
-    assert_eq!(warnings(0, 4, None), [Warning::StepsMayDiffer { ranks: 4 }]);
+    assert_eq!(warnings(0, 4, None), [Warning::StepsMayDiffer { shares: 4 }]);
     for (rank, ranks, steps) in [(1, 4, None), (0, 1, None), (0, 4, Some(2))] {
         assert_eq!(warnings(rank, ranks, steps), [], "rank {rank} of {ranks}, {steps:?} steps");
     }

@@ -31,7 +31,7 @@ const ENDS: [(Fault, &[ExitStatus]); 15] = [
     (Fault::ReachTimer, &[by(Signal::SIGALRM)]),
     (Fault::Signal(Signal::SIGTERM as i32), &[by(Signal::SIGTERM)]),
     // From another process, these do not end a worker.
-    (Fault::Signal(Signal::SIGUSR1 as i32), &[by(Signal::SIGUSR1)]),
+    (Fault::Signal(Signal::SIGQUIT as i32), &[by(Signal::SIGQUIT)]),
     (Fault::SignalToProcess(Signal::SIGINT as i32), &[by(Signal::SIGINT)]),
     (Fault::Abort, &[by(Signal::SIGABRT)]),
     (Fault::Exit(0), &[ExitStatus::Code(0)]),

@@ -159,9 +159,12 @@ impl Coordinator {
             let observation = self.roster[worker].observation.as_mut();
             let halted =
                 observation.map_or(Duration::ZERO, |observation| observation.halted.note(time, halt));
-            if let Some(halt) = halt
-                && (halt == Halt::LifelineClosed || (halted >= MAX_HALTED && self.deaths.are_replaced()))
-            {
+            let is_lost = match halt {
+                // A process that ends has closed its descriptors shortly before main hears of its end, so main looks twice.
+                Some(Halt::LifelineClosed) => !halted.is_zero(),
+                _ => halted >= MAX_HALTED && self.deaths.are_replaced(),
+            };
+            if let Some(halt) = halt.filter(|_| is_lost) {
                 self.kill_without_progress(worker, task, cause_of(halt, halted), crew);
             }
         }

@@ -31,7 +31,7 @@ use crate::{
 
 /// Ends of the names of files with arrays. MNIST's files are named `train-images-idx3-ubyte`. A folder does not
 /// stand for the compressed ones, which are often beside the unpacked ones.
-const ARRAYS: [&str; 6] = [".npy", ".npy.gz", ".npz", ".safetensors", "-ubyte", "-ubyte.gz"];
+const ARRAY_ENDS: [&str; 6] = [".npy", ".npy.gz", ".npz", ".safetensors", "-ubyte", "-ubyte.gz"];
 
 /// Makes the enums from two lists of formats: the name in a config, the variant, the options with the method
 /// that opens them, and the dataset.
@@ -396,7 +396,7 @@ impl RecordConfig {
         } else if stem_ends(&text_lines::EXTENSIONS) {
             let options = text_lines::TextLinesOptions::new(pattern);
             Some(if is_compressed { Self::TextLinesStream(options) } else { Self::TextLines(options) })
-        } else if ends(&ARRAYS) {
+        } else if ends(&ARRAY_ENDS) {
             Some(Self::Arrays(arrays::ArraysOptions::new(pattern)))
         } else if ends(&audio_files::EXTENSIONS) {
             Some(Self::AudioFiles(audio_files::AudioFilesOptions::new(pattern)))
@@ -506,7 +506,7 @@ impl RecordConfig {
 }
 
 /// Serialises `config` [without credentials](RecordConfig::without_credentials).
-pub(crate) fn serialize_shown<S: Serializer>(
+pub(crate) fn serialize_without_credentials<S: Serializer>(
     config: &RecordConfig,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {

@@ -87,7 +87,7 @@ pub enum ImageFolderError {
     },
     /// The path is a URL, and the program has no object stores.
     #[error(
-        "`{scheme}://` needs the feature `cloud` of loader-data; build the program with it, or give a path"
+        "`{scheme}://` needs the feature `cloud` of process-loader; build the program with it, or give a path"
     )]
     NeedsCloud {
         /// What the URL begins with.

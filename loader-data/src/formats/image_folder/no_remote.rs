@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{error::ImageFolderError, folder::url_scheme, scan::Listing};
 use crate::images::{ImageError, Pixel, Transform};
 
-/// There are no servers.
+/// Has no value, because a program without the feature `cloud` opens no file on a server.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum Remote {}
 

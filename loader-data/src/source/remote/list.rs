@@ -13,7 +13,7 @@ use super::{
     super::{DataFile, Location, found, patterns, whole},
     Remote,
     address::{Address, Scheme},
-    names::{ListedTables, ambiguous_logs, folder_of_table, is_description, matches_hidden, may_be_rows},
+    names::{ListedTables, folder_of_table, is_description, matches_hidden, possible_log_folders},
     object::{Limits, wait},
 };
 use crate::error::{DataError, DataProblem, Result};
@@ -87,7 +87,7 @@ impl Remote {
         let chosen = wanted.choose(&objects, &folders).map_err(|empty| {
             let is_such = |(table, format): &&Table| {
                 empty.starts_with(folder_of_table(table))
-                    && extensions.iter().any(|extension| may_be_rows(format, extension))
+                    && extensions.iter().any(|extension| whole::may_have_rows(format, extension))
             };
             let problem = match tables.clone().find(is_such) {
                 Some((_, format)) => DataProblem::TableFormat { format },
@@ -98,7 +98,7 @@ impl Remote {
         // The old rows of a table would be read too.
         let has_rows = |(table, format): &&Table| {
             let mut keys = chosen.iter().map(|meta| meta.location.as_ref());
-            keys.any(|key| key.starts_with(table) && may_be_rows(format, key))
+            keys.any(|key| key.starts_with(table) && whole::may_have_rows(format, key))
         };
         if let Some((_, format)) = tables.find(has_rows) {
             return Err(failed(DataProblem::TableFormat { format }));
@@ -149,7 +149,7 @@ impl Remote {
         let mut objects = level.objects;
         let mut folders = level.common_prefixes;
         folders.iter().for_each(&mut add_table);
-        for folder in ambiguous_logs(&folders, |folder| folder.filename().unwrap_or_default()) {
+        for folder in possible_log_folders(&folders, |folder| folder.filename().unwrap_or_default()) {
             let (listing, folder) = (Arc::clone(&store), folder.clone());
             let log = wait(async move { limits.request(listing.list_with_delimiter(Some(&folder))).await })?;
             log.objects.iter().for_each(|meta| add_table(&meta.location));

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::whole::{
-    DESCRIPTION, ICEBERG, ICEBERG_DATA, LOGS, LogFolder, SPARK, STATE, is_metadata_of_iceberg,
-    is_rows_of_table,
+    DESCRIPTION, ICEBERG, ICEBERG_DATA, ICEBERG_NAME, LOGS, LogFolder, STATE, is_metadata_of_iceberg,
 };
 
 /// True if a wildcard of `pattern` matches a name in `path` for which `is_hidden` is true. Programs write such names
@@ -15,13 +14,9 @@ pub(super) fn matches_hidden(pattern: &str, path: &str, is_hidden: fn(&str) -> b
     hidden(path) > hidden(pattern)
 }
 
-/// True if a table of the format `format` may have rows in a file of this name.
-pub(super) fn may_be_rows(format: &str, name: &str) -> bool {
-    format == SPARK || is_rows_of_table(name)
-}
-
-/// Returns those folders among `folders`, all folders of a folder, that may be those of a log or others, as their files tell.
-pub(super) fn ambiguous_logs<T>(folders: &[T], name: impl Fn(&T) -> &str) -> Vec<&T> {
+/// Returns the folders that may belong to a log, but only the names of their files tell. `folders` are all sub-folders
+/// of one folder.
+pub(super) fn possible_log_folders<T>(folders: &[T], name: impl Fn(&T) -> &str) -> Vec<&T> {
     let find = |log: &LogFolder| folders.iter().find(|folder| name(folder) == log.0);
     let with_files = |log: &&LogFolder| log.1.is_some();
     let all = LOGS.iter().filter(|(log, _)| log.iter().all(|folder| find(folder).is_some()));
@@ -51,7 +46,7 @@ impl ListedTables {
         let in_folder = key.rsplit_once('/').filter(|(_, name)| is_metadata_of_iceberg(name));
         let table = in_folder.and_then(|(folder, _)| folder.strip_suffix(ICEBERG.0));
         if let Some(table) = table.filter(|table| table.is_empty() || table.ends_with('/')) {
-            self.0.entry((format!("{table}{ICEBERG_DATA}/"), "Iceberg")).or_default();
+            self.0.entry((format!("{table}{ICEBERG_DATA}/"), ICEBERG_NAME)).or_default();
         }
     }
 

@@ -236,7 +236,10 @@ def _fingerprint(dataset: Any) -> str:
 
 
 def _class_name(value: Any) -> str:
-    return f"{type(value).__module__}.{type(value).__qualname__}"
+    module, package = type(value).__module__, __name__.partition(".")[0]
+    # A state must not depend on the place of a class in this package.
+    module = package if module.partition(".")[0] == package else module
+    return f"{module}.{type(value).__qualname__}"
 
 
 def _length(value: Any) -> int:

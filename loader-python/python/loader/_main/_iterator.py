@@ -26,8 +26,8 @@ class LoaderIterator(_BaseDataLoaderIter):
     def __init__(self, loader: "DataLoader") -> None:
         state = loader._loaded_state
         within = state if state is not None and state["at"] == "within" else None
-        # The position in the epoch, if the state is from within one.
-        position = None if within is None else _native.EngineState(within["engine"])
+        # The engine's state, if the loader's state is from within an epoch.
+        engine_state = None if within is None else _native.EngineState(within["engine"])
         is_map = loader._dataset_kind == _DatasetKind.Map
         self._generators = _state.OrderGenerators(loader)
         self._stateful_sampler = _state.sampler_of(loader)
@@ -43,7 +43,7 @@ class LoaderIterator(_BaseDataLoaderIter):
             self._generators.check(state["generators"])
             _state.check_workers(state, loader)
             self._dataset_states = {int(worker): _state.from_text(text) for worker, text in state["datasets"].items()}
-        is_undrawn = position is None or (is_map and position.is_at_start)
+        is_undrawn = engine_state is None or (is_map and engine_state.is_at_start)
         has_loaded_end = is_undrawn and loader.num_workers == 0 and 0 in self._dataset_states
         if has_loaded_end:
             # The dataset may set the generators, so it is restored before the epoch draws its numbers.
@@ -82,17 +82,17 @@ class LoaderIterator(_BaseDataLoaderIter):
                         # SpeechBrain replaces the method, to keep the position to which it has advanced the first.
                         self._load_sampler(state)
                         super()._reset(loader, first_iter=True)
-                self._batches = self._start(loader, state, position)
+                self._batches = self._start(loader, state, engine_state)
         # In the run of the state, these draws were before the state of the dataset.
-        if position is not None:
-            self._restore_generators(within, position.epoch)
+        if engine_state is not None:
+            self._restore_generators(within, engine_state.epoch)
         if self._fetcher is not None:
             self._fetcher.has_loaded_end = has_loaded_end
             self._fetcher.restore(self._dataset_states.pop(0, None))
-            if not is_map and (position is None or position.has_no_samples):
+            if not is_map and (engine_state is None or engine_state.is_before_first_sample):
                 self._fetcher.begin()
         if not is_map:
-            self._batches = self._start(loader, state, position)
+            self._batches = self._start(loader, state, engine_state)
 
     def _restore_generators(self, within: dict[str, Any], epoch: int) -> None:
         """Gives the fetcher or the epoch log the generators with which an iterable dataset was begun."""
@@ -127,7 +127,7 @@ class LoaderIterator(_BaseDataLoaderIter):
         self._lost_settings = setup.lost_settings
 
     def _start(
-        self, loader: "DataLoader", state: dict[str, Any] | None, position: _native.EngineState | None
+        self, loader: "DataLoader", state: dict[str, Any] | None, engine_state: _native.EngineState | None
     ) -> _native.BatchIterator:
         if self._order is not None:
             sampler = self._stateful_sampler
@@ -139,11 +139,11 @@ class LoaderIterator(_BaseDataLoaderIter):
             # Without workers, the first batch is drawn when the program asks for it.
             is_drawn_later = self._num_workers == 0 and not self._is_before_seed
             self._order.capture_generators = self._generators.capture if is_drawn_later else None
-            if position is not None and has_loaded_state:
-                loader._sampler_is_at_end = position.is_at_end
-                self._order.skip(state["first"], position.first_unreturned, position.is_at_end)
-        if position is not None:
-            batches = self._engine.resume(position, self._decode)
+            if engine_state is not None and has_loaded_state:
+                loader._sampler_is_at_end = engine_state.is_at_end
+                self._order.skip(state["first"], engine_state.first_unreturned_batch, engine_state.is_at_end)
+        if engine_state is not None:
+            batches = self._engine.resume(engine_state, self._decode)
             if self._order is not None and has_loaded_state:
                 self._order.first_keys_hash = state["first_keys"]
             elif state["has_drawn"] and self._order.first_keys_hash != state["first_keys"]:
@@ -266,19 +266,19 @@ class LoaderIterator(_BaseDataLoaderIter):
 
     def _state(self) -> dict[str, Any] | None:
         """Returns the part of the loader's state that concerns this epoch; ``None`` if the iterator is closed."""
-        position = self._batches.state()
-        if position is None:
+        engine_state = self._batches.state()
+        if engine_state is None:
             return None
         # This also holds after the end if an error has left a part of the epoch unread.
-        is_within = position.epoch == self._epoch
+        is_within = engine_state.epoch == self._epoch
         states = dict(self._dataset_states) if is_within or self._persistent else {}
         if self._epoch_log is not None and self._persistent:
             states |= self._epoch_log.last_states(self._epoch if is_within else self._epoch + 1)
-        if self._fetcher is not None and not (is_within and self._order is None and not position.has_no_samples):
+        if self._fetcher is not None and not (is_within and self._order is None and not engine_state.is_before_first_sample):
             # In the other cases the engine's state has the position of the dataset.
             snapshot = self._fetcher.snapshot()
             number, before = self._before_batch
-            if is_within and self._order is not None and number == position.first_unreturned:
+            if is_within and self._order is not None and number == engine_state.first_unreturned_batch:
                 # An error, or a signal during `next`, has left the position before a batch for which the dataset has
                 # changed already.
                 snapshot = before
@@ -296,9 +296,9 @@ class LoaderIterator(_BaseDataLoaderIter):
         return state | {
             "at": "within",
             "generators": self._generators_at_start(),
-            "engine": str(position),
+            "engine": str(engine_state),
             "is_before_seed": self._is_before_seed,
-            "sampler": order.sampler_state(position.first_unreturned) if order is not None else None,
+            "sampler": order.sampler_state(engine_state.first_unreturned_batch) if order is not None else None,
             "first": order.first_batch if order is not None and self._stateful_sampler is not None else [],
             "has_drawn": order is not None and order.drawn > 0,
             "first_keys": order.first_keys_hash if order is not None else None,

@@ -96,8 +96,8 @@ def raise_error(state: dict[str, Any], is_python_stream: bool) -> None:
     state."""
     found = [("dataset", int(worker), from_text(text)) for worker, text in state["datasets"].items()]
     if is_python_stream and state["at"] == "within":
-        positions = enumerate(_native.EngineState(state["engine"]).positions())
-        found += [("dataset", shard, position) for shard, position in positions if position is not None]
+        snapshots = enumerate(_native.EngineState(state["engine"]).snapshots())
+        found += [("dataset", shard, snapshot) for shard, snapshot in snapshots if snapshot is not None]
     if state["sampler"] is not None:
         found.append(("sampler", None, base64.b64decode(state["sampler"])))
     for owner, worker, position in found:

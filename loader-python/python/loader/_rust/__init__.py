@@ -1,1 +1,1 @@
-"""Rust datasets and the loader of their own order."""
+"""Rust datasets, and ``RustLoader``, whose order the engine determines."""

@@ -1,1 +1,1 @@
-"""Starts workers and templates, and runs in them."""
+"""What starts workers and templates, and what runs in them."""

@@ -1,4 +1,4 @@
-//! The types of the feature `more-images`.
+//! Decodes images of the types that the feature `more-images` adds.
 
 mod gif;
 mod library;
