@@ -232,6 +232,6 @@ fn a_type_without_the_feature_is_an_error_that_names_it() {
         let file = fs::read(fixture("types").join(name)).unwrap();
         let error = decoded(&file, &Transform::new()).unwrap_err();
         assert!(matches!(error, ImageProblem::NotBuiltIn { format: found } if found == format), "{error}");
-        assert!(error.to_string().contains("the feature `more-images` of loader-data"), "{error}");
+        assert!(error.to_string().contains("the feature `more-images` of process-loader"), "{error}");
     }
 }
