@@ -557,8 +557,8 @@ def start(peer, options):
         ends(peer.array_of(batch))
         del batch
         drops.append(peer.end(held))
-    # The first start in a process is reported separately.
     del resident
+    # The first start in a process is reported separately.
     times = {"first_batch_ms": starts, "iter_ms": iters, "drop_ms": drops}
     peer.line(options, cold_ms=starts[0], **{name: spread(of_epochs[1:]) for name, of_epochs in times.items()})
 

@@ -123,7 +123,7 @@ impl SourceOptions {
     /// Lists the files. A folder stands for the files in it whose names end with one of `extensions`.
     ///
     /// # Errors
-    /// As for [`Files::list_with`]. Also returns an error if there are no patterns.
+    /// Returns the errors of [`Files::list_with`], and an error if there are no patterns.
     pub(crate) fn files(&self, extensions: &[&str]) -> Result<Files> {
         if self.path.is_empty() {
             let reason = "give at least one file".to_owned();

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from .. import _native
 from .._data import _epoch_log, _fetch, _keys, _stateful
 from .._pickling import _batch_pickle, _by_value, _dataset_pickle, _shared_arrays
-from .._program import _imports, _lost_settings
+from .._program import _imports, _lost_settings, _script
 from .._rust import _rust_dataset, _rust_loader
 from .._workers import _fork, _worker_program
 from . import _base
@@ -236,9 +236,10 @@ def _fingerprint(dataset: Any) -> str:
 
 
 def _class_name(value: Any) -> str:
-    module, package = type(value).__module__, __name__.partition(".")[0]
-    # A state must not depend on the place of a class in this package.
-    module = package if module.partition(".")[0] == package else module
+    module = type(value).__module__
+    if module.partition(".")[0] == _script.PACKAGE:
+        # A state must not depend on the place of a class in this package.
+        module = _script.PACKAGE
     return f"{module}.{type(value).__qualname__}"
 
 
